@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from antwort.doctor import context_verdicts
 from antwort.doctor.advice import about_context, about_reasoning, for_tools
 from antwort.doctor.answers import Answer, Piece, quoted
-from antwort.doctor.engines import facts_of, likely_chat
+from antwort.doctor.engines import Facts, facts_of, likely_chat
 from antwort.doctor.findings import EngineName
-from antwort.providers.overflow import limit_in
 from replay_backend import CASES
 
 
@@ -66,7 +66,9 @@ def test_the_context_is_read_where_engines_tell_it(listing: Answer, own: dict[st
     ],
 )
 def test_an_error_tells_the_context_too(words: str, size: int | None) -> None:
-    assert limit_in(words) == size
+    refusal = Answer(status=400, pieces=(Piece(0.0, json.dumps({"error": {"message": words}}).encode()),))
+    seen = "it does not say" if size is None else f"{size} tokens, by an error"
+    assert context_verdicts.about_context(Facts(), refusal).seen == seen
 
 
 def test_a_model_for_something_else_is_not_the_one_to_ask() -> None:

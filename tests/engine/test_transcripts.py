@@ -18,7 +18,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
 from antwort.providers.base import Provider
 from antwort.providers.chat import ChatProvider
-from antwort.providers.failures import NotReady
+from antwort.providers.errors import NotReady
 from antwort.providers.responses import ResponsesReader
 from antwort.testing import ScriptedProvider
 from antwort.tools.base import ToolExecutor

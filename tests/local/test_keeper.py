@@ -14,7 +14,7 @@ from antwort.local.files import CannotRun
 from antwort.local.keeper import PAUSES, STEADY, Keeper
 from antwort.local.process import ModelProcess
 from antwort.local.watch import answers
-from antwort.providers.failures import NotReady
+from antwort.providers.errors import NotReady
 from local_kit import ADDRESS, BROKEN, GOOD, SLOW, Lives, begin
 
 PATIENCE = 20.0

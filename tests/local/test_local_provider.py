@@ -16,7 +16,7 @@ from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
 from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import ChatRequest, Delta, TextDelta
-from antwort.providers.failures import NotReady
+from antwort.providers.errors import NotReady
 from chat_backend import ChatBackend, Says
 from fleet_kit import asking
 from local_kit import BROKEN, SLOW, Lives, gguf_file

@@ -24,7 +24,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.fleet import Retrying
 from chat_kit import (
     DONE,

@@ -26,8 +26,8 @@ from antwort.identity import TENANT
 from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.failover import CONNECT_SECONDS, LEAST_CONNECT_SECONDS
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.fleet import Fleet, Member, Retrying
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said

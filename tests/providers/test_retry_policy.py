@@ -20,7 +20,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.retry_policy import (
     circuit_open,
     is_interrupted,

@@ -20,7 +20,7 @@ from antwort.errors import (
     RateLimited,
 )
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.fleet import Retrying
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])

@@ -25,7 +25,7 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.failures import NotReady
+from antwort.providers.errors import NotReady
 from antwort.providers.reading import Reader
 from antwort.providers.responses import ResponsesReader
 from replay_backend import CASES, Answer, Case, recorded, serve

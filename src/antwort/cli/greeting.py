@@ -128,7 +128,7 @@ def _backends(app: App, settings: Settings, backends: Sequence[BackendStatus]) -
 
 
 def _state(backend: BackendStatus) -> str:
-    from antwort.providers.failures import REFUSED_CREDENTIALS
+    from antwort.providers.errors import REFUSED_CREDENTIALS
 
     if backend.state == "unreachable" and backend.problem != REFUSED_CREDENTIALS:
         return "which cannot be reached yet"

@@ -13,7 +13,7 @@ from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.failures import Asked, read_problem, scrub, without
+from antwort.providers.errors import Asked, read_problem, scrub, without
 from antwort.providers.reading import Reader
 from antwort.providers.responses import ResponsesReader, WholeResponseReader
 

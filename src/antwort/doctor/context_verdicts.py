@@ -6,8 +6,8 @@ from antwort.doctor import advice
 from antwort.doctor.answers import Answer
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value
-from antwort.providers.lengths import LEAST
-from antwort.providers.overflow import limit_in
+from antwort.providers.errors import overflow_in
+from antwort.providers.models import MIN_CONTEXT_TOKENS
 
 SMALL_CONTEXT = 8192
 
@@ -20,7 +20,8 @@ def about_context(
     """
     size, origin = facts.context, facts.context_origin
     if not is_believed(size) and refusal is not None and not refusal.is_good:
-        size, origin = limit_in(refusal.problem()) or size, "an error"
+        overflow = overflow_in(refusal.problem())
+        size, origin = (overflow and overflow.limit) or size, "an error"
     if size is None or not is_believed(size):
         remedy = "" if is_ours else advice.about_unknown_context(given)
         seen = "it does not say" if size is None else f"{size} tokens, by {origin}, which cannot be: that is ignored"
@@ -38,7 +39,7 @@ def about_context(
 
 def is_believed(size: int | None) -> bool:
     """Whether a server goes by it."""
-    return size is not None and size >= LEAST
+    return size is not None and size >= MIN_CONTEXT_TOKENS
 
 
 def about_counts(counted: int | None) -> Finding:

@@ -10,7 +10,7 @@ import msgspec
 from antwort.doctor.answers import Answer, quoted
 from antwort.doctor.findings import Engine, EngineName
 from antwort.errors import AntwortError
-from antwort.providers.listing import context_length, listed_models
+from antwort.providers.models import context_length, listed_models
 
 OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps")
 """Of llama.cpp, of vLLM, and of Ollama: beside the versioned ones."""

@@ -12,14 +12,18 @@ from antwort.config.settings import BackendSettings
 from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of, without_slash
 from antwort.doctor.answers import Answer, Speech, named
-from antwort.doctor.asking import PATHS, Access, Line, below
+from antwort.doctor.asking import PATHS, Access, Line, below, beside
 from antwort.doctor.context_verdicts import about_context, about_counts, is_believed
-from antwort.doctor.counting import count
 from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, likely_chat, names_in
 from antwort.doctor.findings import UNASKED, Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
 from antwort.doctor.tool_verdicts import Choice, Tools, judge
-from antwort.providers.failures import retry_after
+from antwort.net.exchange import BadAnswer
+from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.providers.chat import ChatProvider
+from antwort.providers.errors import retry_after
+from antwort.providers.native import ResponsesProvider
+from antwort.providers.token_counter import Counter, Told
 
 PATIENCE = 60.0
 """Seconds for one inference: a model may have to be loaded first."""
@@ -281,7 +285,15 @@ class Visit:
         if self._is_lost:
             return Finding(probe="token_counts", verdict="unknown", seen=UNASKED)
         self._begin("token_counts")
-        return about_counts(await count(self._line, self._base, self._manner.model, self._speech))
+        counter = Counter(self._post, (ChatProvider if self._speech == "chat" else ResponsesProvider).ways)
+        message = ChatMessage(role="user", content="How many tokens are these?")
+        return about_counts(await counter.count(ChatRequest(model=self._manner.model, messages=[message])))
+
+    async def _post(self, path: str, body: bytes, *, is_beside: bool = False) -> Told:
+        answer = await self._line.post((beside if is_beside else below)(self._base, path), body)
+        if answer.fault:
+            raise BadAnswer(answer.fault)
+        return Told(answer.status, answer.body)
 
     async def _ask_for_too_much(self) -> Answer | None:
         if is_believed(self._facts.context):

@@ -15,7 +15,7 @@ from antwort.doctor.findings import Finding, Value, Verdict
 from antwort.doctor.questions import FORCED, TOOLS
 from antwort.doctor.verdicts import trouble_with
 from antwort.providers.constrained import refuses_tools
-from antwort.providers.failures import error_for
+from antwort.providers.errors import error_for
 
 Choice: TypeAlias = Literal["auto", "required", "named", "parallel"]
 

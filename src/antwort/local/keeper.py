@@ -13,7 +13,7 @@ from antwort.concurrency import Once
 from antwort.local.files import CannotRun
 from antwort.local.process import Ended, ModelProcess
 from antwort.local.watch import EVERY, MISSES, Look, answers, until_silent
-from antwort.providers.failures import NotReady
+from antwort.providers.errors import NotReady
 
 _log = logging.getLogger("antwort.local")
 

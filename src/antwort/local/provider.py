@@ -23,7 +23,7 @@ from antwort.local.traits import is_demo
 from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.failures import CLOSED
+from antwort.providers.errors import CLOSED
 from antwort.providers.reading import OUTPUT_BYTES
 from antwort.providers.retry_policy import is_unconnected
 

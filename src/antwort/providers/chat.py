@@ -8,10 +8,10 @@ from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
-from antwort.providers.failures import Asked
+from antwort.providers.errors import Asked
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
+from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
 __all__ = ["ChatProvider", "Pool", "Timeouts"]
 

@@ -11,7 +11,7 @@ from antwort.api.responses import Usage
 from antwort.errors import BackendError
 from antwort.providers.base import Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.calls import CallPiece, Calls, Function
-from antwort.providers.failures import NOBODY, Asked, error_in
+from antwort.providers.errors import NOBODY, Asked, error_in
 from antwort.providers.plain import read_plain
 from antwort.providers.reading import (
     OUTPUT_BYTES,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from antwort.api.steps import Steps
 from antwort.api.wire import encode
 from antwort.providers.base import Capabilities, ChatRequest
-from antwort.providers.counting import by_native_input_tokens
-from antwort.providers.failures import Asked
+from antwort.providers.errors import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
 from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.token_counter import by_native_input_tokens
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 

@@ -26,7 +26,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
-from antwort.providers.failures import NOBODY, Asked
+from antwort.providers.errors import NOBODY, Asked
 
 T = TypeVar("T")
 

@@ -28,11 +28,10 @@ from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Pool, Reply
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
-from antwort.providers.counting import Counter, Told, Way
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
-from antwort.providers.lengths import Lengths, corrected, told_beside
-from antwort.providers.listing import listed_models
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
+from antwort.providers.models import Lengths, corrected, listed_models, told_beside
 from antwort.providers.reading import OUTPUT_BYTES, Reader
+from antwort.providers.token_counter import Counter, Told, Way
 
 __all__ = ["Pool", "Remote", "Timeouts"]
 

@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.errors import AntwortError, BackendCut, BackendError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.failures import NOBODY, Asked, error_in
+from antwort.providers.errors import NOBODY, Asked, error_in
 from antwort.providers.native_items import (
     THOUGHTS,
     Item,

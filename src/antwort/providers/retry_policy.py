@@ -23,7 +23,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 
 CIRCUIT_OPEN = "backend_circuit_open"
 """The code of a `BackendUnavailable` for which no backend was asked."""

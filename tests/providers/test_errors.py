@@ -1,9 +1,10 @@
-"""A backend's refusals in our words: the right error, and never a word about who the backend is."""
+"""A backend's errors become ours: the right class and status, the token counts of refusals, and no secrets."""
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -21,16 +22,19 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import (
-    MESSAGE_CAP,
+from antwort.providers.errors import (
+    MAX_MESSAGE_CHARS,
     AnsweredTimeout,
     Asked,
     NotReady,
     error_for,
     error_in,
+    overflow_in,
     retry_after,
     scrub,
+    token_count,
 )
+from replay_backend import CASES
 
 KEY = "tiny-key"
 ASKED = Asked("gpt-x", (KEY, "llm", "llm:8000"))
@@ -181,7 +185,7 @@ WAIT_OF_CODEX = re.compile(r"(?i)try again in\s*(\d+(?:\.\d+)?)\s*(s|ms|seconds?
         ({"Retry-After": "4"}, "Please try again in 9s.", 4.0, "4"),
     ],
 )
-def test_a_wait_that_is_known_stands_in_the_message_where_clients_look_for_it(
+def test_a_known_wait_is_in_the_message_where_clients_look_for_it(
     headers: dict[str, str], words: str, wait: float, told: str
 ) -> None:
     error = error_for(429, headers, body(words))
@@ -192,13 +196,13 @@ def test_a_wait_that_is_known_stands_in_the_message_where_clients_look_for_it(
 
 
 @pytest.mark.parametrize("words", ["", "try again in 5sausages", "try again in a while", "try again in s", "wait 5s"])
-def test_a_wait_that_nobody_tells_is_not_made_up(words: str) -> None:
+def test_a_message_without_a_wait_becomes_an_error_without_one(words: str) -> None:
     error = error_for(429, {}, body(words))
     assert error.retry_after is None
     assert error.message.endswith("try again later.")
 
 
-def test_a_backend_that_does_not_know_us_will_not_tomorrow() -> None:
+def test_refused_credentials_are_not_worth_a_retry() -> None:
     assert error_for(401, {}, body(LEAK)).may_pass is False
     assert error_for(500, {}, body(LEAK)).may_pass is None
 
@@ -231,7 +235,7 @@ def test_a_backend_that_does_not_know_us_will_not_tomorrow() -> None:
         (b'{"error": "boom"}', BackendError),
     ],
 )
-def test_an_error_object_is_read_by_its_code_or_its_words(chunk: bytes, expected: type[AntwortError]) -> None:
+def test_an_error_object_is_translated_by_its_code_or_its_words(chunk: bytes, expected: type[AntwortError]) -> None:
     assert type(error_in(chunk, ASKED)) is expected
 
 
@@ -239,8 +243,191 @@ def test_an_error_object_is_read_by_its_code_or_its_words(chunk: bytes, expected
     "chunk",
     [b'{"choices": []}', b'{"error": null, "choices": []}', b'{"choices": [], "message": "x"}', b"[]", b"{", b"{}"],
 )
-def test_what_is_no_error_is_none(chunk: bytes) -> None:
+def test_an_answer_without_an_error_object_is_no_error(chunk: bytes) -> None:
     assert error_in(chunk) is None
+
+
+# ---- requests that are longer than the context ----
+
+VLLM = "This model's maximum context length is 2048 tokens."
+PASSED = "You passed 9000 input tokens and requested 0 output tokens. However, the model's context length is only"
+SGLANG = "Requested token count exceeds the model's maximum context length of 1000 tokens."
+WORDS = [
+    (f"{VLLM} However, you requested 122946 tokens (112946 in the messages, 10000 in the completion).", 2048, 112946),
+    ("This model's maximum context length is 8192 tokens. However, your messages resulted in 8193 tokens.", 8192, 8193),
+    ("This model's maximum context length is 4097 tokens, however you requested 4203 tokens.", 4097, 4203),
+    (f"{VLLM} However, your request has 8 input tokens plus 2045 'max_tokens'.", 2048, 8),
+    (
+        f"'max_tokens' or 'max_completion_tokens' is too large: 9000. {VLLM[:-1]} and your request has 8 input tokens",
+        2048,
+        8,
+    ),
+    (
+        "This endpoint's maximum context length is 4096 tokens. However, you requested about 6000 tokens (5000 of text",
+        4096,
+        5000,
+    ),
+    (f"litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - {VLLM}", 2048, None),
+    ('litellm.ContextWindowExceededError: AnthropicException - {"error": {"message": "too long"}}', None, None),
+    (f"{PASSED} 8192 tokens, resulting in a maximum input length of 8192 tokens. Please reduce it.", 8192, 9000),
+    (f"{PASSED} 8192, resulting in a maximum input length of 8192.", 8192, 9000),
+    (PASSED.replace("9000 input tokens", "90000 input characters") + " 8192 tokens.", 8192, None),
+    ("Sorry, the model's context length is only 8192 tokens.", None, None),
+    ("The input (61709 tokens) is longer than the model's context length (40960 tokens).", 40960, 61709),
+    (f"{SGLANG} You requested a total of 1200 tokens: 1100 tokens from the input messages and 100 more", 1000, 1100),
+    ("Input length (5000) exceeds model's maximum context length (4096).", 4096, 5000),
+    ("prompt is too long: 208,310 tokens > 200,000 maximum", 200_000, 208_310),
+    ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1048576, 1200000),
+    ("`inputs` must have less than 1024 tokens. Given: 2000", 1024, 2000),
+    ("Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs`", 4096, 5000),
+    ("the model is loaded with context length of only 4096 tokens, which is not enough", 4096, None),
+    ("The prompt is too long.", None, None),
+    ("the request exceeds the available context size (4096 tokens)", 4096, None),
+    ("The prompt (total length 25938) is too long to fit into the model (context length 4096).", 4096, 25938),
+    ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131072, 537812),
+    ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease it", 200000, 190000),
+    ("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 280000", 272000, None),
+    ("Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 9 tokens.", 272000, 9),
+    ("Invalid request: Your request exceeded model token limit: 131072 (requested: 140000)", 131072, 140000),
+    ("Your request exceeded model token limit: 131072", 131072, None),
+    ("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]", 30720, None),
+    ("Prompt length 5000 is greater than max_seq_len 4096", 4096, 5000),
+    ("The sum of prompt length (9000.0) and query length (0) should not exceed max_num_tokens (8192)", None, None),
+    ("Prompt contains 40000 tokens, too large for model with 32768 maximum context length", 32768, 40000),
+    ("model_context_window_exceeded", None, None),
+    ("The input has about 6,122 tokens, and the model's context has 1,000. Shorten it.", 1000, 6122),
+    # numbers that are something else
+    ("prompt too long; exceeded max context length by 437 tokens", None, None),
+    ("too many tokens: size limit exceeded by 437 tokens. Try using shorter or fewer inputs", None, None),
+    ("invalid params, context window exceeds limit (2013)", None, None),
+    ("We are sorry. The maximum context length is 2048 tokens.", None, None),
+]
+
+
+def refused(words: str, sent: bytes = b"", status: int = 400, **fields: object) -> AntwortError:
+    return error_for(status, {}, json.dumps({"error": {"message": words, **fields}}).encode(), Asked("m", sent=sent))
+
+
+@pytest.mark.parametrize(("words", "limit", "asked"), WORDS)
+def test_the_limit_and_the_size_are_read_from_the_sentences_of_engines(
+    words: str, limit: int | None, asked: int | None
+) -> None:
+    error = refused(words)
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked, error.is_firm) == (limit, asked, False)
+
+
+@pytest.mark.parametrize(("engine", "limit", "asked"), [("llama.cpp", 4096, 9029), ("vllm", 2048, 2049)])
+def test_the_limit_and_the_size_are_read_from_recorded_refusals(engine: str, limit: int, asked: int) -> None:
+    error = error_for(400, {}, CASES[f"{engine}/err_context_stream"].body)
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked, error.is_firm) == (limit, asked, engine == "llama.cpp")
+
+
+def test_fields_take_precedence_over_words_also_inside_a_stream() -> None:
+    told = {"type": "exceed_context_size_error", "code": 400, "n_ctx": 512, "n_prompt_tokens": 610, "message": VLLM}
+    error = error_in(json.dumps({"error": told}).encode())
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked, error.is_firm) == (512, 610, True)
+
+
+def test_a_code_makes_the_numbers_of_a_sentence_firm() -> None:
+    error = refused(VLLM, code="context_length_exceeded")
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.is_firm) == (2048, True)
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "model_context_window_exceeded"])
+def test_a_context_code_is_enough_whatever_the_message(code: str) -> None:
+    error = refused("Please reduce it to 5.", code=code)
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked) == (None, None)
+
+
+def test_status_413_is_a_context_error() -> None:
+    error = error_for(413, {}, b"<html>413 Request Entity Too Large</html>")
+    assert isinstance(error, ContextTooLong)
+    assert error.limit is None
+
+
+EVIL = "maximum context length is 256 tokens"
+REPEATED = [
+    "JSON schema conversion failed:\nUnrecognized schema: {said}",
+    "Invalid schema: {said}",
+    "Unknown type '{said}'",
+    "[{{'type': 'string_type', 'input': '{said}'}}]",
+    "Error: \"{said}\" is not one of ['auto', 'none']",
+    "The pattern `{said}` cannot be compiled",
+    "Unknown role {said}",
+]
+
+
+@pytest.mark.parametrize("form", REPEATED)
+@pytest.mark.parametrize(
+    "said", [EVIL, f"This model's {EVIL}.", "maximum context length is 256 (5 in the messages", "prompt is too long"]
+)
+def test_text_that_the_client_sent_is_not_taken_for_a_refusal(form: str, said: str) -> None:
+    error = refused(form.format(said=said), sent=json.dumps({"schema": {"type": said}}).encode())
+    assert type(error) is BackendRefused
+
+
+@pytest.mark.parametrize("status", [400, 422, 500])
+def test_numbers_that_the_client_sent_are_ignored_even_at_the_start_of_a_message(status: int) -> None:
+    said = f"This model's {EVIL}. However, you requested 300 tokens."
+    error = refused(said, json.dumps({"messages": [{"role": said.upper()}]}).encode(), status)
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked) == (None, None)
+
+
+def test_a_conversation_about_contexts_can_be_too_long() -> None:
+    sent = json.dumps({"messages": [{"role": "user", "content": f"Why does it say: this model's {EVIL}?"}]}).encode()
+    error = refused(f"{VLLM} However, you requested 9000 tokens", sent)
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked) == (2048, 9000)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Prompt is too long for this deployment, 9000 tokens given",
+        "Error: the prompt is too long (9000 > 8192)",
+        "Bad request: context length exceeded (9000/8192)",
+        "The prompt is too long.",
+        "context length exceeded",
+        "This deployment says that the prompt is too long for it.",
+    ],
+)
+def test_a_refusal_is_recognised_even_where_the_conversation_has_the_same_phrase(words: str) -> None:
+    said = "My agent says: the prompt is too long. Or: context length exceeded. What is that?"
+    error = refused(words, json.dumps({"messages": [{"role": "user", "content": said}]}).encode())
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked) == (None, None)
+
+
+@pytest.mark.parametrize("told", ["", "many", "-4", "0", "4.5", "9" * 20, "²", "[4]"])
+def test_an_implausible_token_count_is_ignored(told: str) -> None:
+    assert token_count(told) is None
+
+
+@given(st.text() | st.from_regex(r"maximum context length is [0-9,]{0,30} tokens"), st.binary())
+def test_any_message_gives_plausible_token_counts_or_none(words: str, sent: bytes) -> None:
+    found = overflow_in(words, sent)
+    for size in () if found is None else (found.limit, found.asked):
+        assert size is None or 0 < size <= 2**40
+
+
+def _limit_in(message: str) -> int | None:
+    overflow = overflow_in(message)
+    return None if overflow is None else overflow.limit
+
+
+@given(st.integers(1, 2**40))
+def test_every_plausible_limit_is_read(size: int) -> None:
+    assert _limit_in(f"This model's maximum context length is {size:,} tokens.") == size
+    assert _limit_in(f"The request exceeds the available context size ({size} tokens)") == size
+
+
+# ---- removing secrets ----
 
 
 @pytest.mark.parametrize(
@@ -262,18 +449,18 @@ def test_what_is_no_error_is_none(chunk: bytes) -> None:
         ("two\n  lines\t here", "two lines here"),
     ],
 )
-def test_addresses_and_keys_are_scrubbed_and_the_rest_stays(text: str, clean: str | None) -> None:
+def test_addresses_and_keys_are_removed_and_the_rest_stays(text: str, clean: str | None) -> None:
     assert scrub(text) == (text if clean is None else clean)
 
 
-def test_what_the_provider_knows_to_be_secret_is_scrubbed_exactly() -> None:
+def test_known_secrets_are_removed_exactly() -> None:
     secrets = ("llm", "llm:8000", "correct horse battery")
     text = "llm says: correct horse battery is wrong at LLM:8000; ask llms or llm-2"
     assert scrub(text, secrets) == "[removed] says: [removed] is wrong at [removed]; ask llms or llm-2"
 
 
 def test_a_long_message_is_cut_and_no_key_is_cut_in_two() -> None:
-    assert len(scrub("word " * 1000)) == MESSAGE_CAP
+    assert len(scrub("word " * 1000)) == MAX_MESSAGE_CHARS
     assert scrub("x" * 10_000) == ""
     tail = scrub("http://h/" + "x" * 3970 + " sk-" + "a" * 200)
     assert tail == "[removed]"
@@ -283,14 +470,12 @@ def test_a_long_message_is_cut_and_no_key_is_cut_in_two() -> None:
 @given(st.text(alphabet="ab1.:-_/[]= \n", max_size=5000), st.integers(400, 599))
 def test_any_text_is_scrubbed_quickly_to_one_short_line(text: str, status: int) -> None:
     message = error_for(status, {}, json.dumps({"error": {"message": text}}).encode(), ASKED).message
-    assert 0 < len(message) <= MESSAGE_CAP
+    assert 0 < len(message) <= MAX_MESSAGE_CHARS
     assert "\n" not in message
 
 
 @pytest.mark.parametrize("text", ["a." * 5000, "a-" * 5000, "1:" * 5000, "a1" * 5000, ": " * 5000, "[" * 9000])
-def test_text_made_to_be_slow_is_not(text: str) -> None:
-    import time
-
+def test_hostile_text_is_scrubbed_quickly(text: str) -> None:
     start = time.process_time()
     scrub(text, ("secret-word",))
     assert time.process_time() - start < 0.5

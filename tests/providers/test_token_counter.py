@@ -1,4 +1,4 @@
-"""A backend's own tokenizer counts, where it has one: which is found out once, and never costs an answer."""
+"""Requests are counted at the backend's own tokenizer, which is found once; a failure never costs an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET
 from antwort.net.exchange import ConnectFailed
-from antwort.providers import counting
+from antwort.providers import token_counter
 from antwort.providers.base import (
     ATTACHMENT_TOKENS,
     ChatMessage,
@@ -26,9 +26,17 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained
-from antwort.providers.counting import LONG_PAUSE, PATIENCE, PAUSE, TEMPLATE, Counter, Told, without_attachments
 from antwort.providers.fleet import Retrying
 from antwort.providers.native import ResponsesProvider
+from antwort.providers.token_counter import (
+    FAILURE_PAUSE_SECONDS,
+    MAX_TEMPLATE_TOKENS,
+    SLOW_COUNT_SECONDS,
+    UNSUPPORTED_PAUSE_SECONDS,
+    Counter,
+    Told,
+    without_attachments,
+)
 from antwort.testing import ScriptedProvider
 from fleet_kit import Time
 from replay import answering
@@ -47,7 +55,7 @@ PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image
 
 
 class Engine:
-    """Answers by the path, and keeps what it was asked."""
+    """Answers by path, and records the requests."""
 
     def __init__(self, script: Script) -> None:
         self.script = dict(script)
@@ -74,10 +82,10 @@ def counter_of(engine: Engine, clock: Callable[[], float] | None = None) -> Coun
     return Counter(engine, ChatProvider.ways, clock=clock or Time())
 
 
-# ---- the ways ----
+# ---- the methods ----
 
 
-async def test_vllm_is_asked_with_all_that_its_template_makes_a_prompt_of() -> None:
+async def test_vllm_gets_everything_that_its_template_renders() -> None:
     engine = Engine(VLLM)
     assert await counter_of(engine).count(ASKED) == 41
     assert engine.asked == [
@@ -93,14 +101,14 @@ async def test_vllm_is_asked_with_all_that_its_template_makes_a_prompt_of() -> N
     ]
 
 
-async def test_llama_cpp_counts_by_itself() -> None:
+async def test_llama_cpp_counts_at_its_own_endpoint() -> None:
     engine = Engine(LLAMA_CPP)
     counter = counter_of(engine)
     assert [await counter.count(ASKED), await counter.count(ASKED)] == [42, 42]
     assert engine.paths == ["/tokenize", *["/chat/completions/input_tokens"] * 2]
 
 
-async def test_an_older_llama_cpp_makes_the_prompt_and_cuts_it_up() -> None:
+async def test_an_older_llama_cpp_renders_the_prompt_and_tokenizes_it() -> None:
     engine = Engine({**LLAMA_CPP, "/chat/completions/input_tokens": NOT_FOUND})
     engine.script["/apply-template"] = (200, {"prompt": "<user> Hello <assistant>"})
     counter = counter_of(engine)
@@ -109,14 +117,14 @@ async def test_an_older_llama_cpp_makes_the_prompt_and_cuts_it_up() -> None:
     assert engine.asked[-1][1] == {"content": "<user> Hello <assistant>", "add_special": True, "parse_special": True}
 
 
-async def test_a_backend_that_speaks_responses_counts_by_the_same_api() -> None:
+async def test_a_responses_backend_counts_through_the_same_api() -> None:
     engine = Engine({"/responses/input_tokens": (200, {"object": "response.input_tokens", "input_tokens": 43})})
     assert await Counter(engine, ResponsesProvider.ways).count(ASKED) == 43
     [(_, question)] = engine.asked
     assert set(question) == {"model", "input", "tools"}
 
 
-async def test_pictures_are_not_sent_and_counted_as_so_much_each() -> None:
+async def test_attachments_are_not_sent_and_count_a_fixed_number_each() -> None:
     engine = Engine(VLLM)
     content = [{"type": "text", "text": "See"}, PICTURE, {"type": "file", "file": {"file_data": "BBBB"}}]
     messages = [ChatMessage(role="user", content=content), ChatMessage(role="user", content=[PICTURE])]
@@ -126,7 +134,7 @@ async def test_pictures_are_not_sent_and_counted_as_so_much_each() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([PICTURE, {"type": "text", "text": "x"}]))))
-def test_what_is_left_away_is_what_is_no_text(contents: list[list[dict[str, Any]]]) -> None:
+def test_all_parts_but_text_are_removed(contents: list[list[dict[str, Any]]]) -> None:
     request = ChatRequest(model="m", messages=[ChatMessage(role="user", content=content) for content in contents])
     bare, left = without_attachments(request)
     assert left == sum(content.count(PICTURE) for content in contents)
@@ -134,7 +142,7 @@ def test_what_is_left_away_is_what_is_no_text(contents: list[list[dict[str, Any]
     assert (bare is request) == (left == 0)
 
 
-# ---- where there is none ----
+# ---- backends without a tokenizer ----
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
@@ -144,7 +152,7 @@ async def test_a_backend_without_a_tokenizer_is_asked_again_only_after_a_while(s
     counter = counter_of(engine, time)
     assert await counter.count(ASKED) is None
     assert len(engine.asked) == 3
-    time.now += LONG_PAUSE - 1
+    time.now += UNSUPPORTED_PAUSE_SECONDS - 1
     assert await counter.count(ASKED) is None
     assert len(engine.asked) == 3
     time.now += 1
@@ -152,7 +160,7 @@ async def test_a_backend_without_a_tokenizer_is_asked_again_only_after_a_while(s
     assert await counter.count(ASKED) == 41
 
 
-async def test_it_is_asked_again_when_it_was_gone_meanwhile() -> None:
+async def test_a_backend_that_was_gone_is_asked_again() -> None:
     engine = Engine({})
     counter = counter_of(engine)
     assert await counter.count(ASKED) is None
@@ -161,19 +169,19 @@ async def test_it_is_asked_again_when_it_was_gone_meanwhile() -> None:
     assert await counter.count(ASKED) == 41
 
 
-async def test_another_page_under_the_same_name_is_no_tokenizer() -> None:
+async def test_a_page_that_is_no_count_is_no_tokenizer() -> None:
     engine = Engine({"/tokenize": (200, "<html>"), "/apply-template": (200, [])})
     assert await counter_of(engine).count(ASKED) is None
 
 
 @pytest.mark.parametrize("count", [0, -1, 2**60, "41", None, 4.5])
-async def test_a_count_that_cannot_be_one_is_none(count: Any) -> None:
+async def test_an_implausible_count_is_ignored(count: Any) -> None:
     told = {"/tokenize": (200, {"count": count}), "/chat/completions/input_tokens": (200, {"input_tokens": count})}
     assert await counter_of(Engine({**told, "/apply-template": (200, {"prompt": ""})})).count(ASKED) is None
 
 
-async def test_no_request_has_more_tokens_than_bytes_and_a_template() -> None:
-    for count, is_one in ((TEMPLATE, True), (TEMPLATE + 1000, False), (549_755_813_888, False)):
+async def test_a_count_beyond_the_size_of_request_and_template_is_ignored() -> None:
+    for count, is_one in ((MAX_TEMPLATE_TOKENS, True), (MAX_TEMPLATE_TOKENS + 1000, False), (549_755_813_888, False)):
         engine = Engine({"/tokenize": (200, {"count": count})})
         assert await counter_of(engine).count(ASKED) == (count if is_one else None)
 
@@ -185,12 +193,12 @@ async def test_a_refusal_that_may_be_about_the_request_holds_for_a_while() -> No
     assert await counter.count(ASKED) is None
     assert await counter.count(ASKED) is None
     assert len(engine.asked) == 3
-    time.now += LONG_PAUSE
+    time.now += UNSUPPORTED_PAUSE_SECONDS
     engine.script = dict(VLLM)
     assert await counter.count(ASKED) == 41
 
 
-async def test_a_model_that_is_not_there_says_nothing_about_the_endpoint() -> None:
+async def test_an_unknown_model_says_nothing_about_the_endpoint() -> None:
     engine = Engine({"/tokenize": (404, {"error": {"message": "The model `x` does not exist.", "param": "model"}})})
     counter = counter_of(engine)
     assert await counter.count(ASKED) is None
@@ -198,28 +206,28 @@ async def test_a_model_that_is_not_there_says_nothing_about_the_endpoint() -> No
     assert await counter.count(ASKED) == 41
 
 
-# ---- trouble ----
+# ---- failures ----
 
 
 @pytest.mark.parametrize("status", [429, 502, 503])
-async def test_trouble_costs_an_estimate_and_a_pause(status: int) -> None:
+async def test_a_failure_pauses_counting(status: int) -> None:
     time = Time()
     engine = Engine({"/tokenize": (status, {})})
     counter = counter_of(engine, time)
     assert [await counter.count(ASKED), await counter.count(ASKED)] == [None, None]
     assert len(engine.asked) == 1
-    time.now += PAUSE
+    time.now += FAILURE_PAUSE_SECONDS
     engine.script = dict(VLLM)
     assert await counter.count(ASKED) == 41
 
 
-async def test_a_backend_out_of_reach_raises_nothing() -> None:
+async def test_an_unreachable_backend_raises_nothing() -> None:
     engine = Engine(VLLM)
     engine.fault = ConnectFailed("no")
     assert await counter_of(engine).count(ASKED) is None
 
 
-async def test_a_request_that_a_known_tokenizer_does_not_take_is_estimated_alone() -> None:
+async def test_a_request_that_a_known_tokenizer_refuses_does_not_stop_counting() -> None:
     engine = Engine(VLLM)
     counter = counter_of(engine)
     assert await counter.count(ASKED) == 41
@@ -230,7 +238,7 @@ async def test_a_request_that_a_known_tokenizer_does_not_take_is_estimated_alone
     assert len(engine.asked) == 3
 
 
-async def test_another_engine_at_the_same_address_is_found_out_anew() -> None:
+async def test_another_engine_at_the_same_address_is_discovered() -> None:
     engine = Engine(VLLM)
     counter = counter_of(engine)
     assert await counter.count(ASKED) == 41
@@ -238,21 +246,21 @@ async def test_another_engine_at_the_same_address_is_found_out_anew() -> None:
     assert [await counter.count(ASKED), await counter.count(ASKED)] == [None, 42]
 
 
-async def test_a_tokenizer_that_finds_it_too_long_has_counted() -> None:
+async def test_the_size_in_a_context_refusal_is_the_count() -> None:
     words = "This model's maximum context length is 9 tokens. However, your prompt contains at least 99 input tokens."
     engine = Engine({"/tokenize": (400, {"error": {"message": words}})})
     assert await counter_of(engine).count(ASKED) == 99
 
 
-async def test_but_not_where_those_are_the_words_of_the_request() -> None:
+async def test_a_size_that_the_request_itself_contains_is_ignored() -> None:
     words = "This model's maximum context length is 9 tokens. However, your prompt contains at least 99 input tokens."
     engine = Engine({"/tokenize": (400, {"error": {"message": words}})})
     asked = ChatRequest(model="m", messages=[ChatMessage(role="user", content=words)])
     assert await counter_of(engine).count(asked) is None
 
 
-@pytest.mark.parametrize(("seconds", "asked"), [(0.0, 2), (2 * PATIENCE, 1)])
-async def test_one_that_was_waited_for_in_vain_is_not_asked_again_at_once(seconds: float, asked: int) -> None:
+@pytest.mark.parametrize(("seconds", "asked"), [(0.0, 2), (2 * SLOW_COUNT_SECONDS, 1)])
+async def test_a_count_cancelled_after_a_long_wait_pauses_counting(seconds: float, asked: int) -> None:
     time, engine = Time(), Engine(VLLM)
     reached, hold = asyncio.Event(), asyncio.Event()
 
@@ -277,8 +285,8 @@ async def test_one_that_was_waited_for_in_vain_is_not_asked_again_at_once(second
 # ---- over HTTP ----
 
 
-async def test_a_slow_tokenizer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "SECONDS", 0.3)  # long enough that the backend has heard of it by then
+async def test_a_slow_tokenizer_runs_into_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_counter, "COUNT_TIMEOUT_SECONDS", 0.3)  # long enough for the request to arrive
     async with asyncio.timeout(10), answering(lambda _: Answer(ending="silence")) as backend:
         provider = ChatProvider(f"{backend.url}/v1")
         assert [await provider.count(ASKED), await provider.count(ASKED)] == [None, None]
@@ -306,7 +314,7 @@ async def test_the_tokenizer_is_beside_the_base_address(base: str, path: str) ->
     assert backend.requests[0].headers["authorization"] == "Bearer sk-1"
 
 
-# ---- around it ----
+# ---- wrapped providers ----
 
 
 def retrying(provider: Provider) -> Provider:
@@ -318,7 +326,7 @@ def natively(provider: Provider) -> Provider:
 
 
 @pytest.mark.parametrize("wrap", [retrying, natively])
-async def test_what_is_put_around_a_provider_lets_it_count(wrap: Callable[[Provider], Provider]) -> None:
+async def test_wrapped_providers_count(wrap: Callable[[Provider], Provider]) -> None:
     inner = ScriptedProvider(counts=lambda _: 12)
     outer = wrap(inner)
     assert isinstance(outer, TokenCounter)
@@ -326,7 +334,7 @@ async def test_what_is_put_around_a_provider_lets_it_count(wrap: Callable[[Provi
     assert inner.counted == [ASKED]
 
 
-async def test_constrained_calls_are_counted_as_they_are_asked() -> None:
+async def test_emulated_tools_are_counted_as_they_are_sent() -> None:
     inner = ScriptedProvider(counts=lambda _: 12)
     assert await Constrained(inner, "constrained").count(ASKED) == 12
     [counted] = inner.counted
@@ -334,7 +342,7 @@ async def test_constrained_calls_are_counted_as_they_are_asked() -> None:
     assert "now" in str(counted.messages[0].content)
 
 
-async def test_a_provider_that_cannot_count_does_not() -> None:
+async def test_a_provider_without_a_count_method_counts_nothing() -> None:
     assert await count_at(_Plain(), ASKED) is None
 
 
