@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 
 from antwort.api.events import (
@@ -120,10 +119,12 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                 if isinstance(step, RunTools)
                 else compact(run, plan, provider, control)
             )
-            async with aclosing(source) as batches:
-                async for batch in batches:
+            try:
+                async for batch in source:
                     run = control.run = fold(run, batch)
                     yield batch
+            finally:
+                await source.aclose()
         _check_stopped(step, control)
         closing = settled(run, "completed")
         if plan.history.leftovers:
@@ -239,22 +240,24 @@ async def infer(
         has_answered = has_said = False
         failure: Exception | None = None
         control.is_asking = True
+        answer = provider.infer(request)
         try:
-            async with aclosing(provider.infer(request)) as answer:
-                while not turn.is_full:
-                    deltas = await control.signal.race(answer.__anext__)
-                    control.on_answer()
-                    has_answered, has_said = True, has_said or bool(deltas)
-                    turn.feed_all(deltas)
-                    # A whole answer that nobody reads in parts goes out with the end of its turn.
-                    if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
-                        yield batch
-                        if turn.has_whole and not turn.is_finished and running.may_begin_early:
-                            running.begin(beginnings(turn, plan.calls_left(run), plan))
+            while not turn.is_full:
+                deltas = await control.signal.race(answer.__anext__)
+                control.on_answer()
+                has_answered, has_said = True, has_said or bool(deltas)
+                turn.feed_all(deltas)
+                # A whole answer that nobody reads in parts goes out with the end of its turn.
+                if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
+                    yield batch
+                    if turn.has_whole and not turn.is_finished and running.may_begin_early:
+                        running.begin(beginnings(turn, plan.calls_left(run), plan))
         except StopAsyncIteration:
             pass
         except Exception as error:
             failure = error
+        finally:
+            await answer.aclose()
         control.is_asking = False
         narrower = None if has_said else window.narrowed(failure, request, full)
         if narrower is None:

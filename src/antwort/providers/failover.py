@@ -52,8 +52,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
-        return not self.member.is_out_of_reach and self.wait == 0
+        return self.member.is_healthy(self.model)
 
     @property
     def rank(self) -> int:
@@ -93,8 +92,10 @@ class Failover:
 
     async def next(self) -> Attempt:
         """Begin an attempt at the next candidate, with a slot there. Raises the most telling error if none is left."""
-        candidate = next((each for each in self._left if not each.is_small and _takes_slot(each)), None)
-        if candidate is None:
+        for candidate in self._left:
+            if not candidate.is_small and candidate.is_healthy and candidate.member.slots.take():
+                break
+        else:
             candidate = await self._wait_for_slot()
         self._left.remove(candidate)
         member, request = candidate.member, self._request
@@ -148,10 +149,6 @@ class Failover:
         self._errors.append(told)
         if attempt.has_begun or not may_fail_over(error):
             raise told from error.__cause__
-
-
-def _takes_slot(candidate: Candidate) -> bool:
-    return candidate.is_healthy and candidate.member.slots.take()
 
 
 def _worth_waiting_for(tried: Sequence[Candidate], errors: Sequence[AntwortError]) -> Sequence[AntwortError]:

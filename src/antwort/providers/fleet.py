@@ -7,7 +7,7 @@ import math
 import random as random_module
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from itertools import chain
 
 from antwort.api.responses import Model
@@ -106,17 +106,19 @@ class Fleet:
                     try:
                         with attempt:
                             while attempt.request is not None:
+                                batches = attempt.start()
                                 try:
-                                    async with aclosing(attempt.start()) as batches:
-                                        async for batch in batches:
-                                            out = attempt.feed(batch)
-                                            if out or not (batch or has_answered):
-                                                has_answered = True
-                                                yield out
+                                    async for batch in batches:
+                                        out = attempt.feed(batch)
+                                        if out or not (batch or has_answered):
+                                            has_answered = True
+                                            yield out
                                 except AntwortError as error:
                                     rest = attempt.finish(error)
                                 else:
                                     rest = attempt.finish()
+                                finally:
+                                    await batches.aclose()
                                 if rest:
                                     yield rest
                         return

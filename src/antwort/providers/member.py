@@ -82,7 +82,7 @@ class Member:
         self.failing: dict[str, float] = {}
         """Until when other backends are preferred for a model, because this one has answered with an error."""
         self._is_set = models is not None
-        self._is_out_of_reach = False
+        self.is_out_of_reach = False
         self._is_seen = False
         self._is_read = False
         if models is not None:
@@ -98,9 +98,9 @@ class Member:
             request = self.emulation.rewrite(request, self.provider.capabilities(request.model))
         return await count_at(self.provider, request)
 
-    @property
-    def is_out_of_reach(self) -> bool:
-        return self._is_out_of_reach
+    def is_healthy(self, model: str) -> bool:
+        """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
+        return not self.is_out_of_reach and (not self.breakers.by_model or self.breakers.wait(model) == 0)
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""
@@ -121,7 +121,7 @@ class Member:
 
     def answered(self) -> None:
         """It has answered, if only with a refusal: it can be reached."""
-        if self.error is not None or not self._is_seen or self._is_out_of_reach:
+        if self.error is not None or not self._is_seen or self.is_out_of_reach:
             self._recovered()  # else it was healthy before: whatever changes that leaves an error
 
     def failed(self, error: AntwortError, model: str, trial: object | None) -> None:
@@ -200,17 +200,17 @@ class Member:
             _log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _lost(self, error: AntwortError) -> None:
-        if not self._is_out_of_reach:
+        if not self.is_out_of_reach:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
             _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
-        self._is_out_of_reach = self._is_seen = True
+        self.is_out_of_reach = self._is_seen = True
         self._is_read = False
         self.error = error
 
     def _recovered(self) -> None:
-        if self._is_out_of_reach:
+        if self.is_out_of_reach:
             _log.info("the backend %s is back", self.name)
-            self._is_out_of_reach = False
+            self.is_out_of_reach = False
         self._is_seen = True
         self.error = None
         self.breakers.close()
@@ -220,6 +220,6 @@ class Member:
     def _state(self) -> BackendState:
         if self.breakers.is_open:
             return "open"
-        if self._is_out_of_reach:
+        if self.is_out_of_reach:
             return "unreachable"
         return "ok" if self._is_seen else "unknown"
