@@ -47,7 +47,7 @@ REQUIRED = replace(REQUEST, tool_choice="required")
 NAMED = replace(REQUEST, tool_choice={"type": "function", "function": {"name": "now"}})
 REFUSAL = BackendRefused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
 NOW = [TextDelta('{"calls": [{"name": "now", "arguments": {}}]}')]
-NOW_LIFTED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
+NOW_PARSED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
 
 
 def auto(*answers: Answer, clock: Callable[[], float] = lambda: 0.0) -> tuple[Constrained, ScriptedProvider]:
@@ -79,8 +79,8 @@ async def test_a_backend_that_refuses_tools_is_asked_again_and_from_then_on_cons
 ) -> None:
     provider, inner = auto([REFUSAL], answer(NOW), answer(NOW))
     with caplog.at_level(logging.INFO, "antwort.providers"):
-        assert await deltas(provider, REQUEST) == NOW_LIFTED
-        assert await deltas(provider, REQUEST) == NOW_LIFTED
+        assert await deltas(provider, REQUEST) == NOW_PARSED
+        assert await deltas(provider, REQUEST) == NOW_PARSED
     assert ways(inner) == ["native", "constrained", "constrained"]
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "the backend refuses tools" in caplog.messages[0]
@@ -96,7 +96,7 @@ async def test_it_is_remembered_for_that_model_and_that_kind_of_choice_only() ->
 
 async def test_a_refusal_after_the_headers_counts_as_long_as_nothing_came() -> None:
     provider, inner = auto([[], REFUSAL], answer(NOW))
-    assert await deltas(provider, REQUEST) == NOW_LIFTED
+    assert await deltas(provider, REQUEST) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
@@ -107,7 +107,7 @@ async def test_that_the_backend_answers_is_told_at_once_by_whichever_answer(requ
     batches = provider.infer(request_)
     assert await anext(batches) == []
     hold.set()
-    assert [delta async for batch in batches for delta in batch] == NOW_LIFTED
+    assert [delta async for batch in batches for delta in batch] == NOW_PARSED
 
 
 async def test_what_was_let_out_is_not_taken_back() -> None:
@@ -199,8 +199,8 @@ async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_con
 ) -> None:
     provider, inner = auto(answer(say("I would rather talk.")), answer(NOW), answer(NOW))
     with caplog.at_level(logging.INFO, "antwort.providers"):
-        assert await deltas(provider, request_) == NOW_LIFTED
-        assert await deltas(provider, request_) == NOW_LIFTED
+        assert await deltas(provider, request_) == NOW_PARSED
+        assert await deltas(provider, request_) == NOW_PARSED
     assert ways(inner) == ["native", "constrained", "constrained"]
     assert len(caplog.records) == 1
     assert "did not come" in caplog.messages[0]
@@ -208,7 +208,7 @@ async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_con
 
 async def test_an_answer_that_a_limit_cut_off_is_asked_for_again_and_teaches_nothing() -> None:
     provider, inner = auto(answer(say("I would"), finish="length"), answer(NOW), answer(call("now")))
-    assert await deltas(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     await deltas(provider, REQUIRED)
     assert ways(inner) == ["native", "constrained", "native"]
 
@@ -238,7 +238,7 @@ async def test_an_answer_is_held_until_its_call_also_where_calls_came_natively_b
     for _ in range(2):
         seen = [batch async for batch in provider.infer(REQUIRED)]
         assert seen[1] == [TextDelta("Well"), TextDelta(" then"), CallDelta(0, "now", "{")]
-    assert await deltas(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "native", "native", "constrained"]
 
 
@@ -271,7 +271,7 @@ async def test_a_schema_that_is_refused_for_what_is_in_it_says_nothing_of_others
     words, bad = answer(say("Words")), [BackendRefused("response_format: 'pattern' is not supported")]
     provider, inner = auto(words, bad, words, answer(NOW))
     await deltas(provider, REQUIRED)
-    assert await deltas(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"] * 2
 
 
@@ -292,7 +292,7 @@ async def test_a_refusal_is_one_under_other_statuses_too(status: int, message: s
 
 async def test_a_call_of_another_tool_is_not_the_one_that_was_asked_for() -> None:
     provider, inner = auto(answer(call("weather")), answer(NOW))
-    assert await deltas(provider, NAMED) == NOW_LIFTED
+    assert await deltas(provider, NAMED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
@@ -300,7 +300,7 @@ async def test_a_call_beyond_the_allowed_list_is_not_the_one_that_was_asked_for(
     tools = [{"type": "function", "function": {"name": "now"}}]
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
     provider, _ = auto(answer(call("weather")), answer(NOW))
-    assert await deltas(provider, replace(REQUEST, tool_choice=allowed)) == NOW_LIFTED
+    assert await deltas(provider, replace(REQUEST, tool_choice=allowed)) == NOW_PARSED
 
 
 async def test_what_is_remembered_of_one_kind_of_choice_leaves_the_others_alone() -> None:
@@ -329,7 +329,7 @@ async def test_where_a_schema_does_not_work_what_came_natively_stands(error: Ant
 
 async def test_a_backend_that_refuses_such_a_choice_is_asked_constrained() -> None:
     provider, inner = auto([BackendRefused("tool_choice 'required' is not supported")], answer(NOW))
-    assert await deltas(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
