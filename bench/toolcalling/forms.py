@@ -1,6 +1,6 @@
 """Ways to ask a model that has no tool calls for calls: what it is told, what its answer may be, what was meant. Pure.
 
-`Form()` is the way of `antwort.providers.lowering`; every other one differs from it in what its fields say.
+`Form()` is the way of `antwort.providers.tool_emulation.prompt`; every other one differs from it in its fields.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from toolcalling.engine import NAME
 from toolcalling.judge import Call
 
 from antwort.providers.base import ChatTool
-from antwort.providers.signatures import listing
+from antwort.providers.tool_emulation.prompt import describe_tools
 
 Schema: TypeAlias = dict[str, Any]
 Body: TypeAlias = dict[str, Any]
 
 TOKENS = 160
 MOST = 8
-"""Calls in one answer, as in `antwort.providers.lowering.Choice`."""
+"""Calls in one answer, as in `antwort.providers.tool_emulation.tool_choice.AnswerOptions`."""
 
 _CALLS = re.compile(r'\s*\{\s*"calls"')
 
@@ -59,7 +59,7 @@ class Form(NamedTuple):
         }
 
     def told(self, tools: Sequence[ChatTool]) -> str:
-        listed = "\n".join(map(_as_schema, tools)) if self.lists_schemas else listing(tools)
+        listed = "\n".join(map(_as_schema, tools)) if self.lists_schemas else describe_tools(tools)
         return f"You can call these functions:\n{listed}\n\n{self._asked()}"
 
     def _asked(self) -> str:

@@ -1,7 +1,7 @@
 """Conversations become tokens: `python encode.py conversations.jsonl --model demo.gguf --out tokens.npz`.
 
-The words are those of `antwort.providers.lowering`, the tokens those of llama.cpp: what is trained is what is asked
-later. Only what the assistant says is learnt. A line `{"plain": [messages]}` is a conversation without tools.
+The prompts are those of `antwort.providers.tool_emulation.prompt`, the tokens those of llama.cpp, as in inference.
+Only the assistant's messages are learnt. A line `{"plain": [messages]}` is a conversation without tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import numpy as np
 from tokens import tokenizer_of
 
 from antwort.providers.base import ChatMessage, ChatTool
-from antwort.providers.lowering import Choice, lowered
+from antwort.providers.tool_emulation.prompt import rewrite_messages
+from antwort.providers.tool_emulation.tool_choice import AnswerOptions
 
 LONGEST = 1536
 """Tokens of a conversation; longer ones are left out."""
@@ -31,7 +32,7 @@ def pieces(line: dict[str, Any]) -> Iterator[tuple[str, bool]]:
     else:
         tools = tuple(msgspec.convert(tool, ChatTool) for tool in line["tools"])
         given = [msgspec.convert(message, ChatMessage) for message in line["messages"]]
-        messages = lowered(given, Choice(tools=tools, may_answer=not line["must_call"]))
+        messages = rewrite_messages(given, AnswerOptions(tools=tools, may_answer=not line["must_call"]))
     for message in messages:
         yield f"<|im_start|>{message.role}\n", False
         yield f"{message.content}<|im_end|>", message.role == "assistant"

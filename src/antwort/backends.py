@@ -83,12 +83,13 @@ def make_local(settings: Settings) -> LocalProvider | None:
 def _member(backend: BackendSettings, output_bytes: int) -> Member:
     return Member(
         backend.name,
-        _tmp(_provider(backend, output_bytes), backend.tool_calling if backend.kind == "chat" else "native"),
+        _provider(backend, output_bytes),
         kind=backend.kind,
         models=backend.models,
         prefix=backend.prefix or "",
         weight=backend.weight,
         most=backend.max_exchanges,
+        emulation=_emulation(backend.tool_calling if backend.kind == "chat" else "native"),
         failures=backend.breaker.failures,
         open_for=backend.breaker.open,
     )
@@ -110,10 +111,11 @@ def _local_member(settings: Settings, local: LocalProvider) -> Member:
         mode = "constrained"
     return Member(
         LOCAL,
-        _tmp(local, mode),
+        local,
         kind="local",
         models=[local.name],
         most=settings.local.slots,
+        emulation=_emulation(mode),
         failures=math.inf,
     )
 
@@ -215,9 +217,3 @@ def _rules(routing: RoutingSettings) -> Rules:
         for route in routing.routes
     ]
     return Rules(routes=tuple(routes), aliases=routing.aliases, policy=routing.policy)
-
-
-def _tmp(provider, mode):
-    from antwort.providers.constrained import Constrained
-
-    return provider if mode == "native" else Constrained(provider, mode)

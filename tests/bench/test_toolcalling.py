@@ -19,7 +19,8 @@ from toolcalling.through import calls_in
 from toolcalling.variants import VARIANTS
 
 from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
-from antwort.providers.lowering import Choice, instructions
+from antwort.providers.tool_emulation.prompt import instructions
+from antwort.providers.tool_emulation.tool_choice import AnswerOptions
 
 TOOLS = load_tools()
 NAMES = [tool.function.name for tool in TOOLS]
@@ -195,7 +196,7 @@ def test_a_tool_that_is_not_offered_is_neither_right_nor_valid() -> None:
 
 
 def test_the_first_form_tells_what_antwort_tells() -> None:
-    assert Form().told(TOOLS) == instructions(Choice(TOOLS))
+    assert Form().told(TOOLS) == instructions(AnswerOptions(TOOLS))
 
 
 @pytest.mark.parametrize("form", [Form(), Form(arguments_first=True), Form(lists_schemas=True, answer_first=True)])

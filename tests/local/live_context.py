@@ -12,8 +12,8 @@ import pytest
 from antwort.errors import ContextTooLong
 from antwort.local.provider import LocalProvider
 from antwort.providers.base import ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Finished, Provider
-from antwort.providers.constrained import Constrained
 from antwort.providers.token_counter import Counter, by_template
+from antwort.providers.tool_emulation.provider import Constrained
 
 pytestmark = pytest.mark.xdist_group("model")
 

@@ -16,7 +16,6 @@ from antwort.config import CannotStart, Settings
 from antwort.config import settings as settings_module
 from antwort.config.settings import BackendSettings, LocalSettings
 from antwort.local import traits
-from antwort.providers.constrained import Constrained
 from local_kit import gguf_file
 
 AWAY = BackendSettings(name="b", url="http://127.0.0.1:9/v1")
@@ -58,7 +57,7 @@ def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
     monkeypatch.setattr("antwort.local.provider.is_demo", lambda _: is_demo)
     fleet = make_fleet(Settings(local=LocalSettings(model=model, tool_calling=tool_calling)))
     [member] = fleet._members
-    assert (member.provider._mode if isinstance(member.provider, Constrained) else None) == mode
+    assert (member.emulation.mode if member.emulation else None) == mode
 
 
 SERVED = """

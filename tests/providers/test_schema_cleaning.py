@@ -8,9 +8,9 @@ import pytest
 
 from antwort.patterns import plain_pattern
 from antwort.providers.base import ChatTool, ChatToolFunction
-from antwort.providers.fitted import answer_schema
-from antwort.providers.lowering import Choice
 from antwort.providers.schemas.cleaning import ANY, NOTHING, Cleaning
+from antwort.providers.tool_emulation.answer_schema import answer_schema
+from antwort.providers.tool_emulation.tool_choice import AnswerOptions
 
 A, B = {"type": "string"}, {"type": "integer"}
 
@@ -232,4 +232,4 @@ def test_what_is_nested_beyond_reason_is_any_value() -> None:
     for _ in range(5000):
         deep = {"type": "object", "properties": {"a": deep}}
     tool = ChatTool(function=ChatToolFunction(name="f", parameters=deep))
-    assert size(answer_schema(Choice(tools=(tool,)))) < 300
+    assert size(answer_schema(AnswerOptions(tools=(tool,)))) < 300

@@ -25,7 +25,6 @@ from antwort.providers.base import (
     count_at,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.constrained import Constrained
 from antwort.providers.fleet import Retrying
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.token_counter import (
@@ -37,6 +36,7 @@ from antwort.providers.token_counter import (
     Told,
     without_attachments,
 )
+from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing import ScriptedProvider
 from fleet_kit import Time
 from replay import answering

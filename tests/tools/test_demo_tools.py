@@ -13,7 +13,7 @@ import pytest
 from antwort.api.items import McpCall, McpListTools
 from antwort.api.wire import UNSET
 from antwort.providers.base import ChatTool, ChatToolFunction
-from antwort.providers.signatures import listing
+from antwort.providers.tool_emulation.prompt import describe_tools
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools import demo, zones
 from antwort.tools.base import ToolResult
@@ -55,7 +55,7 @@ def test_a_small_model_reads_them_in_a_few_lines() -> None:
         ChatToolFunction(name=each.name, description=each.description or UNSET, parameters=each.parameters or UNSET)
         for each in (local.definition for local in demo_tools().tools)
     ]
-    assert listing([ChatTool(function=function) for function in functions]).splitlines() == [
+    assert describe_tools([ChatTool(function=function) for function in functions]).splitlines() == [
         "current_time(zone?: string) - Get the current date and time.",
         "  zone: A city or time zone, such as Tokyo or Europe/Berlin.",
         "calculate(expression: string) - Work out an arithmetic expression.",

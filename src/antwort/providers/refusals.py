@@ -1,8 +1,10 @@
-"""Whether a backend says that it cannot do what it was asked, or that the request is wrong. Pure."""
+"""Tell from a backend's error message whether it lacks a feature, or the request is wrong. Pure."""
 
 from __future__ import annotations
 
 import re
+
+from antwort.errors import AntwortError, RequestError
 
 _TOOLS = re.compile(r"\btools?\b|tool[-_ ](?:choice|call|use|parser)|function[-_ ]?call", re.IGNORECASE)
 _SCHEMAS = re.compile(r"response[-_ ]?format|json[-_ ]?(?:schema|mode)|structured|guided|grammar", re.IGNORECASE)
@@ -14,7 +16,7 @@ _NOT_OFFERED = re.compile(
 )
 _ONE_TOOL = re.compile(
     r"""
-    \b(?:tools|functions)(?:\[|\.|/|",?\s*)\d            # by its place: tools[0], tools.0, ["tools", 0]
+    \b(?:tools|functions)(?:\[|\.|/|",?\s*)\d            # by its index: tools[0], tools.0, ["tools", 0]
     | \b(?:tool|function)(?:\ ['"`]|:)                 # by its name
     | \b(?:tool|function)(?:'s)?\ (?:named?|param|arg|schema|descri|defin)
     | \bkeyword | (?<![-_\w])schemas?\b
@@ -23,22 +25,27 @@ _ONE_TOOL = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_ECHO = '"input":'
-"""Behind it pydantic repeats what it was given, in which there may be any words."""
-
-
-def says_no_tools(said: str) -> bool:
-    """Whether it has no tool calls, or not this kind: not that one tool, its name or its schema is wrong."""
-    said = said.partition(_ECHO)[0]
-    return all(word.search(said) for word in (_TOOLS, _NOT_OFFERED)) and not _ONE_TOOL.search(said)
-
-
-def says_no_schemas(said: str) -> bool:
-    """Whether it does not hold an answer to any schema: not that this one is wrong."""
-    said = said.partition(_ECHO)[0]
-    return all(word.search(said) for word in (_SCHEMAS, _NOT_OFFERED)) and not _OF_A_SCHEMA.search(said)
-
-
-_OF_A_SCHEMA = re.compile(
+_ONE_SCHEMA = re.compile(
     r"\bkeyword|\b(?:one|any|all)Of\b|\$(?:ref|defs)\b|['\"`](?:not|if|pattern|format|const|enum)['\"`]", re.IGNORECASE
 )
+_ECHO = '"input":'
+"""Behind it pydantic repeats the input, which may contain any words."""
+
+
+def says_no_tools(message: str) -> bool:
+    """Whether it has no tool calls, or not this kind of choice: not that one tool, its name or its schema is wrong."""
+    message = message.partition(_ECHO)[0]
+    return all(word.search(message) for word in (_TOOLS, _NOT_OFFERED)) and not _ONE_TOOL.search(message)
+
+
+def refuses_tools(error: AntwortError) -> bool:
+    """Whether a backend answers that it has no tool calls, or not this kind of choice."""
+    return isinstance(error, RequestError) and says_no_tools(error.message)
+
+
+def refuses_schemas(error: AntwortError) -> bool:
+    """Whether a backend answers that it enforces no schemas at all: not that this one is wrong."""
+    if not isinstance(error, RequestError):
+        return False
+    message = error.message.partition(_ECHO)[0]
+    return all(word.search(message) for word in (_SCHEMAS, _NOT_OFFERED)) and not _ONE_SCHEMA.search(message)

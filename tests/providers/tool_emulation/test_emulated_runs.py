@@ -1,4 +1,4 @@
-"""The engine over a model that cannot call tools: it does not know."""
+"""Runs of the engine with a model whose tool calls are emulated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.items import CustomToolCall
 from antwort.providers.base import Capabilities, TextDelta
-from antwort.providers.constrained import Constrained
+from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer
 from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, WEATHER, ask, engine_of, kinds, only, stream

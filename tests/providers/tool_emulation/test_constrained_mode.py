@@ -1,4 +1,4 @@
-"""Constrained tool calls: a request with tools goes out without, and comes back as if the model could call them."""
+"""Constrained tool calls: the request goes out without tools, and the answer comes back with calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.constrained import Constrained
+from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing.scripted import Piece, ScriptedProvider, answer, tokens
 from chat_backend import ChatBackend, Says
 
@@ -49,7 +49,7 @@ def written(text: str, finish: str = "stop") -> list[Piece]:
     return answer([TextDelta(text[at : at + 3]) for at in range(0, len(text), 3)], finish=finish, usage=tokens(9, 5))
 
 
-async def said(provider: Constrained, request: ChatRequest) -> list[Delta]:
+async def deltas(provider: Constrained, request: ChatRequest) -> list[Delta]:
     return [delta async for batch in provider.infer(request) for delta in batch]
 
 
@@ -62,7 +62,7 @@ def named(name: str) -> dict[str, Any]:
 
 async def test_tools_go_out_in_words_and_the_answer_is_held_to_a_schema() -> None:
     inner = ScriptedProvider(written('{"answer": "Fine."}'))
-    await said(Constrained(inner, "constrained"), replace(REQUEST, tool_choice="auto", parallel_tool_calls=True))
+    await deltas(Constrained(inner, "constrained"), replace(REQUEST, tool_choice="auto", parallel_tool_calls=True))
     (sent,) = inner.requests
     assert (sent.tools, sent.tool_choice, sent.parallel_tool_calls) == (UNSET, UNSET, UNSET)
     assert sent.stream is True
@@ -77,7 +77,7 @@ async def test_tools_go_out_in_words_and_the_answer_is_held_to_a_schema() -> Non
 
 async def test_calls_and_results_of_the_past_go_out_in_words() -> None:
     inner = ScriptedProvider(written('{"answer": "Mild."}'))
-    await said(Constrained(inner, "constrained"), replace(REQUEST, messages=[ASK, CALLED, RESULT]))
+    await deltas(Constrained(inner, "constrained"), replace(REQUEST, messages=[ASK, CALLED, RESULT]))
     _, user, call, result = inner.requests[0].messages
     assert user == ASK
     assert (call.role, call.content) == ("assistant", '{"calls": [{"name": "weather", "arguments": {"city": "Rome"}}]}')
@@ -87,7 +87,7 @@ async def test_calls_and_results_of_the_past_go_out_in_words() -> None:
 
 async def test_probabilities_of_a_text_that_nobody_sees_are_not_asked_for() -> None:
     inner = ScriptedProvider(answer([TextDelta('{"answer": "Hi"}', (LogProb(token="x", logprob=-1.0),))]))
-    out = await said(Constrained(inner, "constrained"), replace(REQUEST, logprobs=True, top_logprobs=3))
+    out = await deltas(Constrained(inner, "constrained"), replace(REQUEST, logprobs=True, top_logprobs=3))
     assert (inner.requests[0].logprobs, inner.requests[0].top_logprobs) == (UNSET, UNSET)
     assert out[0] == TextDelta("Hi")
 
@@ -96,7 +96,7 @@ async def test_probabilities_of_a_text_that_nobody_sees_are_not_asked_for() -> N
 async def test_a_request_that_has_nothing_to_do_with_tools_passes_untouched(mode: Any) -> None:
     plain = ChatRequest(model="m", messages=[ASK], logprobs=True)
     inner = ScriptedProvider(written('{"answer": "as it is"}'))
-    out = await said(Constrained(inner, mode), plain)
+    out = await deltas(Constrained(inner, mode), plain)
     assert inner.requests[0] is plain
     assert "".join(delta.text for delta in out if isinstance(delta, TextDelta)) == '{"answer": "as it is"}'
 
@@ -122,7 +122,7 @@ async def test_where_nothing_may_be_called_the_form_that_the_client_asks_for_hol
     inner = ScriptedProvider(written('{"answer": {"city": "Rome"}}'))
     form = {"type": "json_schema", "json_schema": {"name": "c", "schema": CITY}}
     asked = replace(REQUEST, tools=UNSET, messages=[ASK, CALLED, RESULT], response_format=form)
-    out = await said(Constrained(inner, "constrained"), asked)
+    out = await deltas(Constrained(inner, "constrained"), asked)
     sent = inner.requests[0].response_format
     assert isinstance(sent, dict)
     assert sent["json_schema"]["schema"]["properties"] == {"answer": CITY}
@@ -131,7 +131,7 @@ async def test_where_nothing_may_be_called_the_form_that_the_client_asks_for_hol
 
 async def test_where_nothing_may_be_called_and_nothing_was_nothing_is_told_or_held() -> None:
     inner = ScriptedProvider(written("Fine."))
-    await said(Constrained(inner, "constrained"), replace(REQUEST, tool_choice="none", logprobs=True))
+    await deltas(Constrained(inner, "constrained"), replace(REQUEST, tool_choice="none", logprobs=True))
     assert inner.requests == [replace(REQUEST, tools=UNSET, logprobs=True)]
 
 
@@ -154,7 +154,7 @@ async def test_the_form_that_a_request_asks_for_is_the_form_of_the_answer(
     asked: dict[str, Any] | UnsetType, held_to: dict[str, Any]
 ) -> None:
     inner = ScriptedProvider(written('{"answer": "Fine."}'))
-    await said(Constrained(inner, "constrained"), replace(REQUEST, response_format=asked))
+    await deltas(Constrained(inner, "constrained"), replace(REQUEST, response_format=asked))
     sent = inner.requests[0].response_format
     assert isinstance(sent, dict)
     assert sent["json_schema"]["schema"]["anyOf"][1]["properties"]["answer"] == held_to
@@ -165,7 +165,7 @@ async def test_the_form_that_a_request_asks_for_is_the_form_of_the_answer(
 
 async def test_calls_come_back_as_calls_with_the_cost_of_them() -> None:
     text = '{"calls": [{"name": "weather", "arguments": {"city": "Rome"}}, {"name": "now", "arguments": {}}]}'
-    out = await said(Constrained(ScriptedProvider(written(text)), "constrained"), REQUEST)
+    out = await deltas(Constrained(ScriptedProvider(written(text)), "constrained"), REQUEST)
     calls = [delta for delta in out if isinstance(delta, CallDelta)]
     assert [(call.index, call.name) for call in calls if call.name] == [(0, "weather"), (1, "now")]
     assert "".join(call.arguments for call in calls if call.index == 0) == '{"city": "Rome"}'
@@ -174,13 +174,13 @@ async def test_calls_come_back_as_calls_with_the_cost_of_them() -> None:
 
 async def test_json_that_the_client_asked_for_comes_back_as_it_is_written() -> None:
     inner = ScriptedProvider(written('{"answer": {"city": "R\\u00f6m"}}'))
-    out = await said(Constrained(inner, "constrained"), replace(REQUEST, response_format={"type": "json_object"}))
+    out = await deltas(Constrained(inner, "constrained"), replace(REQUEST, response_format={"type": "json_object"}))
     assert "".join(delta.text for delta in out if isinstance(delta, TextDelta)) == '{"city": "R\\u00f6m"}'
 
 
 async def test_a_call_that_a_limit_cuts_off_does_not_look_complete() -> None:
     inner = ScriptedProvider(written('{"calls": [{"name": "weather", "arguments": {"ci', finish="length"))
-    out = await said(Constrained(inner, "constrained"), REQUEST)
+    out = await deltas(Constrained(inner, "constrained"), REQUEST)
     assert out[-1] == Finished("length", tokens(9, 5))
 
 
@@ -193,7 +193,7 @@ async def test_thoughts_come_through_and_batches_without_news_do_not() -> None:
 async def test_a_failure_comes_through_as_it_is() -> None:
     inner = ScriptedProvider(answer([TextDelta('{"answer": "x')], BackendCut("cut")))
     with pytest.raises(BackendCut):
-        await said(Constrained(inner, "constrained"), REQUEST)
+        await deltas(Constrained(inner, "constrained"), REQUEST)
 
 
 @pytest.mark.parametrize("mode", ["native", "constrained", "auto"])
@@ -238,7 +238,7 @@ ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools
 @pytest.mark.parametrize(("takes", "sent"), [(True, ALLOWED), (False, "required")])
 async def test_natively_a_list_of_allowed_tools_goes_only_to_who_knows_such(mode: Any, takes: bool, sent: Any) -> None:
     inner = ScriptedProvider(answer([CallDelta(0, "now", "{}")]), capabilities=Capabilities(allowed_tools=takes))
-    await said(Constrained(inner, mode), replace(REQUEST, tool_choice=ALLOWED))
+    await deltas(Constrained(inner, mode), replace(REQUEST, tool_choice=ALLOWED))
     assert inner.requests[0].tool_choice == sent
     assert inner.requests[0].tools == TOOLS
 
@@ -248,7 +248,7 @@ async def test_over_http_a_whole_answer_reads_like_a_streamed_one(stream: bool |
     text = '{"calls": [{"name": "weather", "arguments": {"city": "Rome"}}]}'
     async with ChatBackend(Says(pieces=[text[:20], text[20:44], text[44:]])) as backend:
         provider = Constrained(ChatProvider(backend.url), "constrained")
-        out = await said(provider, replace(REQUEST, stream=stream))
+        out = await deltas(provider, replace(REQUEST, stream=stream))
         await provider.close()
     assert "tools" not in backend.requests[0]
     assert backend.requests[0]["response_format"]["json_schema"]["strict"] is True

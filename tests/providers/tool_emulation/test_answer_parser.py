@@ -1,4 +1,4 @@
-"""The text of a constrained answer becomes calls and words again, wherever it is cut."""
+"""The text of an emulated answer is parsed into calls and text, however it is cut into pieces."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from antwort.errors import BackendCut
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.lifting import Lifting
+from antwort.providers.tool_emulation.parser import AnswerParser
 from antwort.testing.scripted import tokens
 
 ROME = '{"city": "R\\u00f6m \\"}]", "n": [1, {}]}'
 CALLS = f'{{"calls": [{{"name": "weather", "arguments": {ROME}}}, {{"name": "b", "arguments": {{}}}}]}}'
 
 
-def lifted(*pieces: str, finish: str = "stop", is_raw: bool = False) -> list[Delta]:
-    lifting = Lifting(is_raw=is_raw)
-    out = [delta for piece in pieces for delta in lifting.read([TextDelta(piece)])]
-    return out + lifting.read([Finished(finish)])
+def parsed(*pieces: str, finish: str = "stop", is_json: bool = False) -> list[Delta]:
+    parser = AnswerParser(is_json=is_json)
+    out = [delta for piece in pieces for delta in parser.feed([TextDelta(piece)])]
+    return out + parser.feed([Finished(finish)])
 
 
 def joined(deltas: list[Delta]) -> list[Any]:
@@ -46,19 +46,19 @@ def _as_one(group: list[Delta]) -> object:
 
 
 def test_calls_come_out_as_calls_and_the_answer_ends_with_calls() -> None:
-    assert joined(lifted(CALLS)) == [("weather", ROME), ("b", "{}"), Finished("tool_calls")]
+    assert joined(parsed(CALLS)) == [("weather", ROME), ("b", "{}"), Finished("tool_calls")]
 
 
 def test_an_answer_comes_out_as_its_words() -> None:
     text = 'Räder\n"gut" \\ 😀 \u2028 /'
     for form in (json.dumps({"answer": text}), json.dumps({"answer": text}, ensure_ascii=False)):
-        assert joined(lifted(form)) == [text, Finished("stop")]
+        assert joined(parsed(form)) == [text, Finished("stop")]
 
 
 def test_a_name_is_let_out_as_soon_as_it_is_whole_and_arguments_as_they_come() -> None:
-    lifting = Lifting()
+    parser = AnswerParser()
     pieces = ['{"calls":[{"na', 'me":"wea', 'ther"', ', "arguments": {"ci', 'ty": "Ro', 'me"}}', "]}"]
-    seen = [lifting.read([TextDelta(piece)]) for piece in pieces]
+    seen = [parser.feed([TextDelta(piece)]) for piece in pieces]
     assert seen == [
         [],
         [],
@@ -71,18 +71,18 @@ def test_a_name_is_let_out_as_soon_as_it_is_whole_and_arguments_as_they_come() -
 
 
 def test_words_are_let_out_as_they_come_and_a_piece_with_escapes_is_one_delta() -> None:
-    lifting = Lifting()
+    parser = AnswerParser()
     pieces = ['{"answer": "', "It is\\n", "\\u00", "e9t\\u00e9 \\ud83d", '\\ude00"', "}"]
-    seen = [lifting.read([TextDelta(piece)]) for piece in pieces]
+    seen = [parser.feed([TextDelta(piece)]) for piece in pieces]
     assert seen == [[], [TextDelta("It is\n")], [], [TextDelta("été ")], [TextDelta("😀")], []]
 
 
 @pytest.mark.parametrize("text", [CALLS, '{"answer": "a\\ud83d\\ude00b\\n\\u00e9"}', "```json\n" + CALLS + "\n```\n"])
 def test_every_cut_of_a_text_gives_the_same(text: str) -> None:
-    whole = joined(lifted(text))
-    assert joined(lifted(*text)) == whole
+    whole = joined(parsed(text))
+    assert joined(parsed(*text)) == whole
     for first in range(len(text) + 1):
-        assert joined(lifted(text[:first], text[first:])) == whole
+        assert joined(parsed(text[:first], text[first:])) == whole
 
 
 FORMS = st.sampled_from(
@@ -121,7 +121,7 @@ def test_whatever_comes_is_read_without_a_fault_and_however_it_is_cut(
 
 def _outcome(pieces: list[str], finish: str) -> object:
     try:
-        return joined(lifted(*pieces, finish=finish))
+        return joined(parsed(*pieces, finish=finish))
     except BackendCut as cut:
         return cut.code
 
@@ -142,24 +142,24 @@ def _outcome(pieces: list[str], finish: str) -> object:
     ],
 )
 def test_a_text_of_another_form_is_passed_on_as_it_is(text: str) -> None:
-    assert joined(lifted(*text)) == [text, Finished("stop")]
+    assert joined(parsed(*text)) == [text, Finished("stop")]
 
 
 def test_a_text_of_another_form_streams() -> None:
-    assert Lifting().read([TextDelta("Pa")]) == [TextDelta("Pa")]
+    assert AnswerParser().feed([TextDelta("Pa")]) == [TextDelta("Pa")]
 
 
 def test_arguments_that_come_before_their_name_are_held_until_it_is_there() -> None:
     text = '{"calls": [{"arguments": {"n": 1}, "name": "late"}]}'
-    assert joined(lifted(*text)) == [("late", '{"n": 1}'), Finished("tool_calls")]
+    assert joined(parsed(*text)) == [("late", '{"n": 1}'), Finished("tool_calls")]
 
 
 def test_space_and_a_block_of_code_around_the_form_are_none_of_it() -> None:
-    assert joined(lifted("\n ```json\n", '{"answer": "yes"}', "\n``", "`\n")) == ["yes", Finished("stop")]
+    assert joined(parsed("\n ```json\n", '{"answer": "yes"}', "\n``", "`\n")) == ["yes", Finished("stop")]
 
 
 def test_words_behind_the_form_are_not_lost() -> None:
-    assert joined(lifted(CALLS, "\nThat is all.")) == [
+    assert joined(parsed(CALLS, "\nThat is all.")) == [
         ("weather", ROME),
         ("b", "{}"),
         "That is all.",
@@ -170,7 +170,7 @@ def test_words_behind_the_form_are_not_lost() -> None:
 @pytest.mark.parametrize("rest", [", or rather not", ', {"name": "b', ', {"arguments": {}}]}', "} x", ', "b"]}'])
 def test_a_form_that_breaks_after_its_first_call_keeps_the_call_alone(rest: str) -> None:
     text = '{"calls": [{"name": "a", "arguments": {}}' + rest
-    assert joined(lifted(*text)) == [("a", "{}"), Finished("tool_calls")]
+    assert joined(parsed(*text)) == [("a", "{}"), Finished("tool_calls")]
 
 
 @pytest.mark.parametrize(
@@ -201,22 +201,22 @@ def test_what_is_nearly_of_the_form_is_read_as_it_is_meant_and_none_of_its_marks
 ) -> None:
     is_call = any(isinstance(each, tuple) for each in meant)
     end = Finished("tool_calls" if is_call else "stop")
-    assert joined(lifted(*text)) == joined(lifted(text)) == [*meant, end]
+    assert joined(parsed(*text)) == joined(parsed(text)) == [*meant, end]
 
 
 def test_an_answer_of_null_beside_calls_is_none_though_the_client_asked_for_json() -> None:
     text = '{"calls": [{"name": "f", "arguments": {}}], "answer": null}'
-    assert joined(lifted(*text, is_raw=True)) == [("f", "{}"), Finished("tool_calls")]
+    assert joined(parsed(*text, is_json=True)) == [("f", "{}"), Finished("tool_calls")]
 
 
 @pytest.mark.parametrize("call", ['"name": "f", "arguments": "\\ud800"', '"arguments": "\\ud800", "name": "f"'])
 def test_arguments_are_always_text_that_can_be_sent(call: str) -> None:
-    ((_, arguments), _) = joined(lifted(*('{"calls": [{' + call + "}]}")))
+    ((_, arguments), _) = joined(parsed(*('{"calls": [{' + call + "}]}")))
     assert arguments.encode()
 
 
 def test_half_a_pair_of_surrogates_is_no_character() -> None:
-    said = joined(lifted(*'{"answer": "a\\ud83d b \\ude00\\ud83d"}'))[0]
+    said = joined(parsed(*'{"answer": "a\\ud83d b \\ude00\\ud83d"}'))[0]
     assert said == "a\N{REPLACEMENT CHARACTER} b \N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}"
     assert said.encode()
 
@@ -226,7 +226,7 @@ def test_half_a_pair_of_surrogates_is_no_character() -> None:
 
 @pytest.mark.parametrize("end", range(1, len(CALLS)))
 def test_a_call_that_a_limit_cuts_off_never_ends_with_calls(end: int) -> None:
-    *shown, last = joined(lifted(CALLS[:end], finish="length"))
+    *shown, last = joined(parsed(CALLS[:end], finish="length"))
     assert last == Finished("length")
     assert [call for call in shown if isinstance(call, str)] == []  # and nothing of the form shows as words
 
@@ -234,26 +234,26 @@ def test_a_call_that_a_limit_cuts_off_never_ends_with_calls(end: int) -> None:
 @pytest.mark.parametrize("end", [CALLS.index(', "arguments'), CALLS.index('"n"'), CALLS.index('}}, {"name')])
 def test_a_call_that_ends_in_the_middle_without_a_reason_was_cut(end: int) -> None:
     with pytest.raises(BackendCut):
-        lifted(CALLS[:end])
+        parsed(CALLS[:end])
 
 
 def test_calls_that_are_whole_count_though_the_form_is_not_closed() -> None:
     for end in ("", "}", "}]", "},", "}, {"):
-        assert joined(lifted('{"calls": [{"name": "a", "arguments": {}' + end)) == [("a", "{}"), Finished("tool_calls")]
+        assert joined(parsed('{"calls": [{"name": "a", "arguments": {}' + end)) == [("a", "{}"), Finished("tool_calls")]
 
 
 def test_an_answer_that_is_not_closed_is_what_came_of_it() -> None:
-    assert joined(lifted('{"answer": "Par')) == ["Par", Finished("stop")]
+    assert joined(parsed('{"answer": "Par')) == ["Par", Finished("stop")]
 
 
 def test_an_answer_of_a_limit_stays_one() -> None:
-    assert joined(lifted('{"answer": "Par', finish="length")) == ["Par", Finished("length")]
+    assert joined(parsed('{"answer": "Par', finish="length")) == ["Par", Finished("length")]
 
 
 def test_usage_and_reasoning_pass_through() -> None:
-    lifting, usage = Lifting(), tokens(5, 7)
+    parser, usage = AnswerParser(), tokens(5, 7)
     batch: list[Delta] = [ReasoningDelta("hm"), TextDelta(CALLS), Finished("stop", usage)]
-    out = lifting.read(batch)
+    out = parser.feed(batch)
     assert out[0] == ReasoningDelta("hm")
     assert out[-1] == Finished("tool_calls", usage)
 
@@ -264,8 +264,8 @@ def test_usage_and_reasoning_pass_through() -> None:
 @pytest.mark.parametrize("value", ['{"a": "\\u00e9 }"}', '"a \\" b"', "[1, 2]", "-1.5e3", "null"])
 def test_json_that_the_client_asked_for_is_told_as_it_is_written(value: str) -> None:
     for text in (f'{{"answer": {value}}}', f'{{"answer":{value}\n}}'):
-        assert joined(lifted(*text, is_raw=True)) == [value, Finished("stop")]
+        assert joined(parsed(*text, is_json=True)) == [value, Finished("stop")]
 
 
 def test_an_answer_that_is_no_string_is_told_as_it_is_written() -> None:
-    assert joined(lifted(*'{"answer": {"a": [1]} }')) == ['{"a": [1]}', Finished("stop")]
+    assert joined(parsed(*'{"answer": {"a": [1]} }')) == ['{"a": [1]}', Finished("stop")]

@@ -1,4 +1,4 @@
-"""Finding out how a backend's models call tools: natively, until it is seen that this does not work."""
+"""`auto`: backends are asked for tool calls natively, and constrained where that does not work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.constrained import Constrained, refuses_tools
+from antwort.providers.refusals import refuses_tools
+from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer, call, say, tokens
 from chat_backend import ChatBackend, Refuses, Says
 
@@ -46,7 +47,7 @@ REQUIRED = replace(REQUEST, tool_choice="required")
 NAMED = replace(REQUEST, tool_choice={"type": "function", "function": {"name": "now"}})
 REFUSAL = BackendRefused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
 NOW = [TextDelta('{"calls": [{"name": "now", "arguments": {}}]}')]
-NOW_LIFTED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
+NOW_PARSED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
 
 
 def auto(*answers: Answer, clock: Callable[[], float] = lambda: 0.0) -> tuple[Constrained, ScriptedProvider]:
@@ -54,7 +55,7 @@ def auto(*answers: Answer, clock: Callable[[], float] = lambda: 0.0) -> tuple[Co
     return Constrained(inner, "auto", clock=clock), inner
 
 
-async def said(provider: Constrained, request: ChatRequest) -> list[Delta]:
+async def deltas(provider: Constrained, request: ChatRequest) -> list[Delta]:
     return [delta async for batch in provider.infer(request) for delta in batch]
 
 
@@ -78,8 +79,8 @@ async def test_a_backend_that_refuses_tools_is_asked_again_and_from_then_on_cons
 ) -> None:
     provider, inner = auto([REFUSAL], answer(NOW), answer(NOW))
     with caplog.at_level(logging.INFO, "antwort.providers"):
-        assert await said(provider, REQUEST) == NOW_LIFTED
-        assert await said(provider, REQUEST) == NOW_LIFTED
+        assert await deltas(provider, REQUEST) == NOW_PARSED
+        assert await deltas(provider, REQUEST) == NOW_PARSED
     assert ways(inner) == ["native", "constrained", "constrained"]
     assert [record.levelno for record in caplog.records] == [logging.INFO]
     assert "the backend refuses tools" in caplog.messages[0]
@@ -87,15 +88,15 @@ async def test_a_backend_that_refuses_tools_is_asked_again_and_from_then_on_cons
 
 async def test_it_is_remembered_for_that_model_and_that_kind_of_choice_only() -> None:
     provider, inner = auto([REFUSAL], answer(NOW), answer(call("now")), answer(call("now")))
-    await said(provider, REQUEST)
-    await said(provider, REQUIRED)
-    await said(provider, replace(REQUEST, model="other"))
+    await deltas(provider, REQUEST)
+    await deltas(provider, REQUIRED)
+    await deltas(provider, replace(REQUEST, model="other"))
     assert ways(inner) == ["native", "constrained", "native", "native"]
 
 
 async def test_a_refusal_after_the_headers_counts_as_long_as_nothing_came() -> None:
     provider, inner = auto([[], REFUSAL], answer(NOW))
-    assert await said(provider, REQUEST) == NOW_LIFTED
+    assert await deltas(provider, REQUEST) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
@@ -106,13 +107,13 @@ async def test_that_the_backend_answers_is_told_at_once_by_whichever_answer(requ
     batches = provider.infer(request_)
     assert await anext(batches) == []
     hold.set()
-    assert [delta async for batch in batches for delta in batch] == NOW_LIFTED
+    assert [delta async for batch in batches for delta in batch] == NOW_PARSED
 
 
 async def test_what_was_let_out_is_not_taken_back() -> None:
     provider, inner = auto(answer(say("One"), REFUSAL))
     with pytest.raises(BackendRefused):
-        await said(provider, REQUEST)
+        await deltas(provider, REQUEST)
     assert ways(inner) == ["native"]
 
 
@@ -121,28 +122,28 @@ async def test_another_failure_is_no_refusal(error: AntwortError) -> None:
     provider, inner = auto([error], [error])
     for request in (REQUEST, REQUIRED):
         with pytest.raises(type(error)):
-            await said(provider, request)
+            await deltas(provider, request)
     assert ways(inner) == ["native", "native"]
 
 
 async def test_where_a_schema_is_refused_too_the_first_refusal_stands_and_nothing_is_remembered() -> None:
     provider, inner = auto([REFUSAL], [BackendRefused("no json_schema here")], answer(call("now")))
     with pytest.raises(BackendRefused, match="auto-tool-choice"):
-        await said(provider, REQUEST)
-    await said(provider, REQUEST)
+        await deltas(provider, REQUEST)
+    await deltas(provider, REQUEST)
     assert ways(inner) == ["native", "constrained", "native"]
 
 
 async def test_a_backend_that_is_lost_in_between_is_what_is_told() -> None:
     provider, _ = auto([REFUSAL], [BackendUnavailable("down")])
     with pytest.raises(BackendUnavailable):
-        await said(provider, REQUEST)
+        await deltas(provider, REQUEST)
 
 
 async def test_one_that_is_lost_in_between_is_not_its_own_cause() -> None:
     provider, _ = auto([REFUSAL], [BackendUnavailable("gone")])
     with pytest.raises(BackendUnavailable) as caught:
-        await said(provider, REQUEST)
+        await deltas(provider, REQUEST)
     assert caught.value.__cause__ is None
     assert reason_behind(caught.value) == ""  # whoever looks for the bottom of it comes to one
 
@@ -150,7 +151,7 @@ async def test_one_that_is_lost_in_between_is_not_its_own_cause() -> None:
 async def test_a_second_answer_that_breaks_off_has_broken_off() -> None:
     provider, _ = auto([REFUSAL], answer([TextDelta('{"answer": "x')], BackendCut("cut")))
     with pytest.raises(BackendCut):
-        await said(provider, REQUEST)
+        await deltas(provider, REQUEST)
 
 
 async def test_calls_of_the_past_go_out_in_words_to_a_model_that_is_known_not_to_read_them() -> None:
@@ -158,9 +159,9 @@ async def test_calls_of_the_past_go_out_in_words_to_a_model_that_is_known_not_to
     called = ChatCall(id="c", function=ChatFunction(name="now", arguments="{}"))
     past = [ChatMessage(role="assistant", tool_calls=[called]), ChatMessage(role="tool", tool_call_id="c", content="9")]
     asked = replace(REQUEST, messages=[*REQUEST.messages, *past], tools=UNSET)
-    await said(provider, REQUEST)
-    await said(provider, asked)
-    await said(provider, replace(asked, model="unknown"))
+    await deltas(provider, REQUEST)
+    await deltas(provider, asked)
+    await deltas(provider, replace(asked, model="unknown"))
     assert [message.role for message in inner.requests[2].messages] == ["system", "user", "assistant", "user"]
     assert inner.requests[2].response_format is not UNSET
     assert inner.requests[3].messages == asked.messages
@@ -170,7 +171,7 @@ async def test_llama_cpp_without_templates_refuses_with_a_500() -> None:
     refusal = Refuses(500, "tools param requires --jinja flag")
     async with ChatBackend(refusal, Says(pieces=['{"answer": "Hi"}'])) as backend:
         provider = Constrained(ChatProvider(backend.url), "auto")
-        out = await said(provider, REQUEST)
+        out = await deltas(provider, REQUEST)
         await provider.close()
     assert out[0] == TextDelta("Hi")
     assert ["tools" in request for request in backend.requests] == [True, False]
@@ -198,8 +199,8 @@ async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_con
 ) -> None:
     provider, inner = auto(answer(say("I would rather talk.")), answer(NOW), answer(NOW))
     with caplog.at_level(logging.INFO, "antwort.providers"):
-        assert await said(provider, request_) == NOW_LIFTED
-        assert await said(provider, request_) == NOW_LIFTED
+        assert await deltas(provider, request_) == NOW_PARSED
+        assert await deltas(provider, request_) == NOW_PARSED
     assert ways(inner) == ["native", "constrained", "constrained"]
     assert len(caplog.records) == 1
     assert "did not come" in caplog.messages[0]
@@ -207,15 +208,15 @@ async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_con
 
 async def test_an_answer_that_a_limit_cut_off_is_asked_for_again_and_teaches_nothing() -> None:
     provider, inner = auto(answer(say("I would"), finish="length"), answer(NOW), answer(call("now")))
-    assert await said(provider, REQUIRED) == NOW_LIFTED
-    await said(provider, REQUIRED)
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
+    await deltas(provider, REQUIRED)
     assert ways(inner) == ["native", "constrained", "native"]
 
 
 async def test_a_call_that_a_limit_cut_off_stands() -> None:
     cut = answer([CallDelta(0, "now", '{"a')], finish="length")
     provider, inner = auto(cut)
-    assert await said(provider, REQUIRED) == [CallDelta(0, "now", '{"a'), Finished("length")]
+    assert await deltas(provider, REQUIRED) == [CallDelta(0, "now", '{"a'), Finished("length")]
     assert ways(inner) == ["native"]
 
 
@@ -227,7 +228,7 @@ async def test_what_the_discarded_answer_cost_is_in_the_cost() -> None:
     ]:
         provider, _ = auto(answer(say("No."), usage=first), answer(NOW, usage=second))
         is_sum = first is not None
-        assert (await said(provider, REQUIRED))[-1] == Finished("tool_calls", both, is_sum=is_sum)
+        assert (await deltas(provider, REQUIRED))[-1] == Finished("tool_calls", both, is_sum=is_sum)
 
 
 @pytest.mark.proves("FR-005", "RULING-17")
@@ -237,7 +238,7 @@ async def test_an_answer_is_held_until_its_call_also_where_calls_came_natively_b
     for _ in range(2):
         seen = [batch async for batch in provider.infer(REQUIRED)]
         assert seen[1] == [TextDelta("Well"), TextDelta(" then"), CallDelta(0, "now", "{")]
-    assert await said(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "native", "native", "constrained"]
 
 
@@ -245,11 +246,11 @@ async def test_what_was_found_out_is_found_out_again_after_ten_minutes() -> None
     now = 0.0
     calls = answer(call("now"))
     provider, inner = auto([REFUSAL], answer(NOW), answer(NOW), calls, clock=lambda: now)
-    await said(provider, REQUEST)
+    await deltas(provider, REQUEST)
     now = 599.0
-    await said(provider, REQUEST)
+    await deltas(provider, REQUEST)
     now = 600.0
-    assert (await said(provider, REQUEST))[0] == CallDelta(0, "now", "{")
+    assert (await deltas(provider, REQUEST))[0] == CallDelta(0, "now", "{")
     assert ways(inner) == ["native", "constrained", "constrained", "native"]
 
 
@@ -262,15 +263,15 @@ async def test_where_a_schema_does_not_help_either_it_is_not_asked_twice_for_a_w
     provider, inner = auto(words, second, words, words, second, clock=lambda: now)
     for moment in (0.0, 1.0, 601.0):
         now = moment
-        assert (await said(provider, REQUIRED))[0] == TextDelta("Words")
+        assert (await deltas(provider, REQUIRED))[0] == TextDelta("Words")
     assert ways(inner) == ["native", "constrained", "native", "native", "constrained"]
 
 
 async def test_a_schema_that_is_refused_for_what_is_in_it_says_nothing_of_others() -> None:
     words, bad = answer(say("Words")), [BackendRefused("response_format: 'pattern' is not supported")]
     provider, inner = auto(words, bad, words, answer(NOW))
-    await said(provider, REQUIRED)
-    assert await said(provider, REQUIRED) == NOW_LIFTED
+    await deltas(provider, REQUIRED)
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"] * 2
 
 
@@ -285,13 +286,13 @@ async def test_a_schema_that_is_refused_for_what_is_in_it_says_nothing_of_others
 async def test_a_refusal_is_one_under_other_statuses_too(status: int, message: str) -> None:
     async with ChatBackend(Refuses(status, message), Says(pieces=['{"answer": "Hi"}'])) as backend:
         provider = Constrained(ChatProvider(backend.url), "auto")
-        assert (await said(provider, REQUEST))[0] == TextDelta("Hi")
+        assert (await deltas(provider, REQUEST))[0] == TextDelta("Hi")
         await provider.close()
 
 
 async def test_a_call_of_another_tool_is_not_the_one_that_was_asked_for() -> None:
     provider, inner = auto(answer(call("weather")), answer(NOW))
-    assert await said(provider, NAMED) == NOW_LIFTED
+    assert await deltas(provider, NAMED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
@@ -299,14 +300,14 @@ async def test_a_call_beyond_the_allowed_list_is_not_the_one_that_was_asked_for(
     tools = [{"type": "function", "function": {"name": "now"}}]
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
     provider, _ = auto(answer(call("weather")), answer(NOW))
-    assert await said(provider, replace(REQUEST, tool_choice=allowed)) == NOW_LIFTED
+    assert await deltas(provider, replace(REQUEST, tool_choice=allowed)) == NOW_PARSED
 
 
 async def test_what_is_remembered_of_one_kind_of_choice_leaves_the_others_alone() -> None:
     provider, inner = auto(answer(say("No.")), answer(NOW), answer(call("now")), answer(call("now")))
-    await said(provider, NAMED)
-    await said(provider, REQUIRED)
-    await said(provider, REQUEST)
+    await deltas(provider, NAMED)
+    await deltas(provider, REQUIRED)
+    await deltas(provider, REQUEST)
     assert ways(inner) == ["native", "constrained", "native", "native"]
 
 
@@ -315,20 +316,20 @@ async def test_where_no_call_comes_either_way_nothing_is_remembered() -> None:
     provider, inner = auto(
         answer([], finish="length"), answer([TextDelta('{"ca')], finish="length"), answer(call("now"))
     )
-    assert await said(provider, REQUIRED) == [Finished("length")]
-    await said(provider, REQUIRED)
+    assert await deltas(provider, REQUIRED) == [Finished("length")]
+    await deltas(provider, REQUIRED)
     assert ways(inner) == ["native", "constrained", "native"]
 
 
 @pytest.mark.parametrize("error", [BackendRefused("no json_schema here"), BackendError("failed")])
 async def test_where_a_schema_does_not_work_what_came_natively_stands(error: AntwortError) -> None:
     provider, _ = auto(answer(say("Words")), [error])
-    assert await said(provider, REQUIRED) == [TextDelta("Words"), Finished("stop")]
+    assert await deltas(provider, REQUIRED) == [TextDelta("Words"), Finished("stop")]
 
 
 async def test_a_backend_that_refuses_such_a_choice_is_asked_constrained() -> None:
     provider, inner = auto([BackendRefused("tool_choice 'required' is not supported")], answer(NOW))
-    assert await said(provider, REQUIRED) == NOW_LIFTED
+    assert await deltas(provider, REQUIRED) == NOW_PARSED
     assert ways(inner) == ["native", "constrained"]
 
 
@@ -337,14 +338,14 @@ async def test_a_backend_that_refuses_such_a_choice_is_asked_constrained() -> No
 )
 async def test_a_model_that_may_not_answer_is_not_asked_again(pieces: Answer) -> None:
     provider, inner = auto(pieces)
-    await said(provider, REQUIRED)
+    await deltas(provider, REQUIRED)
     assert ways(inner) == ["native"]
 
 
 async def test_a_failure_while_the_answer_is_held_is_a_failure() -> None:
     provider, inner = auto(answer(say("One"), BackendCut("cut")))
     with pytest.raises(BackendCut):
-        await said(provider, REQUIRED)
+        await deltas(provider, REQUIRED)
     assert ways(inner) == ["native"]
 
 
@@ -352,9 +353,9 @@ async def test_no_more_is_remembered_than_a_thousand_models() -> None:
     answers: list[Any] = [step for _ in range(1025) for step in ([REFUSAL], answer(NOW))]
     provider, inner = auto(*answers, answer(NOW), answer(call("now")))
     for number in range(1025):
-        await said(provider, replace(REQUEST, model=f"m{number}"))
-    await said(provider, replace(REQUEST, model="m1024"))
-    await said(provider, replace(REQUEST, model="m0"))
+        await deltas(provider, replace(REQUEST, model=f"m{number}"))
+    await deltas(provider, replace(REQUEST, model="m1024"))
+    await deltas(provider, replace(REQUEST, model="m0"))
     assert ways(inner)[-2:] == ["constrained", "native"]
 
 

@@ -1,4 +1,4 @@
-"""What an answer is held to: whatever it lets through is calls that were asked for, and that fit."""
+"""The schema of an emulated answer admits only calls that are allowed and whose arguments fit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET, UnsetType
 from antwort.providers.base import CallDelta, ChatRequest, ChatTool, ChatToolFunction, Finished, TextDelta
-from antwort.providers.choices import choice_of
-from antwort.providers.fitted import answer_schema, response_format
-from antwort.providers.lifting import Lifting
-from antwort.providers.lowering import Choice
+from antwort.providers.tool_emulation.answer_schema import answer_schema, response_format
+from antwort.providers.tool_emulation.parser import AnswerParser
+from antwort.providers.tool_emulation.tool_choice import AnswerOptions, answer_options
 from schema_kit import admitted, nasty_schemas, tool_schemas
 
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
@@ -38,7 +37,7 @@ def calls_in(text: str) -> tuple[list[tuple[str, Any]], str]:
     """The calls of an answer, and its words."""
     calls: list[tuple[str, str]] = []
     words = ""
-    for delta in Lifting().read([TextDelta(text), Finished("stop")]):
+    for delta in AnswerParser().feed([TextDelta(text), Finished("stop")]):
         if isinstance(delta, CallDelta) and delta.name:
             calls.append((delta.name, ""))
         elif isinstance(delta, CallDelta):
@@ -52,7 +51,7 @@ def calls_in(text: str) -> tuple[list[tuple[str, Any]], str]:
 
 
 def test_an_answer_is_calls_or_words_and_a_name_comes_first() -> None:
-    schema = answer_schema(Choice(tools=(tool("weather", CITY), tool("now"))))
+    schema = answer_schema(AnswerOptions(tools=(tool("weather", CITY), tool("now"))))
     calls, words = schema["anyOf"]
     assert list(calls["properties"]) == calls["required"] == ["calls"]
     assert words["properties"] == {"answer": {"type": "string"}}
@@ -64,20 +63,20 @@ def test_an_answer_is_calls_or_words_and_a_name_comes_first() -> None:
 
 
 def test_the_format_is_strict_and_has_a_name() -> None:
-    sent = response_format(Choice(tools=(tool("now"),), may_answer=False, most=1))
+    sent = response_format(AnswerOptions(tools=(tool("now"),), may_answer=False, max_calls=1))
     assert sent["type"] == "json_schema"
     assert sent["json_schema"]["strict"] is True
     assert sent["json_schema"]["schema"]["required"] == ["calls"]
 
 
 def test_an_answer_that_the_client_wants_as_json_stands_in_the_place_of_words() -> None:
-    schema = answer_schema(Choice(tools=(tool("now"),)), CITY)
+    schema = answer_schema(AnswerOptions(tools=(tool("now"),)), CITY)
     assert schema["anyOf"][1]["properties"]["answer"] == CITY
 
 
 def test_where_nothing_may_be_called_the_answer_alone_is_the_form() -> None:
-    assert answer_schema(Choice(tools=()))["properties"] == {"answer": {"type": "string"}}
-    assert answer_schema(Choice(tools=()), CITY)["properties"] == {"answer": CITY}
+    assert answer_schema(AnswerOptions(tools=()))["properties"] == {"answer": {"type": "string"}}
+    assert answer_schema(AnswerOptions(tools=()), CITY)["properties"] == {"answer": CITY}
 
 
 STRICT: dict[str, Any] = {
@@ -95,7 +94,7 @@ STRICT: dict[str, Any] = {
 
 def test_a_schema_of_the_client_loses_nothing_and_its_references_still_hold() -> None:
     with_refs = {"properties": {"a": {"$ref": "#/$defs/thing"}}, "$defs": {"thing": {"type": "integer"}}}
-    schema = answer_schema(Choice(tools=(tool("f", with_refs),)), STRICT)
+    schema = answer_schema(AnswerOptions(tools=(tool("f", with_refs),)), STRICT)
     answer = schema["anyOf"][1]["properties"]["answer"]
     assert answer["properties"]["share"] == {"type": "number", "minimum": 0, "multipleOf": 0.5}
     assert schema["$defs"]["answer_tag"] == STRICT["$defs"]["tag"]
@@ -114,7 +113,7 @@ def test_a_schema_of_the_client_loses_nothing_and_its_references_still_hold() ->
     ],
 )
 def test_a_schema_of_the_client_that_holds_only_where_it_stands_is_cleaned(answer: dict[str, Any], fits: Any) -> None:
-    schema = answer_schema(Choice(tools=()), answer)
+    schema = answer_schema(AnswerOptions(tools=()), answer)
     assert jsonschema_rs.is_valid(schema, {"answer": fits})
     assert not jsonschema_rs.is_valid(schema, {"answer": {**fits, "more": 1}})
 
@@ -123,7 +122,7 @@ def test_a_large_tool_takes_nothing_from_the_others() -> None:
     huge = {"properties": {f"p{at}": {"type": "string"} for at in range(20_000)}}
     many = {"properties": {f"p{at}": {"type": "string"} for at in range(100)}}
     tools = (tool("huge", huge), *(tool(f"t{at}", many) for at in range(127)))
-    calls = answer_schema(Choice(tools=tools, may_answer=False))["properties"]["calls"]["items"]["anyOf"]
+    calls = answer_schema(AnswerOptions(tools=tools, may_answer=False))["properties"]["calls"]["items"]["anyOf"]
     arguments = [each["properties"]["arguments"] for each in calls]
     assert arguments[1:] == [{"type": "object", **many, "required": [], "additionalProperties": False}] * 127
     assert len(arguments[0]["properties"]) == 20_000
@@ -134,7 +133,7 @@ def test_arguments_that_are_too_much_to_describe_may_be_any_object() -> None:
     deep: dict[str, Any] = {"properties": {"a": {"type": "string"}}}
     for _ in range(30):
         deep = {"anyOf": [deep]}
-    schema = answer_schema(Choice(tools=(tool("f", deep),), may_answer=False))
+    schema = answer_schema(AnswerOptions(tools=(tool("f", deep),), may_answer=False))
     arguments = schema["properties"]["calls"]["items"]["properties"]["arguments"]
     assert jsonschema_rs.is_valid(arguments, {"a": "x"})
     assert not jsonschema_rs.is_valid(arguments, [])
@@ -144,7 +143,7 @@ def test_definitions_of_several_tools_do_not_get_in_each_others_way() -> None:
     def parameters(kind: str) -> dict[str, Any]:
         return {"properties": {"a": {"$ref": "#/$defs/thing"}}, "$defs": {"thing": {"type": kind}}}
 
-    schema = answer_schema(Choice(tools=(tool("one", parameters("string")), tool("two", parameters("integer")))))
+    schema = answer_schema(AnswerOptions(tools=(tool("one", parameters("string")), tool("two", parameters("integer")))))
     assert sorted(each["type"] for each in schema["$defs"].values()) == ["integer", "string"]
 
 
@@ -152,7 +151,7 @@ def test_definitions_of_several_tools_do_not_get_in_each_others_way() -> None:
     "parameters", [UNSET, {}, {"type": "object"}, {"type": "object", "properties": {}}, {"type": "string"}]
 )
 def test_a_tool_without_parameters_is_called_with_none(parameters: dict[str, Any] | UnsetType) -> None:
-    schema = answer_schema(Choice(tools=(tool("now", parameters),), may_answer=False))
+    schema = answer_schema(AnswerOptions(tools=(tool("now", parameters),), may_answer=False))
     arguments = schema["properties"]["calls"]["items"]["properties"]["arguments"]
     assert arguments == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
@@ -165,7 +164,7 @@ def test_a_tool_without_parameters_is_called_with_none(parameters: dict[str, Any
 def test_whatever_the_schema_lets_through_is_a_call_that_fits_the_tool(
     parameters: dict[str, Any], data: st.DataObject
 ) -> None:
-    schema = answer_schema(Choice(tools=(tool("f", parameters),), may_answer=False, most=1))
+    schema = answer_schema(AnswerOptions(tools=(tool("f", parameters),), may_answer=False, max_calls=1))
     calls, words = calls_in(data.draw(admitted(schema)))
     ((name, arguments),) = calls
     assert (name, words) == ("f", "")
@@ -194,7 +193,7 @@ def test_the_choice_holds_whatever_the_model_writes(
     case: tuple[str | dict[str, Any] | UnsetType, bool, set[str]], parallel: bool, data: st.DataObject
 ) -> None:
     choice, may_answer, allowed = case
-    text = data.draw(admitted(answer_schema(choice_of(request(TOOLS, choice, parallel=parallel)))))
+    text = data.draw(admitted(answer_schema(answer_options(request(TOOLS, choice, parallel=parallel)))))
     calls, words = calls_in(text)
     is_forced = isinstance(choice, dict) and choice["type"] == "function"
     assert {name for name, _ in calls} <= allowed
@@ -204,9 +203,9 @@ def test_the_choice_holds_whatever_the_model_writes(
 
 
 def test_none_and_a_choice_of_nothing_leave_no_tools_to_call() -> None:
-    assert choice_of(request(TOOLS, "none")) == Choice(tools=())
-    assert choice_of(request(TOOLS, named("gone"))).tools == ()
-    assert choice_of(ChatRequest(model="m", messages=[], tool_choice="required")).tools == ()
+    assert answer_options(request(TOOLS, "none")) == AnswerOptions(tools=())
+    assert answer_options(request(TOOLS, named("gone"))).tools == ()
+    assert answer_options(ChatRequest(model="m", messages=[], tool_choice="required")).tools == ()
 
 
 # ---- what decoders take ----
@@ -220,7 +219,7 @@ KNOWN = {
 @UNHURRIED
 @given(nasty_schemas())
 def test_any_schema_becomes_one_that_decoders_take(parameters: dict[str, Any]) -> None:
-    schema = answer_schema(Choice(tools=(tool("f", parameters),)))
+    schema = answer_schema(AnswerOptions(tools=(tool("f", parameters),)))
     for definition in schema.get("$defs", {}).values():
         check(definition, schema)
     check({key: value for key, value in schema.items() if key != "$defs"}, schema)

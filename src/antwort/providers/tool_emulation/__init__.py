@@ -1,0 +1,1 @@
+"""Tool calls for models that have none of their own."""
