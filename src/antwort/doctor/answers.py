@@ -11,11 +11,11 @@ from antwort.api.responses import Usage
 from antwort.config.repeating import printable
 from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
 from antwort.providers.errors import Asked, read_problem, scrub, without
-from antwort.providers.reading import Reader
-from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
@@ -158,11 +158,11 @@ def hear(answer: Answer) -> Heard:
     return _heard(timed, answer, trouble)
 
 
-def _reader(answer: Answer) -> Reader:
+def _reader(answer: Answer) -> AnswerParser:
     asked = Asked(secrets=answer.secrets)
     if answer.speech == "responses":
-        return ResponsesReader(asked) if answer.is_streamed else WholeResponseReader(asked)
-    return ChunkReader(asked) if answer.is_streamed else WholeReader(asked)
+        return ResponsesStreamParser(asked) if answer.is_streamed else ResponsesBodyParser(asked)
+    return ChatStreamParser(asked) if answer.is_streamed else ChatBodyParser(asked)
 
 
 def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:

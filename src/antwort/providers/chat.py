@@ -6,10 +6,10 @@ from typing import Any
 
 from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import Capabilities, ChatRequest
-from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
 from antwort.providers.errors import Asked
-from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
 from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
@@ -28,8 +28,8 @@ class ChatProvider(Remote):
         messages = yield from written_steps(request.messages)
         return self._body(replace(request, messages=messages))
 
-    def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return (ChunkReader if is_streamed else WholeReader)(asked, self._most)
+    def _parser(self, asked: Asked, *, is_streamed: bool) -> AnswerParser:
+        return (ChatStreamParser if is_streamed else ChatBodyParser)(asked, self._most)
 
 
 def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:

@@ -12,8 +12,8 @@ import msgspec
 from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import BackendError, ContextTooLong
+from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ChatRequest
-from antwort.providers.reading import UNREADABLE
 
 MIN_CONTEXT_TOKENS = 256
 """A list or a refusal with a smaller length means something else, such as the room that `max_tokens` leaves."""
@@ -44,7 +44,7 @@ def listed_models(body: bytes) -> list[Model]:
     """Parse `{"data": […]}`, `{"models": […]}` or a bare list, and skip entries without a printable name."""
     try:
         plain = msgspec.json.decode(body)
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise BackendError(_UNREADABLE_LIST) from exc
     if isinstance(plain, dict):
         plain = plain.get("data") if plain.get("data") is not None else plain.get("models") or []
@@ -107,7 +107,7 @@ def corrected(models: Sequence[Model], body: bytes) -> Sequence[Model]:
     """Return the list with the context lengths that such an endpoint answered."""
     try:
         plain = msgspec.json.decode(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return models
     if not isinstance(plain, dict):
         return models

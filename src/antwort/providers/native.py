@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from antwort.api.steps import Steps
 from antwort.api.wire import encode
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.errors import Asked
 from antwort.providers.native_request import native_request
-from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
-from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
 from antwort.providers.token_counter import by_native_input_tokens
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
@@ -27,5 +27,5 @@ class ResponsesProvider(Remote):
         native = native_request(request)
         return encode({**native, "input": (yield from written_steps(native["input"]))})
 
-    def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return (ResponsesReader if is_streamed else WholeResponseReader)(asked, self._most)
+    def _parser(self, asked: Asked, *, is_streamed: bool) -> AnswerParser:
+        return (ResponsesStreamParser if is_streamed else ResponsesBodyParser)(asked, self._most)

@@ -27,10 +27,10 @@ from antwort.event_loop import in_turns, short_turn
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Pool, Reply
+from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, AnswerParser
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
 from antwort.providers.models import Lengths, corrected, listed_models, told_beside
-from antwort.providers.reading import OUTPUT_BYTES, Reader
 from antwort.providers.token_counter import Counter, Told, Way
 
 __all__ = ["Pool", "Remote", "Timeouts"]
@@ -68,7 +68,7 @@ class Remote(ABC):
         pool: Pool | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
-        output_bytes: int = OUTPUT_BYTES,
+        output_bytes: int = DEFAULT_OUTPUT_BYTES,
     ) -> None:
         url = urlsplit(base_url)
         if url.username is not None or url.password is not None:
@@ -102,7 +102,7 @@ class Remote(ABC):
             async with await self._http.request("POST", self._inferences, body) as reply:
                 await _raise_for(reply, asked)
                 yield []  # the backend has answered
-                reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
+                reader = self._parser(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
                 while not (reader.ended or reply.is_read):
                     data = reply.at_hand() or await reply.next()
                     if len(data) > _LARGE_READ:
@@ -133,7 +133,7 @@ class Remote(ABC):
         """The same for a large one, in pieces."""
 
     @abstractmethod
-    def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
+    def _parser(self, asked: Asked, *, is_streamed: bool) -> AnswerParser:
         """Who reads its answer as it comes."""
 
     async def models(self) -> Sequence[Model]:

@@ -17,10 +17,10 @@ import msgspec
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.exchange import HttpFault
+from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool
 from antwort.providers.errors import Asked, error_for
 from antwort.providers.native_request import native_request
-from antwort.providers.reading import UNREADABLE
 
 COUNT_TIMEOUT_SECONDS = 2.0
 """For one count, however many requests it takes."""
@@ -202,7 +202,7 @@ def _parse(answer: Told, to: type[T], request: ChatRequest) -> T:
     if 200 <= status < 300:
         try:
             return msgspec.json.decode(body, type=to)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             raise NotThisWay from None
     error = error_for(status, {}, body, Asked(request.model, sent=encode(request)))
     if isinstance(error, ModelNotFound) or (isinstance(error, ContextTooLong) and error.asked is not None):
