@@ -24,7 +24,7 @@ from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.errors import CLOSED
+from antwort.providers.errors import CONNECTION_CLOSED
 from antwort.providers.retry_policy import is_unconnected
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
@@ -166,7 +166,9 @@ class LocalProvider:
                     yield batch
             return
         except BackendUnavailable as error:
-            was_gone = is_unconnected(error) or (error.code == CLOSED and time.monotonic() - asked < _LAST_BREATH)
+            was_gone = is_unconnected(error) or (
+                error.code == CONNECTION_CLOSED and time.monotonic() - asked < _LAST_BREATH
+            )
             if has_begun or not was_gone or not await self._has_ended():
                 raise
         chat = await self._backend()  # the process was gone when it was asked: the next one can answer

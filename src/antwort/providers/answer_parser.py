@@ -29,7 +29,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
-from antwort.providers.errors import NOBODY, Asked
+from antwort.providers.errors import MAX_TOKEN_COUNT, UNKNOWN_REQUEST, SentRequest
 
 T = TypeVar("T")
 
@@ -39,7 +39,6 @@ CALL_OVERHEAD_BYTES = 1024
 """The size of a call besides its name and arguments: a call with empty ones takes memory, too."""
 _MIN_JSON_LIMIT_BYTES = 16 * 2**20
 _JSON_BYTES_PER_OUTPUT_BYTE = 4
-_MAX_TOKEN_COUNT = 2**40
 
 DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
@@ -50,7 +49,7 @@ class AnswerParser(ABC):
 
     __slots__ = ("_max_bytes", "_sent", "ended", "is_cut")
 
-    def __init__(self, sent: Asked = NOBODY, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         self._sent = sent
         self._max_bytes = max_bytes
         self.ended = False
@@ -86,7 +85,7 @@ class StreamParser(AnswerParser):
 
     __slots__ = ("_events", "_failure", "_size")
 
-    def __init__(self, sent: Asked = NOBODY, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         super().__init__(sent, max_bytes)
         self._events = SseParser()
         self._failure: AntwortError | None = None
@@ -170,7 +169,7 @@ class BodyParser(AnswerParser):
 
     __slots__ = ("_buffer", "_buffered_bytes")
 
-    def __init__(self, sent: Asked = NOBODY, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         super().__init__(sent, max_bytes)
         self._buffer: list[bytes] = []
         self._buffered_bytes = 0
@@ -320,7 +319,7 @@ def _token_count(reported: ReportedCount) -> int | None:
     """Return a plausible number of tokens; None for anything else, which would spoil sums."""
     if isinstance(reported, float):
         reported = int(reported) if reported.is_integer() else None
-    return reported if isinstance(reported, int) and 0 <= reported <= _MAX_TOKEN_COUNT else None
+    return reported if isinstance(reported, int) and 0 <= reported <= MAX_TOKEN_COUNT else None
 
 
 class ReportedLogProb(msgspec.Struct, gc=False):

@@ -31,7 +31,7 @@ from antwort.providers.answer_parser import (
     normalize_usage,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import NOBODY, Asked, error_in
+from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
 
 # ---- what backends send ----
 
@@ -118,7 +118,7 @@ class ChatStreamParser(StreamParser):
 
     __slots__ = ("_answer",)
 
-    def __init__(self, sent: Asked = NOBODY, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         super().__init__(sent, max_bytes)
         self._answer = _ChatAnswer(self._size)
 
@@ -140,7 +140,7 @@ class ChatStreamParser(StreamParser):
             self._answer.finish(out)
             self.ended = True
         else:
-            self._fail(BackendCut("The backend's answer broke off."))
+            self._fail(BackendCut(BROKEN_OFF))
 
 
 class ChatBodyParser(BodyParser):

@@ -28,11 +28,11 @@ from antwort.providers.base import (
 )
 from antwort.providers.capabilities import adapt
 from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names_allowed, offered
+from antwort.providers.errors import says_no_schemas, says_no_tools
 from antwort.providers.fitted import response_format
 from antwort.providers.learned import Learned
 from antwort.providers.lifting import Lifting
 from antwort.providers.lowering import lowered
-from antwort.providers.refusals import says_no_schemas, says_no_tools
 
 _log = logging.getLogger("antwort.providers")
 

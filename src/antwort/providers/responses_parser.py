@@ -29,7 +29,7 @@ from antwort.providers.answer_parser import (
     normalize_usage,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import NOBODY, Asked, error_in
+from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
 
 # ---- what backends send ----
 
@@ -158,7 +158,7 @@ class ResponsesStreamParser(StreamParser):
 
     __slots__ = ("_calls", "_calls_by_id", "_calls_by_index", "_emitted", "_has_reasoning_text")
 
-    def __init__(self, sent: Asked = NOBODY, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         super().__init__(sent, max_bytes)
         self._calls: list[_StreamedCall] = []
         self._calls_by_index: dict[int, list[_StreamedCall]] = {}
@@ -203,7 +203,7 @@ class ResponsesStreamParser(StreamParser):
                 self._parse_terminal_event(event, payload, out)
 
     def _end(self, out: list[Delta]) -> None:  # noqa: ARG002 - without a terminal event there is nothing to emit
-        self._fail(BackendCut("The backend's answer broke off."))
+        self._fail(BackendCut(BROKEN_OFF))
 
     # ---- messages and reasoning ----
 
@@ -335,7 +335,7 @@ _TERMINAL_EVENTS = frozenset(
 
 
 def _outcome(
-    response: _ReportedResponse, status: str | None, error: bytes, sent: Asked, *, has_calls: bool
+    response: _ReportedResponse, status: str | None, error: bytes, sent: SentRequest, *, has_calls: bool
 ) -> Finished | AntwortError:
     """Return how a response ended. Its own status comes first: some backends end all streams with
     `response.completed`.

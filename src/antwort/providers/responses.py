@@ -1,18 +1,62 @@
-"""A chat request in the words of the Responses API. Pure."""
+"""Send inferences to a backend with the Responses API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from antwort.api.wire import UNSET, Plain, UnsetType
-from antwort.providers.base import ChatMessage, ChatRequest, ChatTool
+from antwort.api.steps import Steps
+from antwort.api.wire import UNSET, Plain, UnsetType, encode
+from antwort.providers.answer_parser import AnswerParser
+from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
+from antwort.providers.errors import SentRequest
+from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
+from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
+from antwort.providers.token_counter import Post, post_for_input_tokens
 
-_SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "prompt_cache_key", "user", "top_logprobs")
+__all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 
 
-def native_request(request: ChatRequest) -> Plain:
-    """The body of `POST /responses`. Nothing is kept there: the whole conversation is sent each time."""
+async def by_response_input_tokens(post: Post, request: ChatRequest) -> int:
+    """Count tokens at the endpoint of the Responses API."""
+    body = responses_request(request)
+    question = {name: body[name] for name in ("model", "input", "tools", "tool_choice") if name in body}
+    return await post_for_input_tokens(post, "/responses/input_tokens", encode(question), request)
+
+
+class ResponsesProvider(HttpProvider):
+    path = "/responses"
+    count_methods = (by_response_input_tokens,)
+    default_capabilities = Capabilities(
+        files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
+    )
+
+    def _body(self, request: ChatRequest) -> bytes:
+        return encode(responses_request(request))
+
+    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        body = responses_request(request)
+        return encode({**body, "input": (yield from encode_steps(body["input"]))})
+
+    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
+        return (ResponsesStreamParser if is_streamed else ResponsesBodyParser)(sent, self._max_output_bytes)
+
+
+# ---- the request ----
+
+_SAME_FIELDS = (
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "prompt_cache_key",
+    "user",
+    "top_logprobs",
+)
+
+
+def responses_request(request: ChatRequest) -> Plain:
+    """Translate a chat request into the body of `POST /responses`, with the whole conversation each time."""
     limit = request.max_tokens if request.max_tokens is not UNSET else request.max_completion_tokens
     fields: dict[str, Any] = {
         "model": request.model,
@@ -23,7 +67,7 @@ def native_request(request: ChatRequest) -> Plain:
         "reasoning": UNSET if request.reasoning_effort is UNSET else {"effort": request.reasoning_effort},
         "text": _text(request),
         "include": ["message.output_text.logprobs"] if request.logprobs is True else UNSET,
-        **{name: getattr(request, name) for name in _SAME},
+        **{name: getattr(request, name) for name in _SAME_FIELDS},
     }
     if request.tools is not UNSET:
         fields["tools"] = [_tool(tool) for tool in request.tools]
@@ -32,11 +76,8 @@ def native_request(request: ChatRequest) -> Plain:
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
-# ---- messages ----
-
-
 def _items(at: int, message: ChatMessage) -> Iterator[Plain]:
-    """The items of message number `at`. Their ids are made up, and only where servers insist on one."""
+    """Yield the items of message number `at`, with generated ids where servers require one."""
     if message.role == "tool":
         yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": _output(message.content)}
         return
@@ -44,20 +85,16 @@ def _items(at: int, message: ChatMessage) -> Iterator[Plain]:
         yield {"type": "message", "role": message.role, "content": _content(message.content)}
         return
     if reasoning := message.reasoning_content or message.reasoning:
-        thought = {"type": "reasoning_text", "text": reasoning}
-        yield {"type": "reasoning", "id": f"rs_{at}", "summary": [], "content": [thought]}
-    if said := _said(message):
-        yield {"type": "message", "role": "assistant", "id": f"msg_{at}", "status": "completed", "content": said}
-    for call in message.tool_calls or ():
-        name, arguments = call.function.name, call.function.arguments
-        yield {"type": "function_call", "call_id": call.id, "name": name, "arguments": arguments}
-
-
-def _said(message: ChatMessage) -> list[Plain]:
+        content = {"type": "reasoning_text", "text": reasoning}
+        yield {"type": "reasoning", "id": f"rs_{at}", "summary": [], "content": [content]}
     parts = [{"type": "output_text", "text": text, "annotations": []} for text in _texts(message.content)]
     if message.refusal:
         parts.append({"type": "refusal", "refusal": message.refusal})
-    return parts
+    if parts:
+        yield {"type": "message", "role": "assistant", "id": f"msg_{at}", "status": "completed", "content": parts}
+    for call in message.tool_calls or ():
+        name, arguments = call.function.name, call.function.arguments
+        yield {"type": "function_call", "call_id": call.id, "name": name, "arguments": arguments}
 
 
 def _texts(content: str | list[dict[str, Any]] | None | UnsetType) -> list[str]:
@@ -71,7 +108,7 @@ def _output(content: str | list[dict[str, Any]] | None | UnsetType) -> str | lis
 
 
 def _content(content: str | list[dict[str, Any]] | None | UnsetType) -> list[Plain]:
-    """In parts always: some servers take no plain text where a list of items is sent."""
+    """Return content in parts: some servers take no plain text in a list of items."""
     if isinstance(content, list):
         return [_part(part) for part in content]
     return [{"type": "input_text", "text": content or ""}]
@@ -91,11 +128,8 @@ def _part(part: dict[str, Any]) -> Plain:
             return part
 
 
-# ---- tools, and the form of the answer ----
-
-
 def _tool(tool: ChatTool) -> Plain:
-    """`strict` is said always: left out, it means no in Chat Completions and yes in the Responses API."""
+    """Translate a tool. `strict` is always set: its default is false in Chat Completions, true in the Responses API."""
     function = tool.function
     fields: dict[str, Any] = {
         "type": "function",
