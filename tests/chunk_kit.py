@@ -1,4 +1,4 @@
-"""Chunks as backends send them, in few words, and what a reader makes of them."""
+"""Chunks as backends send them, in few words, and what a parser makes of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from antwort.providers.base import Delta, Finished
-from antwort.providers.chunks import ChunkReader
+from antwort.providers.chat_parser import ChatStreamParser
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
@@ -30,8 +30,8 @@ def piece(name: str | None = None, arguments: object = None, **fields: Any) -> J
 
 
 def read(*events: bytes) -> list[Delta]:
-    reader = ChunkReader()
-    return [found for data in events for found in reader.feed(data)] + reader.finish()
+    parser = ChatStreamParser()
+    return [found for data in events for found in parser.feed(data)] + parser.finish()
 
 
 def before_the_end(*events: bytes) -> list[Delta]:

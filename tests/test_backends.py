@@ -31,7 +31,7 @@ from antwort.providers.base import InferenceRecord
 from antwort.providers.chat import ChatProvider
 from antwort.providers.failover import CONNECT_SECONDS
 from antwort.providers.fleet import Fleet
-from antwort.providers.native import ResponsesProvider
+from antwort.providers.responses import ResponsesProvider
 from chat_backend import ChatBackend, Refuses, Says
 from fleet_kit import asking, said
 from replay_backend import serve, whole
@@ -124,7 +124,7 @@ def test_capabilities_are_those_of_the_kind_but_for_those_that_are_set(
     kind: str, given: dict[str, Any], changed: dict[str, Any]
 ) -> None:
     fields = {"url": "http://host/v1", "kind": kind, "capabilities": CapabilitySettings(**given)}
-    usual = ChatProvider.usual if kind == "chat" else ResponsesProvider.usual
+    usual = ChatProvider.default_capabilities if kind == "chat" else ResponsesProvider.default_capabilities
     assert make_fleet(settings_for(fields)).capabilities("m") == replace(usual, **changed)
 
 

@@ -12,15 +12,14 @@ from antwort.config.addresses import checked_backend
 from antwort.config.checks import LOCAL, runs_a_model
 from antwort.config.problems import CannotStart
 from antwort.config.settings import BackendSettings, RoutingSettings, Settings, ToolCalling
-from antwort.providers.base import Provider
-from antwort.providers.failover import OnInference
+from antwort.providers.base import OnInference, Provider
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.retry_policy import RetryPolicy
 from antwort.providers.routing import Route, RouteTo, Rules
 
 if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
-    from antwort.providers.remote import Remote
+    from antwort.providers.http import HttpProvider
     from antwort.providers.tool_emulation.emulation import ToolEmulation
 
 
@@ -169,14 +168,14 @@ def _emulation(mode: ToolCalling) -> ToolEmulation | None:
 
 
 def _provider(backend: BackendSettings, output_bytes: int) -> Provider:
-    from antwort.providers.remote import Timeouts
+    from antwort.providers.http import Timeouts
 
     times, kind = backend.timeouts, _kind(backend)
     try:
         return kind(
             checked_backend(backend.url),
             api_key=backend.api_key.reveal() if backend.api_key else None,
-            capabilities=backend.capabilities.over(kind.usual),
+            capabilities=backend.capabilities.over(kind.default_capabilities),
             timeouts=Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle),
             headers={name: value.reveal() for name, value in backend.headers.items()},
             tls=_tls(backend),
@@ -186,9 +185,9 @@ def _provider(backend: BackendSettings, output_bytes: int) -> Provider:
         raise CannotStart(f"The backend {backend.name!r} cannot be used: {exc}.") from exc
 
 
-def _kind(backend: BackendSettings) -> type[Remote]:
+def _kind(backend: BackendSettings) -> type[HttpProvider]:
     if backend.kind == "responses":
-        from antwort.providers.native import ResponsesProvider
+        from antwort.providers.responses import ResponsesProvider
 
         return ResponsesProvider
     from antwort.providers.chat import ChatProvider

@@ -12,7 +12,7 @@ from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.control import Called
 from antwort.engine.ended import Ended
-from antwort.providers.failover import OnInference
+from antwort.providers.base import OnInference
 from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.access import Guard, Verdict, verdict

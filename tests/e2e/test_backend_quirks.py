@@ -17,8 +17,8 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
-from antwort.providers.native import ResponsesProvider
-from antwort.providers.remote import Remote, Timeouts
+from antwort.providers.http import HttpProvider, Timeouts
+from antwort.providers.responses import ResponsesProvider
 from chunk_kit import DONE, Json, calls, delta, event, piece
 from replay_backend import Answer, Backend, serve, sse, whole
 from scenes import data_of
@@ -55,7 +55,7 @@ NOTE = {"type": "function", "name": "note", "parameters": {"type": "object", "pr
 
 @asynccontextmanager
 async def server_over(
-    *answers: Answer, kind: type[Remote] = ChatProvider, limits: Limits | None = None
+    *answers: Answer, kind: type[HttpProvider] = ChatProvider, limits: Limits | None = None
 ) -> AsyncIterator[tuple[Serving, Backend]]:
     limits = limits or Limits()
     async with serve(*answers) as backend:
@@ -107,7 +107,7 @@ WORDS = "x" * 100
 )
 @STREAMED
 async def test_a_backend_that_does_not_stop_is_hung_up_on_and_what_it_said_is_kept(
-    kind: type[Remote], said: bytes, streamed: bool
+    kind: type[HttpProvider], said: bytes, streamed: bool
 ) -> None:
     async with server_over(sse(*[said] * 60, ending="hold"), kind=kind, limits=LIMITS) as (server, backend):
         response = await respond(server, streamed=streamed)
@@ -151,7 +151,7 @@ async def test_a_whole_answer_that_is_too_long_is_cut_as_a_streamed_one_is(nativ
 )
 @STREAMED
 async def test_arguments_without_end_are_cut_while_they_come_and_the_call_is_not_run(
-    kind: type[Remote], first: bytes, more: bytes, streamed: bool
+    kind: type[HttpProvider], first: bytes, more: bytes, streamed: bool
 ) -> None:
     talking = sse(*filter(None, [first]), *[more] * 60, ending="hold")
     async with server_over(talking, kind=kind, limits=LIMITS) as (server, backend):

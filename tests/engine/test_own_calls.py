@@ -11,7 +11,7 @@ from antwort.api.events import ArgumentsDone, CustomInputDelta, CustomInputDone,
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
 from antwort.engine.translate import chat_request
-from antwort.providers.native_request import native_request
+from antwort.providers.responses import responses_request
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.local import LocalExecutor
 from codex_kit import AGENTS, APPLY_PATCH, CODEX_TOOLS, PATCH
@@ -151,7 +151,7 @@ def weather() -> str:
 
 async def test_a_backend_that_speaks_responses_gets_functions_like_any_other() -> None:
     plan = await plan_of(ask(tools=CODEX_TOOLS))
-    asked = native_request(chat_request(run_of(plan), plan))
+    asked = responses_request(chat_request(run_of(plan), plan))
     assert {tool["type"] for tool in asked["tools"]} == {"function"}
     assert asked["tools"][-1]["parameters"]["required"] == ["input"]
 

@@ -19,7 +19,7 @@ from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNo
 from antwort.providers.base import Provider
 from antwort.providers.chat import ChatProvider
 from antwort.providers.errors import NotReady
-from antwort.providers.responses import ResponsesReader
+from antwort.providers.responses_parser import ResponsesStreamParser
 from antwort.testing import ScriptedProvider
 from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor
@@ -139,13 +139,13 @@ def names_of(kind: type[Comes | Fails]) -> list[str]:
 
 # ---- the request that a client would have sent for it ----
 
-UNREADABLE = ("llama.cpp/err_bad_json", "vllm/err_bad_json", "llama.cpp/err_bad_role")
+DECODE_ERRORS = ("llama.cpp/err_bad_json", "vllm/err_bad_json", "llama.cpp/err_bad_role")
 """What was sent there is refused here before a backend hears of it."""
 
 
 def request_for(case: Case) -> CreateRequest:
     """The recorded request, as a client of ours would put it."""
-    if case.name in UNREADABLE:
+    if case.name in DECODE_ERRORS:
         return ask()
     chat = json.loads(case.request)
     if case.is_native:
@@ -197,9 +197,9 @@ async def engine_for(*cases: Case, executors: tuple[ToolExecutor, ...] = ()) -> 
 def _provider(case: Case, backend: Backend) -> Provider:
     if not case.is_native:
         return ChatProvider(backend.url)
-    reader = ResponsesReader()
+    parser = ResponsesStreamParser()
     pieces = [case.body[at : at + 100] for at in range(0, len(case.body), 100)]
-    return ScriptedProvider([*(reader.feed(piece) for piece in pieces), reader.finish()])
+    return ScriptedProvider([*(parser.feed(piece) for piece in pieces), parser.finish()])
 
 
 async def answered(engine: Engine, request: CreateRequest) -> Response:
@@ -285,7 +285,7 @@ SENT = (
 
 @pytest.mark.proves("EN-023", "EN-024")
 @pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if not case.is_native and name not in UNREADABLE]
+    "name", [name for name, case in CASES.items() if not case.is_native and name not in DECODE_ERRORS]
 )
 async def test_the_backend_is_asked_what_it_was_asked_when_it_was_recorded(name: str) -> None:
     case = CASES[name]

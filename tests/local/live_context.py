@@ -12,7 +12,7 @@ import pytest
 from antwort.errors import ContextTooLong
 from antwort.local.provider import LocalProvider
 from antwort.providers.base import ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Finished, Provider
-from antwort.providers.token_counter import Counter, by_template
+from antwort.providers.token_counter import BackendTokenCounter, by_template
 from antwort.providers.tool_emulation.provider import Constrained
 
 pytestmark = pytest.mark.xdist_group("model")
@@ -60,7 +60,7 @@ async def test_an_older_llama_cpp_would_count_the_same(demo_model: Path) -> None
     async with running(demo_model, 512) as provider:
         request = asking(provider.name, "Hello there " * 20)
         assert provider._chat is not None
-        older = Counter(provider._chat._post, (by_template,))
+        older = BackendTokenCounter(provider._chat._post, (by_template,))
         assert await older.count(request) == await provider.count(request) is not None
 
 

@@ -35,9 +35,15 @@ BODY = b"".join(ANSWER.pieces)
 async def test_the_same_is_read_in_whatever_form_an_answer_comes(answer: Answer) -> None:
     async with serve(answer, answer) as backend, provider_of(backend) as provider:
         for _ in range(2):
-            batches = [batch async for batch in provider.infer(asking())]
-            assert batches[0] == [], "the backend has answered"
-            assert [delta for batch in batches for delta in batch] == SAID
+            assert [delta async for batch in provider.infer(asking()) for delta in batch] == SAID
+
+
+@pytest.mark.parametrize("answer", [STREAM, whole(b"{")])
+async def test_an_empty_batch_tells_that_a_backend_has_answered_before_its_answer_can_be_parsed(answer: Answer) -> None:
+    async with serve(answer) as backend, provider_of(backend) as provider:
+        batches = provider.infer(asking())
+        assert await anext(batches) == []
+        await batches.aclose()
 
 
 @pytest.mark.parametrize("form", [b"%b", b"\n%b"])

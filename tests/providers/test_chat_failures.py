@@ -24,7 +24,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED
 from antwort.providers.fleet import Retrying
 from chat_kit import (
     DONE,
@@ -75,14 +75,14 @@ async def test_a_head_that_breaks_off_is_a_cut() -> None:
 async def test_a_connection_closed_without_an_answer_is_an_unavailable_backend() -> None:
     async with serve(Answer(framing="raw", ending="cut")) as backend, provider_of(backend) as provider:
         error = await failure(provider)
-        assert (type(error), error.code) == (BackendUnavailable, CLOSED)
+        assert (type(error), error.code) == (BackendUnavailable, CONNECTION_CLOSED)
 
 
 async def test_a_request_that_was_sent_whole_is_sent_again_only_for_a_stale_connection() -> None:
     async with serve(STREAM, Answer(framing="raw", ending="cut")) as backend, provider_of(backend) as provider:
         retrying = Retrying(provider)
         assert await said(retrying) == SAID
-        assert (await failure(retrying)).code == CLOSED
+        assert (await failure(retrying)).code == CONNECTION_CLOSED
     assert (backend.connections, len(backend.requests)) == (2, 3)
 
 

@@ -17,7 +17,7 @@ from antwort.errors import (
     BackendUnavailable,
     NotFound,
 )
-from antwort.providers import remote
+from antwort.providers import http
 from antwort.providers.base import (
     Capabilities,
     ChatRequest,
@@ -319,7 +319,7 @@ async def dripping() -> AsyncGenerator[str, None]:
 
 
 async def test_a_list_of_models_that_comes_byte_by_byte_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "MODELS_SECONDS", 0.05)
+    monkeypatch.setattr(http, "MODELS_TIMEOUT_SECONDS", 0.05)
     async with asyncio.timeout(PATIENCE), dripping() as address:
         provider = ChatProvider(address)
         with pytest.raises(BackendTimeout):
@@ -328,7 +328,7 @@ async def test_a_list_of_models_that_comes_byte_by_byte_is_given_up_in_time(monk
 
 
 async def test_a_check_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(http, "CHECK_TIMEOUT_SECONDS", 0.05)
     half = Answer((b"HTTP/1.1 200 OK\r\n",), framing="raw", ending="hold")
     async with asyncio.timeout(PATIENCE), serve(half) as backend, provider_of(backend) as provider:
         with pytest.raises(BackendUnavailable):

@@ -25,8 +25,8 @@ from antwort.errors import (
 from antwort.providers.errors import (
     MAX_MESSAGE_CHARS,
     AnsweredTimeout,
-    Asked,
     NotReady,
+    SentRequest,
     error_for,
     error_in,
     overflow_in,
@@ -37,7 +37,7 @@ from antwort.providers.errors import (
 from replay_backend import CASES
 
 KEY = "tiny-key"
-ASKED = Asked("gpt-x", (KEY, "llm", "llm:8000"))
+ASKED = SentRequest("gpt-x", (KEY, "llm", "llm:8000"))
 LEAK = f"Bearer {KEY} was refused by http://llm:8000/v1 (10.1.2.3) for sk-abcdef123456"
 HTML = b"<html><body>nginx at 10.1.2.3</body></html>"
 
@@ -305,7 +305,9 @@ WORDS = [
 
 
 def refused(words: str, sent: bytes = b"", status: int = 400, **fields: object) -> AntwortError:
-    return error_for(status, {}, json.dumps({"error": {"message": words, **fields}}).encode(), Asked("m", sent=sent))
+    return error_for(
+        status, {}, json.dumps({"error": {"message": words, **fields}}).encode(), SentRequest("m", body=sent)
+    )
 
 
 @pytest.mark.parametrize(("words", "limit", "asked"), WORDS)

@@ -26,7 +26,7 @@ from antwort.identity import TENANT
 from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
-from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED, AnsweredTimeout, NotReady
 from antwort.providers.failover import CONNECT_SECONDS, LEAST_CONNECT_SECONDS
 from antwort.providers.fleet import Fleet, Member, Retrying
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
@@ -36,7 +36,7 @@ from http_kit import until
 ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
 ELSEWHERE = [
     BackendUnavailable("gone"),
-    BackendUnavailable("closed", code=CLOSED),
+    BackendUnavailable("closed", code=CONNECTION_CLOSED),
     NotReady("loading", retry_after=60),
     BackendTimeout("dark", code=CONNECT_TIMEOUT),
     BackendTimeout("slow"),
@@ -258,7 +258,7 @@ ANSWERED = [
 INTERRUPTED: list[list[Step]] = [
     [BackendTimeout("slow")],
     [BackendTimeout("dark", code=CONNECT_TIMEOUT)],
-    [BackendUnavailable("closed", code=CLOSED)],
+    [BackendUnavailable("closed", code=CONNECTION_CLOSED)],
     [HEADERS, BackendCut("cut")],
     [HEADERS, [TextDelta("Hel")], BackendCut("cut")],
 ]
@@ -527,7 +527,9 @@ class Slow(FakeBackend):
 
 
 @pytest.mark.parametrize(
-    "error", [BackendError("x"), NotReady("x"), BackendTimeout("x"), BackendUnavailable("x", code=CLOSED)], ids=repr
+    "error",
+    [BackendError("x"), NotReady("x"), BackendTimeout("x"), BackendUnavailable("x", code=CONNECTION_CLOSED)],
+    ids=repr,
 )
 async def test_one_that_is_there_and_fails_late_leaves_the_time_for_connecting_to_the_next(error: AntwortError) -> None:
     time, shares = Time(), list[float | None]()

@@ -16,10 +16,10 @@ from antwort.errors import BackendError, ContextTooLong
 from antwort.providers.models import (
     LEARNED_TTL_SECONDS,
     MIN_CONTEXT_TOKENS,
-    Lengths,
-    corrected,
-    listed_models,
-    told_beside,
+    ContextLengths,
+    context_length_path,
+    parse_models,
+    with_context_lengths,
 )
 from fleet_kit import Time, asking
 
@@ -42,7 +42,7 @@ GOOD = {"id": "m"}
 
 
 def names(told: Any) -> list[str]:
-    return [model.id for model in listed_models(json.dumps(told).encode())]
+    return [model.id for model in parse_models(json.dumps(told).encode())]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_an_entry_without_a_printable_name_is_skipped(odd: Any) -> None:
 
 @pytest.mark.parametrize("created", ["2024", None, -1, 1e300, 10**20, True, {}, []])
 def test_an_implausible_creation_time_is_zero(created: Any) -> None:
-    [model] = listed_models(json.dumps([{"id": "m", "created": created}]).encode())
+    [model] = parse_models(json.dumps([{"id": "m", "created": created}]).encode())
     assert model.created == 0
 
 
 def test_creation_time_and_owner_are_read() -> None:
     told = [{"id": "m", "created": 12.5, "owned_by": "me"}, {"id": "n", "owned_by": {}}]
-    kept = [(model.created, model.owned_by) for model in listed_models(json.dumps(told).encode())]
+    kept = [(model.created, model.owned_by) for model in parse_models(json.dumps(told).encode())]
     assert kept == [(12, "me"), (0, "antwort")]
 
 
@@ -93,7 +93,7 @@ def test_an_empty_list_is_valid(told: Any) -> None:
 )
 def test_an_answer_that_is_no_list_is_an_error(body: bytes) -> None:
     with pytest.raises(BackendError, match="list of models"):
-        listed_models(body)
+        parse_models(body)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_an_answer_that_is_no_list_is_an_error(body: bytes) -> None:
     ],
 )
 def test_the_context_length_has_many_names(fields: dict[str, Any], length: Any) -> None:
-    [model] = listed_models(json.dumps([{"id": "m", **fields}]).encode())
+    [model] = parse_models(json.dumps([{"id": "m", **fields}]).encode())
     assert model.context_length == length
 
 
@@ -133,7 +133,7 @@ def test_the_context_length_has_many_names(fields: dict[str, Any], length: Any) 
     ],
 )
 def test_llama_cpp_and_ollama_have_endpoints_for_context_lengths(owners: Sequence[str], path: str | None) -> None:
-    assert told_beside([Model(id=str(at), owned_by=owner) for at, owner in enumerate(owners)]) == path
+    assert context_length_path([Model(id=str(at), owned_by=owner) for at, owner in enumerate(owners)]) == path
 
 
 @pytest.mark.parametrize(
@@ -146,60 +146,60 @@ def test_llama_cpp_and_ollama_have_endpoints_for_context_lengths(owners: Sequenc
     ],
 )
 def test_an_engine_endpoint_corrects_the_listed_lengths(told: Any, lengths: dict[str, Any]) -> None:
-    models = corrected(listed(a=2048, b=None), json.dumps(told).encode())
+    models = with_context_lengths(listed(a=2048, b=None), json.dumps(told).encode())
     assert {model.id: model.context_length for model in models} == lengths
 
 
 @given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner)).map(encode))
 def test_an_unreadable_answer_of_such_an_endpoint_changes_nothing(told: bytes) -> None:
-    assert corrected(listed(a=2048, b=None), told) == listed(a=2048, b=None)
+    assert with_context_lengths(listed(a=2048, b=None), told) == listed(a=2048, b=None)
 
 
 # ---- context lengths ----
 
 
 def test_a_listed_length_is_known() -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     assert lengths.of("a") is None
-    models = lengths.take(listed(a=4096, b=None))
+    models = lengths.update(listed(a=4096, b=None))
     assert (lengths.of("a"), lengths.of("b"), lengths.of("c")) == (4096, None, None)
     assert [model.context_length for model in models] == [4096, UNSET]
 
 
 def test_a_configured_length_takes_precedence() -> None:
-    lengths = Lengths(1000)
-    models = lengths.take(listed(a=4096, b=None))
+    lengths = ContextLengths(1000)
+    models = lengths.update(listed(a=4096, b=None))
     lengths.learn(asking("a"), refusal(512, 600, is_firm=True))
     assert {lengths.of(name) for name in "abc"} == {1000}
     assert [model.context_length for model in models] == [1000, 1000]
 
 
 def test_the_only_model_of_a_backend_may_be_asked_for_by_another_name() -> None:
-    lengths = Lengths()
-    lengths.take(listed(a=4096))
+    lengths = ContextLengths()
+    lengths.update(listed(a=4096))
     assert lengths.of("whatever") == 4096
-    lengths.take(listed(a=4096, b=8192))
+    lengths.update(listed(a=4096, b=8192))
     assert lengths.of("whatever") is None
 
 
 def test_ollama_s_models_may_be_asked_for_without_their_tag() -> None:
-    lengths = Lengths()
-    lengths.take([Model(id="qwen3:latest", context_length=4096), Model(id="other")])
+    lengths = ContextLengths()
+    lengths.update([Model(id="qwen3:latest", context_length=4096), Model(id="other")])
     assert lengths.of("qwen3") == 4096
 
 
 def test_a_model_listed_without_a_length_keeps_its_last_one() -> None:
-    lengths = Lengths()
-    lengths.take(listed(a=4096, b=8192))
-    assert [model.context_length for model in lengths.take(listed(a=None, b=512))] == [4096, 512]
-    lengths.take(listed(b=512, c=512))
-    lengths.take(listed(a=None, c=None))
+    lengths = ContextLengths()
+    lengths.update(listed(a=4096, b=8192))
+    assert [model.context_length for model in lengths.update(listed(a=None, b=512))] == [4096, 512]
+    lengths.update(listed(b=512, c=512))
+    lengths.update(listed(a=None, c=None))
     assert (lengths.of("a"), lengths.of("b"), lengths.of("c")) == (None, None, 512)
 
 
 def test_the_limit_in_a_refusal_holds_for_a_while_where_none_is_listed() -> None:
     time = Time()
-    lengths = Lengths(clock=time)
+    lengths = ContextLengths(clock=time)
     lengths.learn(asking("m"), refusal(2048))
     assert (lengths.of("m"), lengths.of("n")) == (2048, None)
     time.now += LEARNED_TTL_SECONDS
@@ -208,21 +208,21 @@ def test_the_limit_in_a_refusal_holds_for_a_while_where_none_is_listed() -> None
 
 @pytest.mark.parametrize("limit", [None, 0, 9, MIN_CONTEXT_TOKENS - 1])
 def test_a_refusal_without_a_plausible_limit_is_ignored(limit: int | None) -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     lengths.learn(asking("m"), refusal(limit, 5000))
     assert lengths.of("m") is None
 
 
 def test_a_firm_refusal_of_a_request_that_should_fit_overrides_the_list() -> None:
-    lengths = Lengths()
-    lengths.take(listed(m=131_072))
+    lengths = ContextLengths()
+    lengths.update(listed(m=131_072))
     lengths.learn(asking("m", max_tokens=100), refusal(8192, 9000, is_firm=True))
     assert lengths.of("m") == 8192
 
 
 def test_a_refusal_that_is_not_firm_does_not_override_the_list() -> None:
-    lengths = Lengths()
-    lengths.take(listed(m=131_072))
+    lengths = ContextLengths()
+    lengths.update(listed(m=131_072))
     lengths.learn(asking("m"), refusal(8192, 9000))
     assert lengths.of("m") == 131_072
 
@@ -230,10 +230,10 @@ def test_a_refusal_that_is_not_firm_does_not_override_the_list() -> None:
 @pytest.mark.parametrize("is_firm", [True, False])
 def test_a_refusal_with_a_limit_below_an_answered_request_is_ignored(is_firm: bool) -> None:
     time = Time()
-    lengths = Lengths(clock=time)
-    lengths.answered("m", usage(3000, 500))
-    lengths.answered("m", usage(300, 5))
-    lengths.answered("m", None)
+    lengths = ContextLengths(clock=time)
+    lengths.record_answer("m", usage(3000, 500))
+    lengths.record_answer("m", usage(300, 5))
+    lengths.record_answer("m", None)
     lengths.learn(asking("m"), refusal(3499, 5000, is_firm=is_firm))
     lengths.learn(asking("n"), refusal(3499, 5000))
     assert (lengths.of("m"), lengths.of("n")) == (None, 3499)
@@ -245,26 +245,26 @@ def test_a_refusal_with_a_limit_below_an_answered_request_is_ignored(is_firm: bo
 
 
 def test_an_answer_to_a_longer_request_discards_the_refusal() -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     lengths.learn(asking("m"), refusal(2048))
-    lengths.answered("m", usage(2000, 48))
+    lengths.record_answer("m", usage(2000, 48))
     assert lengths.of("m") == 2048
-    lengths.answered("m", usage(2000, 49))
+    lengths.record_answer("m", usage(2000, 49))
     assert lengths.of("m") is None
 
 
 def test_a_backend_that_was_gone_may_have_come_back_smaller() -> None:
-    lengths = Lengths()
-    lengths.answered("m", usage(9000, 0))
+    lengths = ContextLengths()
+    lengths.record_answer("m", usage(9000, 0))
     lengths.forget()
     lengths.learn(asking("m"), refusal(2048))
     assert lengths.of("m") == 2048
 
 
 def test_an_implausible_listed_length_is_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     for _ in range(2):
-        models = lengths.take(listed(m=16, n=MIN_CONTEXT_TOKENS))
+        models = lengths.update(listed(m=16, n=MIN_CONTEXT_TOKENS))
     assert [model.context_length for model in models] == [UNSET, MIN_CONTEXT_TOKENS]
     assert (lengths.of("m"), lengths.of("n")) == (None, MIN_CONTEXT_TOKENS)
     assert caplog.messages == ["a backend lists a context of 16 tokens for m, which cannot be: it is ignored"]
@@ -274,33 +274,33 @@ def test_an_implausible_listed_length_is_ignored_and_logged_once(caplog: pytest.
     ("wanted", "asked"), [(2045, 8), (0, 3000), (0, None)], ids=["with its answer", "by itself", "nobody knows"]
 )
 def test_a_refusal_that_the_list_explains_changes_nothing(wanted: int, asked: int | None) -> None:
-    lengths = Lengths()
-    lengths.take(listed(m=2048))
+    lengths = ContextLengths()
+    lengths.update(listed(m=2048))
     lengths.learn(asking("m", max_tokens=wanted), refusal(1000, asked, is_firm=True))
     assert lengths.of("m") == 2048
 
 
 def test_a_changed_list_discards_refusals() -> None:
-    lengths = Lengths()
-    lengths.take(listed(m=None))
+    lengths = ContextLengths()
+    lengths.update(listed(m=None))
     lengths.learn(asking("m"), refusal(2048))
-    lengths.take(listed(m=None))
+    lengths.update(listed(m=None))
     assert lengths.of("m") == 2048
-    lengths.take(listed(m=32_768))
+    lengths.update(listed(m=32_768))
     assert lengths.of("m") == 32_768
 
 
 def test_refusals_of_only_so_many_models_are_remembered() -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     for number in range(1000):
         lengths.learn(asking(f"m{number}"), refusal(2048))
     assert [lengths.of(f"m{number}") for number in (0, 743, 744, 999)] == [None, None, 2048, 2048]
 
 
 def test_answers_of_only_so_many_models_are_remembered() -> None:
-    lengths = Lengths()
+    lengths = ContextLengths()
     for number in range(1000):
-        lengths.answered(f"m{number}", usage(4096, 0))
+        lengths.record_answer(f"m{number}", usage(4096, 0))
     for number in (743, 744):
         lengths.learn(asking(f"m{number}"), refusal(2048))
     assert (lengths.of("m743"), lengths.of("m744")) == (2048, None)

@@ -20,7 +20,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED, AnsweredTimeout, NotReady
 from antwort.providers.retry_policy import (
     circuit_open,
     is_interrupted,
@@ -33,7 +33,7 @@ from antwort.providers.retry_policy import (
 BUSY = RateLimited("busy", retry_after=7)
 LOADING = NotReady("loading", retry_after=3)
 GONE = BackendUnavailable("gone")
-CLOSED_UP = BackendUnavailable("closed", code=CLOSED)
+CLOSED_UP = BackendUnavailable("closed", code=CONNECTION_CLOSED)
 DARK = BackendTimeout("dark", code=CONNECT_TIMEOUT)
 SLOW = BackendTimeout("slow")
 ANSWERED_SLOW = AnsweredTimeout("slow, it says")

@@ -20,7 +20,7 @@ from antwort.errors import (
     RateLimited,
 )
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED
 from antwort.providers.fleet import Retrying
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
@@ -113,7 +113,7 @@ async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
         BackendError("x"),
         BackendCut("x"),
         BackendTimeout("x"),
-        BackendUnavailable("x", code=CLOSED),
+        BackendUnavailable("x", code=CONNECTION_CLOSED),
         BackendRefused("x"),
         RateLimited("x", retry_after=1.6),
         QuotaUsedUp("x"),

@@ -26,14 +26,14 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.fleet import Retrying
-from antwort.providers.native import ResponsesProvider
+from antwort.providers.responses import ResponsesProvider
 from antwort.providers.token_counter import (
     FAILURE_PAUSE_SECONDS,
     MAX_TEMPLATE_TOKENS,
     SLOW_COUNT_SECONDS,
     UNSUPPORTED_PAUSE_SECONDS,
-    Counter,
-    Told,
+    BackendTokenCounter,
+    CountReply,
     without_attachments,
 )
 from antwort.providers.tool_emulation.provider import Constrained
@@ -62,24 +62,24 @@ class Engine:
         self.asked: list[tuple[str, Any]] = []
         self.fault: Exception | None = None
 
-    async def __call__(self, path: str, body: bytes, *, is_beside: bool = False) -> Told:
-        assert is_beside == (path in ("/tokenize", "/apply-template"))
+    async def __call__(self, path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
+        assert is_unversioned == (path in ("/tokenize", "/apply-template"))
         question = json.loads(body)
         self.asked.append((path, question))
         if self.fault is not None:
             raise self.fault
         if path == "/tokenize" and "content" in question:
-            return Told(200, json.dumps({"tokens": question["content"].split()}).encode())
+            return CountReply(200, json.dumps({"tokens": question["content"].split()}).encode())
         status, told = self.script.get(path, NOT_FOUND)
-        return Told(status, json.dumps(told).encode())
+        return CountReply(status, json.dumps(told).encode())
 
     @property
     def paths(self) -> list[str]:
         return [path for path, _ in self.asked]
 
 
-def counter_of(engine: Engine, clock: Callable[[], float] | None = None) -> Counter:
-    return Counter(engine, ChatProvider.ways, clock=clock or Time())
+def counter_of(engine: Engine, clock: Callable[[], float] | None = None) -> BackendTokenCounter:
+    return BackendTokenCounter(engine, ChatProvider.count_methods, clock=clock or Time())
 
 
 # ---- the methods ----
@@ -119,7 +119,7 @@ async def test_an_older_llama_cpp_renders_the_prompt_and_tokenizes_it() -> None:
 
 async def test_a_responses_backend_counts_through_the_same_api() -> None:
     engine = Engine({"/responses/input_tokens": (200, {"object": "response.input_tokens", "input_tokens": 43})})
-    assert await Counter(engine, ResponsesProvider.ways).count(ASKED) == 43
+    assert await BackendTokenCounter(engine, ResponsesProvider.count_methods).count(ASKED) == 43
     [(_, question)] = engine.asked
     assert set(question) == {"model", "input", "tools"}
 
@@ -264,13 +264,13 @@ async def test_a_count_cancelled_after_a_long_wait_pauses_counting(seconds: floa
     time, engine = Time(), Engine(VLLM)
     reached, hold = asyncio.Event(), asyncio.Event()
 
-    async def ask(path: str, body: bytes, *, is_beside: bool = False) -> Told:
-        told = await engine(path, body, is_beside=is_beside)
+    async def ask(path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
+        told = await engine(path, body, is_unversioned=is_unversioned)
         reached.set()
         await hold.wait()
         return told
 
-    counter = Counter(ask, ChatProvider.ways, clock=time)
+    counter = BackendTokenCounter(ask, ChatProvider.count_methods, clock=time)
     waiting = asyncio.create_task(counter.count(ASKED))
     await reached.wait()
     time.now += seconds

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.responses import InputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import (
     CallDelta,
     ChatMessage,
@@ -24,10 +25,9 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
 from antwort.providers.errors import NotReady
-from antwort.providers.reading import Reader
-from antwort.providers.responses import ResponsesReader
+from antwort.providers.responses_parser import ResponsesStreamParser
 from replay_backend import CASES, Answer, Case, recorded, serve
 
 
@@ -162,16 +162,16 @@ async def replayed(case: Case, answer: Answer | None = None) -> list[Delta]:
             await provider.close()
 
 
-def reader_for(case: Case) -> Reader:
+def parser_for(case: Case) -> AnswerParser:
     if case.is_native:
-        return ResponsesReader()
-    return ChunkReader() if case.is_streamed else WholeReader()
+        return ResponsesStreamParser()
+    return ChatStreamParser() if case.is_streamed else ChatBodyParser()
 
 
 def read_in(case: Case, pieces: Iterable[bytes]) -> list[Delta]:
-    reader = reader_for(case)
-    deltas = [delta for piece in pieces for delta in reader.feed(piece)]
-    return deltas + reader.finish()
+    parser = parser_for(case)
+    deltas = [delta for piece in pieces for delta in parser.feed(piece)]
+    return deltas + parser.finish()
 
 
 def test_every_recording_is_expected() -> None:

@@ -192,10 +192,10 @@ def _asked(base: str, key: str) -> Answer:
 def _listed(answer: Answer) -> Sequence[Model] | None:
     """Those whose names can be shown; None where there is no list."""
     from antwort.errors import AntwortError
-    from antwort.providers.models import listed_models
+    from antwort.providers.models import parse_models
 
     try:
-        return listed_models(answer.body) if answer.status == _OK else None
+        return parse_models(answer.body) if answer.status == _OK else None
     except AntwortError:
         return None
 

@@ -11,11 +11,11 @@ from antwort.api.responses import Usage
 from antwort.config.repeating import printable
 from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.errors import Asked, read_problem, scrub, without
-from antwort.providers.reading import Reader
-from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
+from antwort.providers.errors import SentRequest, parse_problem, remove_secrets, scrub
+from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self) -> str:
         """The words of an error, fit to be shown; empty where there are none."""
-        found = read_problem(self.body)
+        found = parse_problem(self.body)
         return self.quoted(found.message, 200) if found else ""
 
     def plain(self) -> Any:
@@ -143,13 +143,13 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 def hear(answer: Answer) -> Heard:
     """Of a good answer; anything that is wrong with it is told as `trouble`."""
-    reader = _reader(answer)
+    parser = _parser(answer)
     timed: list[tuple[float, Delta]] = []
     for seconds, data in answer.pieces:
-        timed += [(seconds, delta) for delta in reader.feed(data)]
+        timed += [(seconds, delta) for delta in parser.feed(data)]
     trouble = ""
     try:
-        timed += [(answer.seconds, delta) for delta in reader.finish()]
+        timed += [(answer.seconds, delta) for delta in parser.finish()]
     except AntwortError as exc:
         trouble = answer.quoted(str(exc).rstrip("."), 200)
     if answer.fault == "endless":  # it was hung up on: what came is judged like an answer that a limit cut off
@@ -158,11 +158,11 @@ def hear(answer: Answer) -> Heard:
     return _heard(timed, answer, trouble)
 
 
-def _reader(answer: Answer) -> Reader:
-    asked = Asked(secrets=answer.secrets)
+def _parser(answer: Answer) -> AnswerParser:
+    sent = SentRequest(secrets=answer.secrets)
     if answer.speech == "responses":
-        return ResponsesReader(asked) if answer.is_streamed else WholeResponseReader(asked)
-    return ChunkReader(asked) if answer.is_streamed else WholeReader(asked)
+        return ResponsesStreamParser(sent) if answer.is_streamed else ResponsesBodyParser(sent)
+    return ChatStreamParser(sent) if answer.is_streamed else ChatBodyParser(sent)
 
 
 def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:
@@ -237,7 +237,7 @@ def quoted(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
 
 def named(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
     """The same of a name or an address: only what is known to be secret goes, not what may look like it."""
-    return _short(printable(without(text, secrets)), most)
+    return _short(printable(remove_secrets(text, secrets)), most)
 
 
 def _short(line: str, most: int) -> str:

@@ -17,7 +17,7 @@ from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Reply
 from antwort.providers.base import ChatRequest
-from antwort.providers.native_request import native_request
+from antwort.providers.responses import responses_request
 
 ANSWER_CAP = 2**20
 """Bytes of an answer that are read."""
@@ -138,7 +138,7 @@ class _Reading:
 def _encoded(question: Plain, speech: Speech) -> bytes:
     if speech == "chat":
         return encode(question)
-    return encode(native_request(msgspec.convert(question, ChatRequest)))
+    return encode(responses_request(msgspec.convert(question, ChatRequest)))
 
 
 def _fields(access: Access) -> dict[str, str]:

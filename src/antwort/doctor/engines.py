@@ -10,7 +10,7 @@ import msgspec
 from antwort.doctor.answers import Answer, quoted
 from antwort.doctor.findings import Engine, EngineName
 from antwort.errors import AntwortError
-from antwort.providers.models import context_length, listed_models
+from antwort.providers.models import context_length, parse_models
 
 OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps")
 """Of llama.cpp, of vLLM, and of Ollama: beside the versioned ones."""
@@ -42,7 +42,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 def names_in(listing: Answer) -> tuple[str, ...]:
     try:
-        return tuple(model.id for model in listed_models(listing.body)) if listing.is_good else ()
+        return tuple(model.id for model in parse_models(listing.body)) if listing.is_good else ()
     except AntwortError:
         return ()
 

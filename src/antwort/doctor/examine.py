@@ -22,8 +22,8 @@ from antwort.net.exchange import BadAnswer
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.errors import retry_after
-from antwort.providers.native import ResponsesProvider
-from antwort.providers.token_counter import Counter, Told
+from antwort.providers.responses import ResponsesProvider
+from antwort.providers.token_counter import BackendTokenCounter, CountReply
 
 PATIENCE = 60.0
 """Seconds for one inference: a model may have to be loaded first."""
@@ -285,15 +285,17 @@ class Visit:
         if self._is_lost:
             return Finding(probe="token_counts", verdict="unknown", seen=UNASKED)
         self._begin("token_counts")
-        counter = Counter(self._post, (ChatProvider if self._speech == "chat" else ResponsesProvider).ways)
+        counter = BackendTokenCounter(
+            self._post, (ChatProvider if self._speech == "chat" else ResponsesProvider).count_methods
+        )
         message = ChatMessage(role="user", content="How many tokens are these?")
         return about_counts(await counter.count(ChatRequest(model=self._manner.model, messages=[message])))
 
-    async def _post(self, path: str, body: bytes, *, is_beside: bool = False) -> Told:
-        answer = await self._line.post((beside if is_beside else below)(self._base, path), body)
+    async def _post(self, path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
+        answer = await self._line.post((beside if is_unversioned else below)(self._base, path), body)
         if answer.fault:
             raise BadAnswer(answer.fault)
-        return Told(answer.status, answer.body)
+        return CountReply(answer.status, answer.body)
 
     async def _ask_for_too_much(self) -> Answer | None:
         if is_believed(self._facts.context):

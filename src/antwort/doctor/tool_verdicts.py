@@ -14,8 +14,7 @@ from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value, Verdict
 from antwort.doctor.questions import FORCED, TOOLS
 from antwort.doctor.verdicts import trouble_with
-from antwort.providers.errors import error_for
-from antwort.providers.refusals import refuses_tools
+from antwort.providers.errors import error_for, refuses_tools
 
 Choice: TypeAlias = Literal["auto", "required", "named", "parallel"]
 

@@ -21,10 +21,10 @@ from antwort.local.orders import make_order
 from antwort.local.process import ModelProcess
 from antwort.local.traits import is_demo
 from antwort.net.connection import CONNECT_SHARE
+from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.errors import CLOSED
-from antwort.providers.reading import OUTPUT_BYTES
+from antwort.providers.errors import CONNECTION_CLOSED
 from antwort.providers.retry_policy import is_unconnected
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
@@ -67,7 +67,7 @@ class LocalProvider:
         threads: int | None = None,
         ready: float = 120.0,
         patience: float | None = None,
-        output_bytes: int = OUTPUT_BYTES,
+        output_bytes: int = DEFAULT_OUTPUT_BYTES,
     ) -> None:
         if not has_llama():
             raise NotInstalled
@@ -166,7 +166,9 @@ class LocalProvider:
                     yield batch
             return
         except BackendUnavailable as error:
-            was_gone = is_unconnected(error) or (error.code == CLOSED and time.monotonic() - asked < _LAST_BREATH)
+            was_gone = is_unconnected(error) or (
+                error.code == CONNECTION_CLOSED and time.monotonic() - asked < _LAST_BREATH
+            )
             if has_begun or not was_gone or not await self._has_ended():
                 raise
         chat = await self._backend()  # the process was gone when it was asked: the next one can answer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -184,6 +184,10 @@ class InferenceRecord(msgspec.Struct, frozen=True, gc=False):
     error: str
     """The code of its error, or `cancelled`; empty: it came to its end."""
     usage: Usage | None
+
+
+OnInference: TypeAlias = Callable[[InferenceRecord], None]
+"""A hook that is called after each request to a backend."""
 
 
 ATTACHMENT_TOKENS = 1024

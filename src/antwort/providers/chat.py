@@ -1,4 +1,4 @@
-"""A Chat Completions backend over HTTP."""
+"""Send inferences to a backend with the Chat Completions API."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from typing import Any
 
 from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
+from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import Capabilities, ChatRequest
-from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.errors import Asked
-from antwort.providers.reading import Reader
-from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
+from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
+from antwort.providers.errors import SentRequest
+from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
 from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
 __all__ = ["ChatProvider", "Pool", "Timeouts"]
 
 
-class ChatProvider(Remote):
+class ChatProvider(HttpProvider):
     path = "/chat/completions"
-    ways = (by_tokenize, by_input_tokens, by_template)
+    count_methods = (by_tokenize, by_input_tokens, by_template)
 
     def _body(self, request: ChatRequest) -> bytes:
         is_ready = request.stream is not True and request.stream_options is UNSET
         return encode(request if is_ready else _outgoing(request, self._capabilities))
 
     def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
-        messages = yield from written_steps(request.messages)
+        messages = yield from encode_steps(request.messages)
         return self._body(replace(request, messages=messages))
 
-    def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return (ChunkReader if is_streamed else WholeReader)(asked, self._most)
+    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
+        return (ChatStreamParser if is_streamed else ChatBodyParser)(sent, self._max_output_bytes)
 
 
 def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:
-    """The request as this backend takes it. Usage is sent with a stream only when it is asked for."""
+    """Return the request with the stream options that this backend takes: streams have a usage only on request."""
     if request.stream is not True:
         return request if request.stream_options is UNSET else replace(request, stream_options=UNSET)
     if not capabilities.stream_usage:

@@ -1,6 +1,7 @@
-"""Turn a backend's error answers into this server's errors.
+"""Turn a backend's failures into this server's errors.
 
-`error_for` takes an answer with an error status, `error_in` an error object inside an answer with status 200.
+`connection_error` takes a failure of the HTTP client, `error_for` an answer with an error status, `error_in` an error
+object inside an answer with status 200.
 
 A client learns what is wrong with its request but nothing about the backend: only a message about the request itself
 (status 400, 413, 422) is passed on, shortened and without addresses and keys.
@@ -23,6 +24,7 @@ from antwort.api.wire import encode
 from antwort.errors import (
     BACKEND_UNAUTHORIZED,
     AntwortError,
+    BackendCut,
     BackendError,
     BackendOverloaded,
     BackendRefused,
@@ -33,19 +35,25 @@ from antwort.errors import (
     NotFound,
     QuotaUsedUp,
     RateLimited,
+    RequestError,
 )
-from antwort.providers.refusals import says_no_tools
+from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 
 CONNECT_TIMEOUT = "backend_connect_timeout"
 """The code of a `BackendTimeout` before anything was sent: a retry is safe."""
-CLOSED = "backend_closed"
+CONNECTION_CLOSED = "backend_closed"
 """The code of a `BackendUnavailable` after the whole request was sent: the backend may have begun its work."""
+
 REFUSED_CREDENTIALS = "The backend did not accept this server's credentials."
+UNREACHABLE = "The backend cannot be reached."
+TOO_SLOW = "The backend took too long."
+BROKEN_OFF = "The backend's answer broke off."
 
 MAX_MESSAGE_CHARS = 500
 _MAX_PARSED_CHARS = 8 * MAX_MESSAGE_CHARS
 _MAX_RETRY_AFTER_SECONDS = 86_400.0
-_MAX_TOKEN_COUNT = 2**40
+MAX_TOKEN_COUNT = 2**40
+"""Larger numbers of tokens in a backend's answers are ignored."""
 
 
 class NotReady(BackendUnavailable):
@@ -60,17 +68,17 @@ class AnsweredTimeout(BackendTimeout):
     """A timeout that the backend, or a proxy before it, reported by status or error object. It is reachable."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """The request that a backend answered: what an error may name of it, and what it must not."""
+class SentRequest(msgspec.Struct, frozen=True):
+    """The request that a backend answered: what an error message may name of it, and what it must not show."""
 
     model: str = ""
     secrets: tuple[str, ...] = ()
-    """The backend's address and key, which no message shows."""
-    sent: bytes = b""
-    """The body as it was sent: backends repeat parts of it in their error messages."""
+    """The backend's address and key."""
+    body: bytes = b""
+    """The JSON that was sent: backends repeat parts of it in their error messages."""
 
 
-NOBODY = Asked()
+UNKNOWN_REQUEST = SentRequest()
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -84,15 +92,43 @@ class Problem(msgspec.Struct, frozen=True):
     n_prompt_tokens: str = ""
 
 
-def error_for(status: int, headers: Mapping[str, str], body: bytes, asked: Asked = NOBODY) -> AntwortError:
+def connection_error(fault: HttpFault) -> AntwortError:
+    """Return our error for a failure of the HTTP client: no answer, or not a whole one."""
+    match fault:
+        case ConnectFailed():
+            return BackendUnavailable(UNREACHABLE)
+        case ConnectTimedOut():
+            return BackendTimeout("The backend cannot be reached: connecting took too long.", code=CONNECT_TIMEOUT)
+        case TimedOut():
+            return BackendTimeout(TOO_SLOW)
+        case Cut(heard=False):
+            return BackendUnavailable("The backend closed the connection without an answer.", code=CONNECTION_CLOSED)
+        case Cut():
+            return BackendCut(BROKEN_OFF)
+        case _:
+            return BackendError("The backend's answer cannot be understood.")
+
+
+def check_error(status: int) -> CheckRefused | None:
+    """Return our error for the status that answers a health check; None where the backend takes requests."""
+    if status in (401, 403):
+        return CheckRefused(REFUSED_CREDENTIALS)
+    if 300 <= status < 400:
+        return CheckRefused("The backend answers with a redirection: its address is not right.")
+    return CheckRefused("The backend is not ready.") if status >= 500 else None
+
+
+def error_for(
+    status: int, headers: Mapping[str, str], body: bytes, sent: SentRequest = UNKNOWN_REQUEST
+) -> AntwortError:
     """Return our error for a backend's answer with an error status."""
-    return _translate(status, read_problem(body) or Problem(), asked, retry_after(headers))
+    return _translate(status, parse_problem(body) or Problem(), sent, retry_after(headers))
 
 
-def error_in(body: bytes, asked: Asked = NOBODY) -> AntwortError | None:
+def error_in(body: bytes, sent: SentRequest = UNKNOWN_REQUEST) -> AntwortError | None:
     """Return our error for the error object in a chunk or in an answer with status 200; None where there is none."""
-    problem = read_problem(body)
-    return None if problem is None else _translate(_implied_status(problem), problem, asked, None)
+    problem = parse_problem(body)
+    return None if problem is None else _translate(_implied_status(problem), problem, sent, None)
 
 
 _QUOTA_WORDS = ("insufficient_quota", "billing_", "credit_balance", "spend_limit", "usage_limit")
@@ -105,27 +141,27 @@ _NO_TOOLS = "The backend does not support tools, or not as they were asked for."
 """Replaces the messages of other backends, which may reveal what they are."""
 
 
-def _translate(status: int, problem: Problem, asked: Asked, wait: float | None) -> AntwortError:
+def _translate(status: int, problem: Problem, sent: SentRequest, wait: float | None) -> AntwortError:
     """`wait`: the seconds that the headers ask clients to wait for."""
     words = problem.message[:_MAX_PARSED_CHARS]
     kind = f"{problem.type} {problem.code}".lower()
     match status:
-        case 400 | 413 | 422 | 500 if (too_long := _context_error(status, problem, asked)) is not None:
+        case 400 | 413 | 422 | 500 if (too_long := _context_error(status, problem, sent)) is not None:
             return too_long
         case 400 | 422:
-            return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
+            return BackendRefused(scrub(problem.message, sent.secrets) or "The backend refused the request.")
         case 404 | 500 | 501 if says_no_tools(words):
             return BackendRefused(_NO_JINJA if problem.message == _NO_JINJA else _NO_TOOLS)
         case 402 | 403 | 429 if status == 402 or any(word in kind for word in _QUOTA_WORDS):
             return QuotaUsedUp("The backend's quota is used up.")
         case 401 | 403:
             return BackendError(REFUSED_CREDENTIALS, code=BACKEND_UNAUTHORIZED, may_pass=False)
-        case 404 if asked.model and _is_about_the_model(problem):
-            return ModelNotFound(asked.model)
+        case 404 if sent.model and _is_about_the_model(problem):
+            return ModelNotFound(sent.model)
         case 404:
             return NotFound("The backend does not offer what was asked of it.")
         case 408 | 504:
-            return AnsweredTimeout("The backend took too long.")
+            return AnsweredTimeout(TOO_SLOW)
         case 429 | 503 | 529:
             wait = _wait_in_words(words) if wait is None else wait
             # Some clients read the wait out of this message, and understand only seconds and milliseconds.
@@ -146,7 +182,7 @@ def _is_about_the_model(problem: Problem) -> bool:
 # ---- the error object ----
 
 
-def read_problem(body: bytes) -> Problem | None:
+def parse_problem(body: bytes) -> Problem | None:
     """Parse `{"error": {…}}`, `{"error": "…"}`, `{"object": "error", …}` or `{"detail": …}`; None for anything else."""
     try:
         plain = msgspec.json.decode(repair_surrogates(body))
@@ -208,6 +244,53 @@ def _implied_status(problem: Problem) -> int:
         return int(problem.code)
     words = f"{problem.type} {problem.code}".lower()
     return next((status for word, status in _STATUS_BY_WORD if word in words), 500)
+
+
+# ---- features that a backend does not support ----
+
+_TOOLS = re.compile(r"\btools?\b|tool[-_ ](?:choice|call|use|parser)|function[-_ ]?call", re.IGNORECASE)
+_SCHEMAS = re.compile(r"response[-_ ]?format|json[-_ ]?(?:schema|mode)|structured|guided|grammar", re.IGNORECASE)
+_NOT_OFFERED = re.compile(
+    r"not (?:\w+ )?(?:support|enabled|configured|available|permitted|allowed|implemented|recogni)|n't support"
+    r"|unsupported|unavailable|\bno (?:\w+ ){1,5}support|requires --"
+    r"|(?:unrecogni[sz]ed|unknown|unexpected|extra) (?:\w+ )?(?:input|field|param|arg|key)",
+    re.IGNORECASE,
+)
+_ONE_TOOL = re.compile(
+    r"""
+    \b(?:tools|functions)(?:\[|\.|/|",?\s*)\d            # by its place: tools[0], tools.0, ["tools", 0]
+    | \b(?:tool|function)(?:\ ['"`]|:)                 # by its name
+    | \b(?:tool|function)(?:'s)?\ (?:named?|param|arg|schema|descri|defin)
+    | \bkeyword | (?<![-_\w])schemas?\b
+    | \b(?:one|any|all)Of\b | \$(?:ref|defs)\b
+    | ['"`](?:not|if|pattern|format|const|enum|additionalProperties|patternProperties|strict)['"`]
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_ONE_SCHEMA = re.compile(
+    r"\bkeyword|\b(?:one|any|all)Of\b|\$(?:ref|defs)\b|['\"`](?:not|if|pattern|format|const|enum)['\"`]", re.IGNORECASE
+)
+_ECHO = '"input":'
+"""After it pydantic repeats its input, which may contain any words."""
+
+
+def says_no_tools(message: str) -> bool:
+    """Return whether a message refuses tool calls, or this kind of them, and not just one tool, its name or schema."""
+    message = message.partition(_ECHO)[0]
+    return all(word.search(message) for word in (_TOOLS, _NOT_OFFERED)) and not _ONE_TOOL.search(message)
+
+
+def refuses_tools(error: AntwortError) -> bool:
+    """Return whether a backend has refused tool calls, or this kind of them."""
+    return isinstance(error, RequestError) and says_no_tools(error.message)
+
+
+def refuses_schemas(error: AntwortError) -> bool:
+    """Return whether a backend has refused answers by a schema, and not just this schema."""
+    if not isinstance(error, RequestError):
+        return False
+    message = error.message.partition(_ECHO)[0]
+    return all(word.search(message) for word in (_SCHEMAS, _NOT_OFFERED)) and not _ONE_SCHEMA.search(message)
 
 
 # ---- how long to wait ----
@@ -285,16 +368,16 @@ _CONTEXT_CODES = frozenset(
 )
 
 
-def _context_error(status: int, problem: Problem, asked: Asked) -> ContextTooLong | None:
+def _context_error(status: int, problem: Problem, sent: SentRequest) -> ContextTooLong | None:
     """Return the error for a request that is too long, known by a code, by words or by the status; None for others."""
-    overflow = overflow_in(problem.message[:_MAX_PARSED_CHARS], asked.sent)
+    overflow = overflow_in(problem.message[:_MAX_PARSED_CHARS], sent.body)
     has_code = not {problem.type.lower(), problem.code.lower()}.isdisjoint(_CONTEXT_CODES)
     if overflow is None:
         if status != 413 and not has_code:
             return None
         overflow = Overflow()
     limit = token_count(problem.n_ctx)
-    message = scrub(problem.message, asked.secrets) if status != 500 else ""
+    message = scrub(problem.message, sent.secrets) if status != 500 else ""
     return ContextTooLong(
         message or "The input is longer than the model's context.",
         param="input",
@@ -420,7 +503,7 @@ _OPENING = re.compile(_PREFIX + r"(?:(?:\w{0,40}error|bad request): )?(?:(?:the|
 def overflow_in(message: str, sent: bytes = b"") -> Overflow | None:
     """Return what a message says about the context's length; None where it is, or may be, about something else.
 
-    Numbers that were `sent` are ignored. So are phrases where the rest of the message from there on was sent.
+    Numbers that were `sent` are ignored. So are phrases where the message was sent from there to its end.
     """
     message = message.lstrip().lower()
     for pattern in _sentence_patterns():
@@ -436,15 +519,15 @@ def overflow_in(message: str, sent: bytes = b"") -> Overflow | None:
     return Overflow() if is_own else None
 
 
-def _is_in(text: str, sent: bytes) -> bool:
-    return encode(text)[1:-1] in sent.lower()
+def _is_in(text: str, body: bytes) -> bool:
+    return encode(text)[1:-1] in body.lower()
 
 
 def token_count(text: str) -> int | None:
     """Parse a plausible number of tokens; None for anything else."""
     digits = text.replace(",", "")
     count = int(digits) if digits.isdecimal() and len(digits) < 16 else 0
-    return count if 0 < count <= _MAX_TOKEN_COUNT else None
+    return count if 0 < count <= MAX_TOKEN_COUNT else None
 
 
 # ---- removing secrets from messages ----
@@ -470,11 +553,11 @@ def scrub(text: str, secrets: tuple[str, ...] = ()) -> str:
     """Return `text` on one line, without addresses and keys, with at most `MAX_MESSAGE_CHARS` characters."""
     if len(text) > _MAX_PARSED_CHARS:
         text = text[:_MAX_PARSED_CHARS].rpartition(" ")[0]  # half a key would no longer look like one
-    text = " ".join(_SENSITIVE.sub(_REMOVED, without(text, secrets)).split())
+    text = " ".join(_SENSITIVE.sub(_REMOVED, remove_secrets(text, secrets)).split())
     return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
-def without(text: str, secrets: tuple[str, ...]) -> str:
+def remove_secrets(text: str, secrets: tuple[str, ...]) -> str:
     """Return `text` without the given secrets, otherwise unchanged."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         pattern = re.escape(secret)

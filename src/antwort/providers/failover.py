@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from time import perf_counter
 from types import TracebackType
-from typing import TypeAlias
 
 import msgspec
 
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_SHARE
-from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord
+from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord, OnInference
 from antwort.providers.capabilities import adapt
 from antwort.providers.member import Member
 from antwort.providers.retry_policy import (
@@ -31,8 +30,6 @@ slot or for the answer of a backend that is connected.
 """
 LEAST_CONNECT_SECONDS = 0.4
 """For each of them; and all that one gets that is known to be out of reach."""
-
-OnInference: TypeAlias = Callable[[InferenceRecord], None]
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -274,8 +271,8 @@ class Attempt:
     def _record(self, error: str) -> None:
         if self._on_inference is not None:
             assert self.request is not None
-            end = self._last_batch[-1] if self._last_batch else None
-            is_finished = isinstance(end, Finished)
+            last = self._last_batch[-1] if self._last_batch else None
+            end = last if isinstance(last, Finished) else None
             self._on_inference(
                 InferenceRecord(
                     self.candidate.member.name,
@@ -284,8 +281,8 @@ class Attempt:
                     self._first_delta_at - self._started_at
                     if self._first_delta_at and self.request.stream is True
                     else None,
-                    "" if is_finished else error,
-                    end.usage if is_finished else None,
+                    error if end is None else "",
+                    None if end is None else end.usage,
                 )
             )
         self._started_at = 0.0

@@ -13,9 +13,9 @@ from itertools import chain
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, Provider
+from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
 from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Candidate, Failover, OnInference
+from antwort.providers.failover import Candidate, Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_telling

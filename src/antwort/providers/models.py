@@ -12,12 +12,12 @@ import msgspec
 from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import BackendError, ContextTooLong
+from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ChatRequest
-from antwort.providers.reading import UNREADABLE
+from antwort.providers.errors import MAX_TOKEN_COUNT
 
 MIN_CONTEXT_TOKENS = 256
 """A list or a refusal with a smaller length means something else, such as the room that `max_tokens` leaves."""
-_MAX_CONTEXT_TOKENS = 2**40
 LEARNED_TTL_SECONDS = 3600.0
 """How long a length learned from a refusal or an answer holds: backends are reconfigured."""
 _MAX_LEARNED_MODELS = 256
@@ -40,23 +40,23 @@ _LENGTH_FIELDS = (
 """The names of the context length in lists of models: first that of vLLM and SGLang, then all others."""
 
 
-def listed_models(body: bytes) -> list[Model]:
+def parse_models(body: bytes) -> list[Model]:
     """Parse `{"data": […]}`, `{"models": […]}` or a bare list, and skip entries without a printable name."""
     try:
         plain = msgspec.json.decode(body)
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise BackendError(_UNREADABLE_LIST) from exc
     if isinstance(plain, dict):
         plain = plain.get("data") if plain.get("data") is not None else plain.get("models") or []
     if not isinstance(plain, list):
         raise BackendError(_UNREADABLE_LIST)
-    return [model for entry in plain if (model := _model(entry)) is not None]
+    return [model for entry in plain if (model := _parse_model(entry)) is not None]
 
 
 _UNREADABLE_LIST = "The backend's list of models cannot be understood."
 
 
-def _model(entry: Any) -> Model | None:
+def _parse_model(entry: Any) -> Model | None:
     fields = entry if isinstance(entry, dict) else {"id": entry}
     name = _printable(fields.get("id")) or _printable(fields.get("name"))
     if not name:
@@ -83,7 +83,7 @@ def context_length(entry: object) -> int | None:
         return None
     for name in _LENGTH_FIELDS:
         value = entry.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_CONTEXT_TOKENS:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_TOKEN_COUNT:
             return value
     return None
 
@@ -91,7 +91,7 @@ def context_length(entry: object) -> int | None:
 # ---- endpoints of engines that name context lengths beside the list ----
 
 
-def told_beside(models: Sequence[Model]) -> str | None:
+def context_length_path(models: Sequence[Model]) -> str | None:
     """Return the path at which the engine with this list has more on context lengths; None where none is known.
 
     Some versions of llama.cpp list the context of all slots together; Ollama lists none, and has those of the models
@@ -103,37 +103,37 @@ def told_beside(models: Sequence[Model]) -> str | None:
     return "/api/ps" if "library" in owners else None
 
 
-def corrected(models: Sequence[Model], body: bytes) -> Sequence[Model]:
-    """Return the list with the context lengths that such an endpoint answered."""
+def with_context_lengths(models: Sequence[Model], body: bytes) -> Sequence[Model]:
+    """Return the models with the context lengths in the answer of such an endpoint."""
     try:
         plain = msgspec.json.decode(body)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return models
     if not isinstance(plain, dict):
         return models
-    of_one_slot = context_length(plain.get("default_generation_settings"))
+    slot_length = context_length(plain.get("default_generation_settings"))
     loaded: dict[str, int] = {}
     entries = plain.get("models")
     for entry in entries if isinstance(entries, list) else []:
         if (length := context_length(entry)) is not None and isinstance(entry.get("name"), str):
             loaded[entry["name"]] = length
     return [
-        replace(model, context_length=of_one_slot or loaded.get(model.id, model.context_length)) for model in models
+        replace(model, context_length=slot_length or loaded.get(model.id, model.context_length)) for model in models
     ]
 
 
 # ---- context lengths ----
 
 
-class Lengths:
+class ContextLengths:
     """The context lengths of a backend's models: configured, learned from refusals, or listed, in this order."""
 
-    def __init__(self, given: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._given, self._clock = given, clock
+    def __init__(self, configured: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._configured, self._clock = configured, clock
         self._listed: dict[str, int] = {}
-        self._sole: int | None = None
+        self._sole_length: int | None = None
         """The length of the only model in the list: such a backend mostly takes its model by any name."""
-        self.told: dict[str, tuple[int, float]] = {}
+        self.refused: dict[str, tuple[int, float]] = {}
         """Limits from refusals, with their expiry. While there are any, `of` may change from call to call; otherwise
         only with the next list.
         """
@@ -143,13 +143,13 @@ class Lengths:
 
     def of(self, model: str) -> int | None:
         """Return how many tokens a request and its answer may have together; None where that is not known."""
-        if self._given is not None:
-            return self._given
-        refused = self._unexpired(self.told, model) if self.told else None
-        return refused or self._listed_length(model)
+        if self._configured is not None:
+            return self._configured
+        limit = self._unexpired(self.refused, model) if self.refused else None
+        return limit or self._listed_length(model)
 
-    def take(self, models: Sequence[Model]) -> list[Model]:
-        """Take over a new list, and return it with the lengths as they are known now.
+    def update(self, models: Sequence[Model]) -> list[Model]:
+        """Replace the list of models, and return it with the lengths that are known now.
 
         A model that is listed without a length keeps its last one: Ollama names only those of loaded models.
         """
@@ -165,7 +165,7 @@ class Lengths:
         if listed != self._listed:
             self.forget()
         self._listed = listed
-        self._sole = next(iter(listed.values())) if len(models) == 1 and listed else None
+        self._sole_length = next(iter(listed.values())) if len(models) == 1 and listed else None
         return [replace(model, context_length=_or_unset(self.of(model.id))) for model in models]
 
     def learn(self, request: ChatRequest, refusal: ContextTooLong) -> None:
@@ -183,24 +183,26 @@ class Lengths:
             is_explained = refusal.asked is None or refusal.asked + output > listed
             if is_explained or not refusal.is_firm:
                 return
-        self._remember(self.told, request.model, limit)
+        self._remember(self.refused, request.model, limit)
 
-    def answered(self, model: str, usage: Usage | None) -> None:
+    def record_answer(self, model: str, usage: Usage | None) -> None:
         """Remember the size of a request that was answered, and forget a refusal with a smaller limit."""
         tokens = 0 if usage is None else usage.input_tokens + usage.output_tokens
         if tokens < MIN_CONTEXT_TOKENS or tokens < (self._unexpired(self._answered, model) or 0):
             return
         self._remember(self._answered, model, tokens)
-        if (self._unexpired(self.told, model) or tokens) < tokens:
-            del self.told[model]
+        if (self._unexpired(self.refused, model) or tokens) < tokens:
+            del self.refused[model]
 
     def forget(self) -> None:
         """Forget what was learned: the backend was reconfigured, or gone. Its list stands until the next one."""
-        self.told.clear()
+        self.refused.clear()
         self._answered.clear()
 
     def _listed_length(self, model: str) -> int | None:
-        return self._listed.get(model) or self._listed.get(f"{model}:latest") or self._sole  # the tag is Ollama's
+        return (
+            self._listed.get(model) or self._listed.get(f"{model}:latest") or self._sole_length
+        )  # the tag is Ollama's
 
     def _warn(self, model: str, length: int) -> None:
         if (model, length) not in self._warned and len(self._warned) < _MAX_LEARNED_MODELS:

@@ -23,7 +23,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED, AnsweredTimeout, NotReady
 
 CIRCUIT_OPEN = "backend_circuit_open"
 """The code of a `BackendUnavailable` for which no backend was asked."""
@@ -66,7 +66,7 @@ def may_retry(error: AntwortError) -> bool:
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
     is_passing = isinstance(error, BackendUnavailable | RateLimited) and error.may_pass is not False
-    return is_passing and error.code != CLOSED
+    return is_passing and error.code != CONNECTION_CLOSED
 
 
 # ---- failover ----
@@ -141,11 +141,11 @@ def is_unconnected(error: AntwortError) -> bool:
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
     is_answered = isinstance(error, NotReady | BackendOverloaded)
-    return isinstance(error, BackendUnavailable) and not is_answered and error.code != CLOSED
+    return isinstance(error, BackendUnavailable) and not is_answered and error.code != CONNECTION_CLOSED
 
 
 def is_interrupted(error: AntwortError) -> bool:
     """Whether the backend took too long, or cut its answer. Only a health check can tell whose fault that is."""
     if isinstance(error, BackendTimeout):
         return not isinstance(error, AnsweredTimeout)
-    return isinstance(error, BackendCut) or error.code == CLOSED
+    return isinstance(error, BackendCut) or error.code == CONNECTION_CLOSED

@@ -17,10 +17,9 @@ import msgspec
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.exchange import HttpFault
+from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool
-from antwort.providers.errors import Asked, error_for
-from antwort.providers.native_request import native_request
-from antwort.providers.reading import UNREADABLE
+from antwort.providers.errors import MAX_TOKEN_COUNT, SentRequest, error_for
 
 COUNT_TIMEOUT_SECONDS = 2.0
 """For one count, however many requests it takes."""
@@ -40,44 +39,46 @@ _UNFIT_STATUSES = frozenset({400, 413, 415, 422, 500})
 T = TypeVar("T")
 
 
-class Told(NamedTuple):
-    """A backend's answer to a count."""
+class CountReply(NamedTuple):
+    """A backend's answer to a request for a count."""
 
     status: int
     body: bytes
 
 
-class Ask(Protocol):
-    def __call__(self, path: str, body: bytes, *, is_beside: bool = False) -> Awaitable[Told]:
-        """Post a body to a path below the base URL; `is_beside`: beside its `/v1`, where engines have endpoints of
+class Post(Protocol):
+    def __call__(self, path: str, body: bytes, *, is_unversioned: bool = False) -> Awaitable[CountReply]:
+        """Post a body to a path below the base URL; `is_unversioned`: beside its `/v1`, where engines have endpoints of
         their own.
         """
         ...
 
 
-Way: TypeAlias = Callable[[Ask, ChatRequest], Awaitable[int]]
-"""Returns the count. Raises `NotThisWay` or an `AntwortError`."""
+CountMethod: TypeAlias = Callable[[Post, ChatRequest], Awaitable[int]]
+"""Returns the count. Raises `CountUnsupported` or an `AntwortError`."""
 
 
-class NotThisWay(Exception):
-    """The backend has no such endpoint; or, `is_doubtful`, it may have one that does not take this request."""
+class CountUnsupported(Exception):
+    """The backend has no such endpoint; or, `is_uncertain`, it may have one that does not take this request."""
 
-    def __init__(self, *, is_doubtful: bool = False) -> None:
+    def __init__(self, *, is_uncertain: bool = False) -> None:
         super().__init__()
-        self.is_doubtful = is_doubtful
+        self.is_uncertain = is_uncertain
 
 
-class Counter:
+class BackendTokenCounter:
     """Count the tokens of requests at one backend, by the first of the methods that it supports."""
 
-    def __init__(self, ask: Ask, ways: Sequence[Way], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._ask, self._ways, self._clock = ask, tuple(ways), clock
-        self._way: Way | None = None
+    def __init__(
+        self, post: Post, methods: Sequence[CountMethod], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._post, self._methods, self._clock = post, tuple(methods), clock
+        self._method: CountMethod | None = None
         self._not_before = -math.inf
 
     async def count(self, request: ChatRequest) -> int | None:
         """Return the number of tokens; None where the backend cannot count them, or not in time."""
-        if not self._ways or self._clock() < self._not_before:
+        if not self._methods or self._clock() < self._not_before:
             return None
         text_only, attachments = without_attachments(request)
         began = self._clock()
@@ -101,22 +102,22 @@ class Counter:
 
     def forget(self) -> None:
         """Forget which method the backend supports: it was gone, and another one may have taken its place."""
-        self._way, self._not_before = None, -math.inf
+        self._method, self._not_before = None, -math.inf
 
     async def _count_text(self, request: ChatRequest) -> int | None:
-        is_doubtful = False
-        for way in self._ways if self._way is None else (self._way,):
+        is_uncertain = False
+        for method in self._methods if self._method is None else (self._method,):
             try:
-                tokens = await way(self._ask, request)
-            except NotThisWay as refusal:
-                is_doubtful = is_doubtful or refusal.is_doubtful
+                tokens = await method(self._post, request)
+            except CountUnsupported as refusal:
+                is_uncertain = is_uncertain or refusal.is_uncertain
             else:
-                self._way = way
+                self._method = method
                 return tokens
-        if self._way is None:
+        if self._method is None:
             self._not_before = self._clock() + UNSUPPORTED_PAUSE_SECONDS
-        elif not is_doubtful:
-            self._way = None  # the backend was reconfigured: the next count tries all methods
+        elif not is_uncertain:
+            self._method = None  # the backend was reconfigured: the next count tries all methods
         return None
 
 
@@ -147,7 +148,7 @@ class _TemplateRequest(Wire):
     add_generation_prompt: bool | UnsetType = UNSET
 
 
-_TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+_TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_COUNT)]
 """A plausible count: every prompt has a token."""
 
 
@@ -167,46 +168,44 @@ class _Tokens(msgspec.Struct):
     tokens: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
 
 
-async def by_tokenize(ask: Ask, request: ChatRequest) -> int:
-    """vLLM."""
+async def by_tokenize(post: Post, request: ChatRequest) -> int:
+    """Count tokens at vLLM."""
     question = _TemplateRequest(
         model=request.model, messages=request.messages, tools=request.tools, add_generation_prompt=True
     )
-    return _parse(await ask("/tokenize", encode(question), is_beside=True), _Count, request).count
+    return _parse(await post("/tokenize", encode(question), is_unversioned=True), _Count, request).count
 
 
-async def by_input_tokens(ask: Ask, request: ChatRequest) -> int:
-    """Recent llama.cpp."""
+async def by_input_tokens(post: Post, request: ChatRequest) -> int:
+    """Count tokens at a recent llama.cpp."""
     question = _TemplateRequest(model=request.model, messages=request.messages, tools=request.tools)
-    return _parse(await ask("/chat/completions/input_tokens", encode(question)), _InputTokens, request).input_tokens
+    return await post_for_input_tokens(post, "/chat/completions/input_tokens", encode(question), request)
 
 
-async def by_native_input_tokens(ask: Ask, request: ChatRequest) -> int:
-    """The Responses API."""
-    native = native_request(request)
-    question = {name: native[name] for name in ("model", "input", "tools", "tool_choice") if name in native}
-    return _parse(await ask("/responses/input_tokens", encode(question)), _InputTokens, request).input_tokens
+async def post_for_input_tokens(post: Post, path: str, body: bytes, request: ChatRequest) -> int:
+    """Return the `input_tokens` of an endpoint's answer."""
+    return _parse(await post(path, body), _InputTokens, request).input_tokens
 
 
-async def by_template(ask: Ask, request: ChatRequest) -> int:
-    """Older llama.cpp, in two steps: render the prompt, then tokenize it."""
+async def by_template(post: Post, request: ChatRequest) -> int:
+    """Count tokens at an older llama.cpp, in two steps: render the prompt, then tokenize it."""
     question = _TemplateRequest(messages=request.messages, tools=request.tools)
-    prompt = _parse(await ask("/apply-template", encode(question), is_beside=True), _Prompt, request).prompt
+    prompt = _parse(await post("/apply-template", encode(question), is_unversioned=True), _Prompt, request).prompt
     text = {"content": prompt, "add_special": True, "parse_special": True}
-    return len(_parse(await ask("/tokenize", encode(text), is_beside=True), _Tokens, request).tokens)
+    return len(_parse(await post("/tokenize", encode(text), is_unversioned=True), _Tokens, request).tokens)
 
 
-def _parse(answer: Told, to: type[T], request: ChatRequest) -> T:
-    """Parse an answer; raise `NotThisWay`, or the error that it stands for."""
+def _parse(answer: CountReply, to: type[T], request: ChatRequest) -> T:
+    """Parse an answer; raise `CountUnsupported`, or the error that it stands for."""
     status, body = answer
     if 200 <= status < 300:
         try:
             return msgspec.json.decode(body, type=to)
-        except UNREADABLE:
-            raise NotThisWay from None
-    error = error_for(status, {}, body, Asked(request.model, sent=encode(request)))
+        except DECODE_ERRORS:
+            raise CountUnsupported from None
+    error = error_for(status, {}, body, SentRequest(request.model, body=encode(request)))
     if isinstance(error, ModelNotFound) or (isinstance(error, ContextTooLong) and error.asked is not None):
         raise error
     if status in _NO_ENDPOINT_STATUSES or status in _UNFIT_STATUSES:
-        raise NotThisWay(is_doubtful=status in _UNFIT_STATUSES)
+        raise CountUnsupported(is_uncertain=status in _UNFIT_STATUSES)
     raise error

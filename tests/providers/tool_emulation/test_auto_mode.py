@@ -36,7 +36,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.refusals import refuses_tools
+from antwort.providers.errors import refuses_tools
 from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer, call, say, tokens
 from chat_backend import ChatBackend, Refuses, Says

@@ -27,7 +27,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.capabilities import adapt
-from antwort.providers.refusals import refuses_schemas, refuses_tools
+from antwort.providers.errors import refuses_schemas, refuses_tools
 from antwort.providers.tool_emulation.answer_schema import response_format
 from antwort.providers.tool_emulation.parser import AnswerParser
 from antwort.providers.tool_emulation.prompt import rewrite_messages

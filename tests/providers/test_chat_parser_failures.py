@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from antwort.errors import AntwortError, BackendCut, BackendError, BackendRefused, ContextTooLong, RateLimited
 from antwort.providers.base import Delta, Finished, TextDelta
-from antwort.providers.chunks import ChunkReader
+from antwort.providers.chat_parser import ChatStreamParser
 from chunk_kit import DONE, Json, calls, delta, event, piece, read
 
 # ---- failures ----
 
 
 def failing(*events: bytes) -> tuple[list[Delta], AntwortError]:
-    reader = ChunkReader()
-    deltas = [found for data in events for found in reader.feed(data)]
+    parser = ChatStreamParser()
+    deltas = [found for data in events for found in parser.feed(data)]
     with pytest.raises(AntwortError) as caught:
-        reader.finish()
+        parser.finish()
     return deltas, caught.value
 
 
@@ -101,10 +101,10 @@ EVENTS = st.lists(
 
 
 def outcome(pieces: list[bytes]) -> tuple[list[Delta], str]:
-    reader = ChunkReader()
-    deltas = [found for data in pieces for found in reader.feed(data)]
+    parser = ChatStreamParser()
+    deltas = [found for data in pieces for found in parser.feed(data)]
     try:
-        return deltas + reader.finish(), ""
+        return deltas + parser.finish(), ""
     except AntwortError as error:
         return deltas, repr(error)
 

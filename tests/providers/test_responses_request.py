@@ -12,7 +12,7 @@ from antwort.api.requests import Limits, read_request
 from antwort.api.tools import ForcedFunction, FunctionTool
 from antwort.api.wire import encode
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage, ChatRequest, ChatTool, ChatToolFunction
-from antwort.providers.native_request import native_request
+from antwort.providers.responses import responses_request
 
 Json = dict[str, Any]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -20,7 +20,7 @@ TOOL = ChatTool(function=ChatToolFunction(name="weather", description="d", param
 
 
 def body(*messages: ChatMessage, **fields: Any) -> Json:
-    plain: Json = json.loads(encode(native_request(ChatRequest(model="m", messages=list(messages), **fields))))
+    plain: Json = json.loads(encode(responses_request(ChatRequest(model="m", messages=list(messages), **fields))))
     return plain
 
 

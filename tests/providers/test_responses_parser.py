@@ -10,7 +10,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendCut, BackendError, RateLimited
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
 
 Json = dict[str, Any]
 
@@ -20,8 +20,8 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def read(*events: bytes) -> list[Delta]:
-    reader = ResponsesReader()
-    return [found for data in events for found in reader.feed(data)] + reader.finish()
+    parser = ResponsesStreamParser()
+    return [found for data in events for found in parser.feed(data)] + parser.finish()
 
 
 COMPLETED = event("response.completed", response={"status": "completed"})
@@ -191,11 +191,11 @@ def test_what_comes_only_with_the_response_itself_is_read_there(before: list[byt
 
 def test_nothing_is_said_of_a_response_that_failed() -> None:
     """So another backend can be asked."""
-    reader = ResponsesReader()
+    parser = ResponsesStreamParser()
     failed = {"status": "failed", "error": {"message": "x"}, "output": [SPOKEN]}
-    assert reader.feed(event("response.failed", response=failed)) == []
+    assert parser.feed(event("response.failed", response=failed)) == []
     with pytest.raises(BackendError):
-        reader.finish()
+        parser.finish()
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_usage_is_read_with_its_details() -> None:
     ],
 )
 def test_a_failure_comes_after_what_was_said_before_it(last: bytes, expected: type[AntwortError]) -> None:
-    reader = ResponsesReader()
-    assert reader.feed(event("response.output_text.delta", delta="Hi") + last) == [TextDelta("Hi")]
+    parser = ResponsesStreamParser()
+    assert parser.feed(event("response.output_text.delta", delta="Hi") + last) == [TextDelta("Hi")]
     with pytest.raises(AntwortError) as caught:
-        reader.finish()
+        parser.finish()
     assert type(caught.value) is expected
     assert "10.0.0.1" not in caught.value.message
 
@@ -326,10 +326,10 @@ def test_log_probabilities_stand_beside_their_text() -> None:
 
 
 def read_whole(response: Json | bytes) -> list[Delta]:
-    reader = WholeResponseReader()
+    parser = ResponsesBodyParser()
     body = response if isinstance(response, bytes) else json.dumps(response).encode()
-    assert reader.feed(body[:9]) == reader.feed(body[9:]) == []
-    return reader.finish()
+    assert parser.feed(body[:9]) == parser.feed(body[9:]) == []
+    return parser.finish()
 
 
 def message(*parts: Json) -> Json:

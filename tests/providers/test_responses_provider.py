@@ -11,7 +11,7 @@ import pytest
 
 from antwort.errors import AntwortError, BackendCut, BackendError, BackendRefused, ModelNotFound, RateLimited
 from antwort.providers.base import Delta, Finished, TextDelta
-from antwort.providers.native import ResponsesProvider
+from antwort.providers.responses import ResponsesProvider
 from chat_kit import KEY, STREAMED, WHOLE, failure, said
 from replay_backend import CASES, Answer, Backend, Case, recorded, serve, sse, whole
 

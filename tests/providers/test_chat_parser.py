@@ -7,7 +7,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import BackendError
 from antwort.providers.base import CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.chunks import ChunkReader
+from antwort.providers.chat_parser import ChatStreamParser
 from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
 
 # ---- text, reasoning, refusals ----
@@ -150,18 +150,18 @@ def test_a_context_that_is_full_is_a_length() -> None:
 
 
 def test_a_stream_without_done_finishes_when_it_ends() -> None:
-    reader = ChunkReader()
-    assert reader.feed(delta("stop", content="Hi")) == [TextDelta("Hi")]
-    assert not reader.ended
-    assert reader.finish() == [Finished("stop")]
+    parser = ChatStreamParser()
+    assert parser.feed(delta("stop", content="Hi")) == [TextDelta("Hi")]
+    assert not parser.ended
+    assert parser.finish() == [Finished("stop")]
 
 
 def test_done_ends_the_answer_at_once_and_nothing_behind_it_counts() -> None:
-    reader = ChunkReader()
-    assert reader.feed(delta("stop") + DONE + delta(content="late") + DONE) == [Finished("stop")]
-    assert reader.ended
-    assert reader.feed(delta(content="later")) == []
-    assert reader.finish() == []
+    parser = ChatStreamParser()
+    assert parser.feed(delta("stop") + DONE + delta(content="late") + DONE) == [Finished("stop")]
+    assert parser.ended
+    assert parser.feed(delta(content="later")) == []
+    assert parser.finish() == []
 
 
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n"])
@@ -170,11 +170,11 @@ def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
 
 
 def test_an_event_without_an_end_is_not_read_for_ever() -> None:
-    reader, piece = ChunkReader(most=1000), b"x" * 2**20
+    parser, piece = ChatStreamParser(max_bytes=1000), b"x" * 2**20
     fed = 0
-    while not reader.ended:
-        assert reader.feed(piece) == []
+    while not parser.ended:
+        assert parser.feed(piece) == []
         fed += 1
     assert fed == 17
     with pytest.raises(BackendError, match="too large"):
-        reader.finish()
+        parser.finish()

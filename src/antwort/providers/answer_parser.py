@@ -1,0 +1,344 @@
+"""Parse backends' answers: what the parsers of every API share. Pure.
+
+A parser has two methods. `feed` takes bytes and never raises; `finish` ends the answer and raises what went wrong. So
+the deltas before a failure are always delivered, and they are the same however the bytes were split into reads.
+
+The size of an answer is limited while it arrives: at the limit the parser ends it with the finish `MAX_OUTPUT_BYTES`
+and sets `is_cut`, and the caller closes the connection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from antwort.api.items import LogProb, TopLogProb
+from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.api.surrogates import repair_surrogates
+from antwort.errors import AntwortError, BackendError
+from antwort.net.sse import SseParser
+from antwort.providers.base import (
+    MAX_OUTPUT_BYTES,
+    CallDelta,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from antwort.providers.errors import MAX_TOKEN_COUNT, UNKNOWN_REQUEST, SentRequest
+
+T = TypeVar("T")
+
+DEFAULT_OUTPUT_BYTES = 8 * 2**20
+"""The default limit for the text, reasoning and calls of one answer."""
+CALL_OVERHEAD_BYTES = 1024
+"""The size of a call besides its name and arguments: a call with empty ones takes memory, too."""
+_MIN_JSON_LIMIT_BYTES = 16 * 2**20
+_JSON_BYTES_PER_OUTPUT_BYTE = 4
+
+DECODE_ERRORS = (ValueError, RecursionError)
+"""What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
+
+
+class AnswerParser(ABC):
+    """Parse the bytes of one answer into deltas. The last delta is `Finished`."""
+
+    __slots__ = ("_max_bytes", "_sent", "ended", "is_cut")
+
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+        self._sent = sent
+        self._max_bytes = max_bytes
+        self.ended = False
+        """Whether the answer is complete or has failed; further bytes are ignored."""
+        self.is_cut = False
+        """Whether this parser ended the answer at its size limit, while the backend goes on."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> list[Delta]:
+        """Parse the next bytes."""
+
+    @abstractmethod
+    def finish(self) -> list[Delta]:
+        """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
+        missing.
+        """
+
+
+class OutputSize:
+    """Count the bytes of an answer's output. It is shared by a parser and its parts."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class StreamParser(AnswerParser):
+    """Parse an answer that is streamed as server-sent events.
+
+    A subclass adds to `_size` what each event contains, except for text, which is counted here for a whole batch.
+    """
+
+    __slots__ = ("_events", "_failure", "_size")
+
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+        super().__init__(sent, max_bytes)
+        self._events = SseParser()
+        self._failure: AntwortError | None = None
+        self._size = OutputSize()
+
+    @abstractmethod
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
+        """Append the deltas of one event. An event that cannot be decoded raises and changes nothing."""
+
+    @abstractmethod
+    def _end(self, out: list[Delta]) -> None:
+        """Handle the end of a stream that has neither ended nor failed before."""
+
+    def feed(self, data: bytes) -> list[Delta]:
+        out: list[Delta] = []
+        for payload in self._events.feed(data):
+            if self.ended:
+                break
+            try:
+                self._parse_event(payload, out)
+            except DECODE_ERRORS as exc:
+                self._parse_repaired(payload, out, exc)
+        if (
+            (size := self._events.open_size) > _MIN_JSON_LIMIT_BYTES
+            and size > max_json_bytes(self._max_bytes)
+            and not self.ended
+        ):
+            self._fail(BackendError("The backend sent an event that is too large."))
+        self._count_text(out)
+        return out if self._size.bytes <= self._max_bytes else self._cut(out)
+
+    def finish(self) -> list[Delta]:
+        out: list[Delta] = []
+        if not self.ended:
+            try:
+                for payload in self._events.finish():  # an event without its blank line, if it is complete
+                    self._parse_event(payload, out)
+            except DECODE_ERRORS:
+                pass  # the stream was cut inside the event
+        if not self.ended:
+            self._end(out)
+        self._count_text(out)
+        if self._size.bytes > self._max_bytes and not self.is_cut:
+            return self._cut(out)
+        if self._failure is not None:
+            raise self._failure
+        return out
+
+    def _fail(self, error: AntwortError) -> None:
+        self._failure, self.ended = error, True
+
+    def _parse_repaired(self, payload: bytes, out: list[Delta], problem: Exception) -> None:
+        """Parse an event again with its lone surrogates replaced; fail where that does not help."""
+        try:
+            if (repaired := repair_surrogates(payload)) != payload:
+                self._parse_event(repaired, out)
+                return
+        except DECODE_ERRORS as exc:
+            problem = exc
+        error = BackendError("The backend sent an event that cannot be understood.")
+        error.__cause__ = problem
+        self._fail(error)
+
+    def _count_text(self, out: list[Delta]) -> None:
+        if texts := [delta.text for delta in out if delta.__class__ is TextDelta]:
+            self._size.bytes += byte_size("".join(texts))
+
+    def _cut(self, out: list[Delta]) -> list[Delta]:
+        """End the answer, and return as much of the last deltas as the limit allows."""
+        self.ended = self.is_cut = True
+        self._failure = None
+        size_before = self._size.bytes - sum(map(delta_size, out))
+        kept = truncate(out, self._max_bytes - size_before)
+        if not (kept and isinstance(kept[-1], Finished)):  # the excess is in calls that are still buffered
+            kept.append(Finished(MAX_OUTPUT_BYTES))
+        return kept
+
+
+class BodyParser(AnswerParser):
+    """Parse an answer that is one JSON body: buffer it in `feed`, and parse it in `finish`."""
+
+    __slots__ = ("_buffer", "_buffered_bytes")
+
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+        super().__init__(sent, max_bytes)
+        self._buffer: list[bytes] = []
+        self._buffered_bytes = 0
+
+    @abstractmethod
+    def _parse_body(self, body: bytes) -> list[Delta]:
+        """Return the deltas of the whole answer, `Finished` last, or raise its error."""
+
+    def feed(self, data: bytes) -> list[Delta]:
+        self._buffer.append(data)
+        self._buffered_bytes += len(data)
+        self.ended = self.is_cut = self._buffered_bytes > max_json_bytes(self._max_bytes)
+        return []
+
+    def finish(self) -> list[Delta]:
+        if self.is_cut:
+            raise BackendError("The backend's answer is too large.")
+        body, self._buffer = b"".join(self._buffer), []
+        answer = self._parse_body(body)
+        return answer if len(body) <= self._max_bytes else truncate(answer, self._max_bytes)
+
+
+def decode_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:
+    """Return a decoded body and its JSON, in which lone surrogates are replaced where it was bad without that."""
+    try:
+        return decode(body), body
+    except DECODE_ERRORS:
+        repaired = repair_surrogates(body)
+    try:
+        return decode(repaired), repaired
+    except DECODE_ERRORS as exc:
+        raise BackendError("The backend sent an answer that cannot be understood.") from exc
+
+
+def json_text(value: object) -> str:
+    """Return a call's arguments as text: some backends send the JSON object itself."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+# ---- size limits ----
+
+
+def max_json_bytes(max_output_bytes: int) -> int:
+    """Return the limit for the JSON of one event or body: it has more fields than the output, and escapes."""
+    return max(_MIN_JSON_LIMIT_BYTES, _JSON_BYTES_PER_OUTPUT_BYTE * max_output_bytes)
+
+
+def byte_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def delta_size(delta: Delta) -> int:
+    """Return what a delta counts for: its bytes, and an overhead for the first delta of a call."""
+    match delta:
+        case Finished():
+            return 0
+        case CallDelta():
+            return byte_size(delta.name) + byte_size(delta.arguments) + (CALL_OVERHEAD_BYTES if delta.name else 0)
+        case _:
+            return byte_size(delta.text)
+
+
+def truncate(deltas: Sequence[Delta], max_bytes: int) -> list[Delta]:
+    """Return the deltas up to a size. If there are more, the last one ends with the finish `MAX_OUTPUT_BYTES`."""
+    out: list[Delta] = []
+    remaining = max_bytes
+    for delta in deltas:
+        size = delta_size(delta)
+        if size > remaining:
+            last = deltas[-1]
+            out += _truncate_delta(delta, remaining)
+            out.append(Finished(MAX_OUTPUT_BYTES, last.usage if isinstance(last, Finished) else None))
+            break
+        out.append(delta)
+        remaining -= size
+    return out
+
+
+def _truncate_delta(delta: Delta, max_bytes: int) -> list[Delta]:
+    """Return the beginning of a delta; nothing where a call's whole name does not fit."""
+    match delta:
+        case CallDelta():
+            max_bytes -= byte_size(delta.name) + (CALL_OVERHEAD_BYTES if delta.name else 0)
+            if max_bytes < 0:
+                return []
+            return [CallDelta(delta.index, delta.name, _truncate_text(delta.arguments, max_bytes))]
+        case TextDelta() | ReasoningDelta() | RefusalDelta() if text := _truncate_text(delta.text, max_bytes):
+            return [type(delta)(text)]
+    return []
+
+
+def _truncate_text(text: str, max_bytes: int) -> str:
+    return text.encode()[:max_bytes].decode(errors="ignore")
+
+
+# ---- usage and log probabilities ----
+
+ReportedCount: TypeAlias = int | float | str | None
+"""A number of tokens as backends send it. Only whole numbers count: 10 or 10.0."""
+
+
+class ReportedDetails(msgspec.Struct, gc=False):
+    cached_tokens: ReportedCount = None
+    cache_write_tokens: ReportedCount = None
+    reasoning_tokens: ReportedCount = None
+
+
+class ReportedUsage(msgspec.Struct, gc=False):
+    """The usage of an answer under the field names of the Responses API."""
+
+    input_tokens: ReportedCount = None
+    output_tokens: ReportedCount = None
+    total_tokens: ReportedCount = None
+    input_tokens_details: ReportedDetails | None = None
+    output_tokens_details: ReportedDetails | None = None
+
+
+_NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetails()
+
+
+def normalize_usage(reported: ReportedUsage) -> Usage | None:
+    """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
+    input_tokens, output_tokens = _token_count(reported.input_tokens), _token_count(reported.output_tokens)
+    if input_tokens is None and output_tokens is None:
+        return None
+    total_tokens = _token_count(reported.total_tokens)
+    input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
+    if (details := reported.input_tokens_details) is not None:
+        input_details = InputTokensDetails(
+            cached_tokens=_token_count(details.cached_tokens) or 0,
+            cache_write_tokens=_token_count(details.cache_write_tokens) or 0,
+        )
+    if (details := reported.output_tokens_details) is not None:
+        output_details = OutputTokensDetails(reasoning_tokens=_token_count(details.reasoning_tokens) or 0)
+    return Usage(
+        input_tokens=input_tokens or 0,
+        output_tokens=output_tokens or 0,
+        total_tokens=(input_tokens or 0) + (output_tokens or 0) if total_tokens is None else total_tokens,
+        input_tokens_details=input_details,
+        output_tokens_details=output_details,
+    )
+
+
+def _token_count(reported: ReportedCount) -> int | None:
+    """Return a plausible number of tokens; None for anything else, which would spoil sums."""
+    if isinstance(reported, float):
+        reported = int(reported) if reported.is_integer() else None
+    return reported if isinstance(reported, int) and 0 <= reported <= MAX_TOKEN_COUNT else None
+
+
+class ReportedLogProb(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float | None = None
+    bytes: tuple[int, ...] | None = None
+    top_logprobs: list[ReportedLogProb] | None = None
+
+
+def normalize_logprobs(reported: Iterable[ReportedLogProb]) -> tuple[LogProb, ...]:
+    return tuple(
+        LogProb(
+            token=each.token,
+            logprob=each.logprob or 0.0,
+            bytes=each.bytes or (),
+            top_logprobs=tuple(
+                TopLogProb(token=top.token, logprob=top.logprob or 0.0, bytes=top.bytes or ())
+                for top in each.top_logprobs or ()
+            ),
+        )
+        for each in reported
+    )

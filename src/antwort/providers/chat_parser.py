@@ -1,0 +1,367 @@
+"""Parse the answers of Chat Completions backends, streamed or whole, into deltas. Pure.
+
+Servers differ: any field may be missing, null or of another type, and unknown fields are ignored. A whole answer goes
+through the same code as one chunk of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from antwort.api.responses import Usage
+from antwort.errors import BackendCut, BackendError
+from antwort.providers.answer_parser import (
+    CALL_OVERHEAD_BYTES,
+    DECODE_ERRORS,
+    DEFAULT_OUTPUT_BYTES,
+    BodyParser,
+    OutputSize,
+    ReportedCount,
+    ReportedDetails,
+    ReportedLogProb,
+    ReportedUsage,
+    StreamParser,
+    byte_size,
+    decode_body,
+    json_text,
+    normalize_logprobs,
+    normalize_usage,
+)
+from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
+
+# ---- what backends send ----
+
+
+class _TextPart(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class _ContentPart(_TextPart, gc=False):
+    thinking: str | list[_TextPart] | None = None
+
+
+class _CallFunction(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _CallPiece(msgspec.Struct, gc=False):
+    """An entry of `tool_calls`: a part of a call in a chunk, a whole call in a whole answer."""
+
+    index: int | None = None
+    id: str | int | None = None
+    function: _CallFunction | None = None
+
+
+class _ChunkMessage(msgspec.Struct, gc=False):
+    content: str | list[_ContentPart] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallPiece] | None = None
+    function_call: Any = None
+    """The deprecated form of `tool_calls`, for one call. Values of other types than an object are ignored."""
+
+
+class _ChunkLogProbs(msgspec.Struct, gc=False):
+    content: list[ReportedLogProb] | None = None
+
+
+class _ChunkChoice(msgspec.Struct, gc=False):
+    index: int | None = 0
+    delta: _ChunkMessage | None = None
+    message: _ChunkMessage | None = None
+    finish_reason: str | None = None
+    logprobs: _ChunkLogProbs | None = None
+
+
+class _ChatUsage(ReportedUsage, gc=False):
+    input_tokens: ReportedCount = msgspec.field(default=None, name="prompt_tokens")
+    output_tokens: ReportedCount = msgspec.field(default=None, name="completion_tokens")
+    input_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="prompt_tokens_details")
+    output_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="completion_tokens_details")
+
+
+class _ChunkWithoutUsage(msgspec.Struct, gc=False):
+    choices: list[_ChunkChoice] | None = None
+    error: Any = None
+
+
+class _Chunk(_ChunkWithoutUsage, gc=False):
+    """A chunk of a stream, or a whole answer."""
+
+    usage: _ChatUsage | None = None
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+_fallback_decoder = msgspec.json.Decoder(_ChunkWithoutUsage)
+
+
+def _decode_chunk(payload: bytes) -> _Chunk:
+    """Decode a chunk. A usage that cannot be read is ignored: it is no reason to fail an answer."""
+    try:
+        return _chunk_decoder.decode(payload)
+    except DECODE_ERRORS:
+        chunk = _fallback_decoder.decode(payload)
+        return _Chunk(chunk.choices, chunk.error)
+
+
+# ---- parsers ----
+
+
+class ChatStreamParser(StreamParser):
+    """Parse a stream of chunks. `Finished` comes at `[DONE]` or at the end: the usage may follow the last choice."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
+        super().__init__(sent, max_bytes)
+        self._answer = _ChatAnswer(self._size)
+
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
+        if payload.startswith(b"[DONE]"):
+            self._answer.finish_reason = self._answer.finish_reason or "stop"
+            self._end(out)
+            return
+        chunk = _decode_chunk(payload)
+        if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
+            self._fail(error)
+            return
+        self._answer.feed(chunk, out)
+        if self._answer.finish_reason == "abort":
+            self._fail(BackendError(_ABORTED))
+
+    def _end(self, out: list[Delta]) -> None:
+        if self._answer.finish_reason:
+            self._answer.finish(out)
+            self.ended = True
+        else:
+            self._fail(BackendCut(BROKEN_OFF))
+
+
+class ChatBodyParser(BodyParser):
+    """Parse a whole answer: one choice with a `message`, or an error object with status 200."""
+
+    __slots__ = ()
+
+    def _parse_body(self, body: bytes) -> list[Delta]:
+        chunk, body = decode_body(_decode_chunk, body)
+        if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, self._sent)):
+            raise error
+        if not chunk.choices:
+            raise BackendError("The backend sent an answer without a choice.")
+        out: list[Delta] = []
+        answer = _ChatAnswer(OutputSize())
+        answer.feed(chunk, out)
+        if answer.finish_reason == "abort":
+            raise BackendError(_ABORTED)
+        answer.finish_reason = answer.finish_reason or "stop"  # the message is complete
+        answer.finish(out)
+        return out
+
+
+_ABORTED = "The backend aborted the inference."
+_CONTEXT_FULL = "model_context_window_exceeded"
+"""The `finish_reason` of some backends for an answer that has filled the context."""
+
+
+class _ChatAnswer:
+    """The state of one answer between its chunks: the finish reason, the last readable usage and the calls."""
+
+    __slots__ = ("_calls", "_is_legacy", "_size", "_usage", "finish_reason")
+
+    def __init__(self, size: OutputSize) -> None:
+        self.finish_reason = ""
+        self._size = size
+        self._usage: Usage | None = None
+        self._calls = _CallAssembler(size)
+        self._is_legacy = False
+
+    def feed(self, chunk: _Chunk, out: list[Delta]) -> None:
+        for choice in chunk.choices or ():
+            if choice.index:  # requests ask for one choice
+                continue
+            message = choice.message if choice.delta is None else choice.delta
+            if message is not None:
+                reasoning = message.reasoning_content or message.reasoning
+                content, refusal = message.content, message.refusal
+                if self._calls.named is not None and (content or reasoning or refusal):
+                    self._calls.emit_named(out)
+                if reasoning:
+                    self._size.bytes += byte_size(reasoning)
+                    out.append(ReasoningDelta(reasoning))
+                if refusal:
+                    self._size.bytes += byte_size(refusal)
+                    out.append(RefusalDelta(refusal))
+                if isinstance(content, list):
+                    content = self._feed_parts(content, out)
+                if content:
+                    probs = choice.logprobs
+                    out.append(
+                        TextDelta(content)
+                        if probs is None
+                        else TextDelta(content, normalize_logprobs(probs.content or ()))
+                    )
+                if message.tool_calls:
+                    self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
+                elif message.function_call is not None:
+                    self._feed_legacy_call(message.function_call, out)
+            if choice.finish_reason:
+                self.finish_reason = "length" if choice.finish_reason == _CONTEXT_FULL else choice.finish_reason
+        if chunk.usage is not None and (usage := normalize_usage(chunk.usage)) is not None:
+            self._usage = usage
+
+    def finish(self, out: list[Delta]) -> None:
+        self._calls.finish(out)
+        out.append(Finished(self.finish_reason, self._usage))
+
+    def _feed_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
+        """Return the text of content parts. Thinking parts are reasoning; other types are ignored."""
+        for part in parts:
+            thinking = _join_text(part.thinking) if isinstance(part.thinking, list) else part.thinking
+            if thinking:
+                self._size.bytes += byte_size(thinking)
+                out.append(ReasoningDelta(thinking))
+        return _join_text(parts)
+
+    def _feed_legacy_call(self, call: Any, out: list[Delta]) -> None:
+        """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
+        if isinstance(call, dict) and (self._is_legacy or self._calls.is_empty):
+            self._is_legacy = True
+            name = call.get("name")
+            function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
+            self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
+
+
+def _join_text(parts: Sequence[_TextPart]) -> str:
+    return "".join([part.text for part in parts if part.text])
+
+
+# ---- calls ----
+
+
+class _AssembledCall:
+    """A call in progress. Its first delta is emitted when its arguments begin and its name is known: a name may come
+    in several pieces, and arguments may come before it.
+    """
+
+    __slots__ = ("arguments", "id", "last_name_chunk", "name", "number")
+
+    def __init__(self, call_id: str | int | None) -> None:
+        self.id = call_id
+        self.name = ""
+        self.last_name_chunk = 0
+        """The number of the chunk with the name, or with its last piece."""
+        self.number = -1
+        """The call's index in the deltas, once it is emitted."""
+        self.arguments: list[str] = []
+        """Arguments that wait for the name."""
+
+
+class _CallAssembler:
+    """Assign each piece of a call to its call. Backends may leave out index or id, or give every call the index 0."""
+
+    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "_size", "named")
+
+    def __init__(self, size: OutputSize) -> None:
+        self._size = size
+        self._calls: list[_AssembledCall] = []
+        self._by_id: dict[str | int, _AssembledCall] = {}
+        self._by_index: dict[int, _AssembledCall] = {}
+        self._last: _AssembledCall | None = None
+        self.named: _AssembledCall | None = None
+        """The call that has a name but no arguments yet."""
+        self._chunk_number = self._emitted = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._calls
+
+    def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> None:
+        """Add the pieces of one chunk; `is_whole`: each is a call of its own, whatever its index and id are."""
+        self._chunk_number += 1
+        for position, piece in enumerate(pieces):
+            if is_whole:
+                piece.index = position
+            function = piece.function
+            name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
+            self._add(self._call_of(piece, name, out), name, arguments, out)
+
+    def emit_named(self, out: list[Delta]) -> None:
+        """Emit the call that has only a name, because something else begins."""
+        if (call := self.named) is not None:
+            self._emit(call, out)
+
+    def finish(self, out: list[Delta]) -> None:
+        """Emit the remaining calls. A call without a name is emitted, too, so that the model gets an error for it."""
+        self.emit_named(out)
+        for call in self._calls:
+            if call.number < 0 and call.arguments:
+                self._emit(call, out)
+
+    def _add(self, call: _AssembledCall, name: str, arguments: str, out: list[Delta]) -> None:
+        if arguments:
+            self._size.bytes += byte_size(arguments)
+        if call.number >= 0:
+            if arguments:
+                out.append(CallDelta(call.number, "", arguments))
+            return
+        if name and name != call.name:  # some backends repeat the whole name with every piece
+            call.name += name
+            call.last_name_chunk = self._chunk_number
+            self._size.bytes += byte_size(name)
+        if arguments:
+            call.arguments.append(arguments)
+        if call.name:
+            self.named = call
+            if call.arguments:
+                self._emit(call, out)
+
+    def _emit(self, call: _AssembledCall, out: list[Delta]) -> None:
+        if call is self.named:
+            self.named = None
+        self._size.bytes += CALL_OVERHEAD_BYTES
+        call.number, self._emitted = self._emitted, self._emitted + 1
+        out.append(CallDelta(call.number, call.name, "".join(call.arguments)))
+        call.arguments = []
+
+    def _call_of(self, piece: _CallPiece, name: str, out: list[Delta]) -> _AssembledCall:
+        """Return the call of a piece: by its index; without one by its id, else a new call for a name, else the
+        last call.
+        """
+        call: _AssembledCall | None
+        if piece.index is not None:
+            call = self._by_index.get(piece.index)
+            if call is not None and self._is_another(call, piece.id, name):
+                call = None
+        elif piece.id and piece.id in self._by_id:
+            call = self._by_id[piece.id]
+        else:
+            call = None if name else self._last
+        if call is None:
+            self.emit_named(out)
+            call = _AssembledCall(piece.id)
+            self._calls.append(call)
+        if piece.index is not None:
+            self._by_index[piece.index] = call
+        call.id = call.id or piece.id
+        if call.id:
+            self._by_id.setdefault(call.id, call)
+        self._last = call
+        return call
+
+    def _is_another(self, known: _AssembledCall, call_id: str | int | None, name: str) -> bool:
+        """Return whether a piece with a known index begins a new call: it has a second name, and another id or none.
+
+        A name without an id in a later chunk, before the arguments begin, continues the first name.
+        """
+        if not name or not known.name:
+            return False
+        if call_id:
+            return call_id != known.id
+        is_continued = known is self.named and known.last_name_chunk < self._chunk_number
+        return name != known.name and not is_continued

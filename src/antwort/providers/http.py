@@ -1,0 +1,303 @@
+"""Send requests to a backend over HTTP: what the providers of all APIs share."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote_plus, urlsplit
+
+from msgspec import Raw
+
+from antwort.api.responses import Model
+from antwort.api.steps import Steps
+from antwort.api.wire import encode, replace
+from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
+from antwort.event_loop import in_turns, short_turn
+from antwort.net.connection import Timeouts
+from antwort.net.exchange import HttpFault
+from antwort.net.http import HttpClient, Pool, Reply
+from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, AnswerParser
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
+from antwort.providers.errors import (
+    TOO_SLOW,
+    UNREACHABLE,
+    SentRequest,
+    check_error,
+    connection_error,
+    error_for,
+)
+from antwort.providers.models import ContextLengths, context_length_path, parse_models, with_context_lengths
+from antwort.providers.token_counter import BackendTokenCounter, CountMethod, CountReply
+
+__all__ = ["HttpProvider", "Pool", "Timeouts"]
+
+CHECK_TIMEOUT_SECONDS = 2.0
+MODELS_TIMEOUT_SECONDS = 10.0
+"""Both bound the whole exchange, however slowly the backend sends."""
+_MAX_ERROR_BYTES = 256 * 1024
+_MAX_BODY_BYTES = 8 * 2**20
+"""The limit for lists of models and token counts."""
+_LARGE_READ_BYTES = 16 * 1024
+_LARGE_READ_COST = 2
+"""Parsing a read of this size, and writing its events, takes one to two milliseconds."""
+_MAX_CACHED_LENGTHS = 64
+_MAX_CACHED_MODELS = 256
+_MAX_CACHED_NAME_CHARS = 256
+
+
+class HttpProvider(ABC):
+    """A backend at a `base_url` such as `http://host:8000/v1`. Subclasses know its API."""
+
+    path: ClassVar[str]
+    """The path of inferences below the base URL."""
+    default_capabilities: ClassVar[Capabilities] = Capabilities()
+    """The capabilities of such backends, unless they are configured."""
+    count_methods: ClassVar[tuple[CountMethod, ...]] = ()
+    """The methods of such backends to count tokens."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        capabilities: Capabilities | None = None,
+        timeouts: Timeouts | None = None,
+        pool: Pool | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        output_bytes: int = DEFAULT_OUTPUT_BYTES,
+    ) -> None:
+        url = urlsplit(base_url)
+        if url.username is not None or url.password is not None:
+            raise ValueError("a backend's address carries no credentials; give its key as the API key")
+        own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        self._http = HttpClient(
+            f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
+        )
+        self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
+        self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
+        self._inference_path = self._target(self.path)
+        self._capabilities = capabilities or self.default_capabilities
+        self._max_output_bytes = output_bytes
+        self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
+        self._by_name: dict[str, Capabilities] = {}
+        """A cache until the next list of models. Clients may send any names, of any length: both are bounded."""
+        self._lengths = ContextLengths(self._capabilities.context_length)
+        self._counter = BackendTokenCounter(self._post, self.count_methods)
+        self._listed: set[tuple[str, str]] | None = None
+        known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
+        self._secrets = tuple({secret for secret in (*known, *_query_values(url.query)) if len(secret) > 2})
+
+    @property
+    def open_connections(self) -> int:
+        return self._http.open_connections
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
+        sent = SentRequest(request.model, self._secrets, body)
+        try:
+            async with await self._http.request("POST", self._inference_path, body) as reply:
+                await _raise_for(reply, sent)
+                is_streamed = _is_streamed(reply, is_expected=request.stream is True)
+                parser = self._parser(sent, is_streamed=is_streamed)
+                if has_signalled := is_streamed or not reply.complete:
+                    yield []  # the backend has answered
+                has_ended = False
+                while not (has_ended or reply.is_read):
+                    data = reply.at_hand() or await reply.next()
+                    if len(data) > _LARGE_READ_BYTES:
+                        await short_turn(_LARGE_READ_COST)
+                    batch = parser.feed(data)
+                    has_ended = parser.ended
+                    if has_ended and not parser.is_cut:
+                        reply.release()  # only the end of the HTTP message is left
+                    if batch:
+                        if isinstance(last := batch[-1], Finished):
+                            self._lengths.record_answer(request.model, last.usage)
+                        yield batch
+            try:
+                batch = parser.finish()
+            except AntwortError:
+                if not has_signalled:
+                    yield []  # it has answered, if only with what cannot be parsed
+                raise
+            if batch:
+                if isinstance(last := batch[-1], Finished):
+                    self._lengths.record_answer(request.model, last.usage)
+                yield batch
+        except HttpFault as fault:
+            raise connection_error(fault) from fault
+        except ContextTooLong as refusal:
+            self._lengths.learn(request, refusal)
+            raise
+
+    @abstractmethod
+    def _body(self, request: ChatRequest) -> bytes:
+        """Serialize a request for this backend."""
+
+    @abstractmethod
+    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        """Serialize a large request in steps, so that other tasks run in between."""
+
+    @abstractmethod
+    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
+        """Return a parser for the answer."""
+
+    async def models(self) -> Sequence[Model]:
+        try:
+            async with asyncio.timeout(MODELS_TIMEOUT_SECONDS), await self._get("/models") as reply:
+                await _raise_for(reply, SentRequest(secrets=self._secrets))
+                models = parse_models(await reply.read(_MAX_BODY_BYTES))
+        except TimeoutError as exc:
+            raise BackendTimeout(TOO_SLOW) from exc
+        except HttpFault as fault:
+            self._forget()
+            raise connection_error(fault) from fault
+        listed = {(model.id, model.owned_by) for model in models}
+        if self._listed not in (None, listed):
+            self._counter.forget()  # the engine may be another one
+        self._listed = listed
+        models = self._lengths.update(await self._complete_lengths(models))
+        self._by_name.clear()
+        return models
+
+    async def _complete_lengths(self, models: list[Model]) -> Sequence[Model]:
+        """Add the context lengths that the engine has at another endpoint, unless that fails or takes long."""
+        if (path := context_length_path(models)) is None:
+            return models
+        with suppress(HttpFault, TimeoutError):
+            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), await self._get(path, is_unversioned=True) as reply:
+                if reply.status == 200:
+                    return with_context_lengths(models, await reply.read(_MAX_BODY_BYTES))
+        return models
+
+    def capabilities(self, model: str) -> Capabilities:
+        """Return the capabilities with the model's context length. The object is cached: every inference needs it."""
+        known = self._by_name.get(model)
+        if known is not None and not self._lengths.refused:  # a length from a refusal expires by itself
+            return known
+        length = self._lengths.of(model)
+        known = self._by_length.get(length)
+        if known is None:
+            if len(self._by_length) >= _MAX_CACHED_LENGTHS:
+                self._by_length = {None: self._capabilities}
+            known = self._by_length[length] = replace(self._capabilities, context_length=length)
+        if not self._lengths.refused and len(model) <= _MAX_CACHED_NAME_CHARS:
+            if len(self._by_name) >= _MAX_CACHED_MODELS:
+                self._by_name.clear()
+            self._by_name[model] = known
+        return known
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await self._counter.count(request)
+
+    async def check(self) -> None:
+        """Raise `BackendUnavailable` unless the backend takes requests. It need not have a list of models."""
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), await self._get("/models") as reply:
+                status = reply.status
+                reply.release()
+        except (HttpFault, TimeoutError) as exc:
+            self._forget()
+            raise BackendUnavailable(UNREACHABLE) from exc
+        if (error := check_error(status)) is not None:
+            raise error
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def _forget(self) -> None:
+        """Forget what was learned: the backend is gone, and another one may take its place."""
+        self._counter.forget()
+        self._lengths.forget()
+
+    async def _get(self, path: str, *, is_unversioned: bool = False) -> Reply:
+        return await self._http.request("GET", self._target(path, is_unversioned=is_unversioned))
+
+    async def _post(self, path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
+        async with await self._http.request("POST", self._target(path, is_unversioned=is_unversioned), body) as reply:
+            return CountReply(reply.status, await reply.read(_MAX_BODY_BYTES))
+
+    def _target(self, path: str, *, is_unversioned: bool = False) -> str:
+        """Return a path below the base URL; `is_unversioned`: beside its `/v1`, for engines' own endpoints."""
+        base = self._path.removesuffix("/v1") if is_unversioned else self._path
+        return f"{base}{path}{self._query}"
+
+
+# ---- the request ----
+
+_LARGE_REQUEST_CHARS = 2**20
+_MANY_PARTS = 1000
+
+
+def _is_large(request: ChatRequest) -> bool:
+    """Return whether a request takes long to serialize: it has many characters, or a message with many parts."""
+    contents = [message.content for message in request.messages if message.content]
+    size = sum([len(content) for content in contents if isinstance(content, str)])
+    for content in contents:
+        if size >= _LARGE_REQUEST_CHARS:
+            return True
+        if not isinstance(content, str):
+            size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
+    return size >= _LARGE_REQUEST_CHARS
+
+
+def _part_chars(part: Mapping[str, Any]) -> int:
+    """Return the length of the texts in a content part and in the objects in it."""
+    inner = [value for value in part.values() if isinstance(value, dict)]
+    texts = [text for values in (part, *inner) for text in values.values() if isinstance(text, str)]
+    return sum(map(len, texts))
+
+
+def encode_steps(entries: Sequence[Any], field: str = "content") -> Steps[list[Any]]:
+    """Serialize the entries of a list one by one, and likewise the entries of lists that they have under `field`."""
+    encoded: list[Any] = []
+    for entry in entries:
+        inner = entry.get(field) if isinstance(entry, dict) else getattr(entry, field, None)
+        if isinstance(inner, list):
+            parts = []
+            for number, part in enumerate(inner):
+                parts.append(Raw(encode(part)))
+                if number % 100 == 0 or number < 100:
+                    yield
+            changed = {**entry, field: parts} if isinstance(entry, dict) else replace(entry, **{field: parts})
+            encoded.append(Raw(encode(changed)))
+        else:
+            encoded.append(Raw(encode(entry)))
+        yield
+    return encoded
+
+
+# ---- the address ----
+
+_IN_PATH = "/%:@!$&'()*+,;=~"
+_IN_QUERY = _IN_PATH + "?"
+
+
+def _query_values(query: str) -> Iterator[str]:
+    """Yield the values of a query, quoted and unquoted: some backends take their key there."""
+    for field in query.split("&"):
+        name, _, value = field.partition("=")
+        yield from (value, unquote_plus(value)) if value else (name, unquote_plus(name))
+
+
+# ---- the answer ----
+
+
+def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
+    """Return whether the answer is a stream: its content type counts first, then what was requested."""
+    return reply.headers.is_events or (is_expected and not reply.headers.is_json)
+
+
+async def _raise_for(reply: Reply, sent: SentRequest) -> None:
+    if 200 <= reply.status < 300:
+        return
+    try:
+        body = await reply.read(_MAX_ERROR_BYTES)
+    except HttpFault:
+        body = b""  # the status is enough
+    raise error_for(reply.status, reply.headers, body, sent)
