@@ -1,4 +1,4 @@
-"""What Chat Completions servers really send, and what we make of it."""
+"""The chunks of Chat Completions servers, with all their differences, become deltas."""
 
 from __future__ import annotations
 

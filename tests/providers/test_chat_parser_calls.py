@@ -1,4 +1,4 @@
-"""Which call a piece belongs to, whatever the backend leaves out."""
+"""Pieces of calls are assigned to their calls, whatever the backend leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that fail: what came before is handed out, and the failure is named."""
+"""Streams that fail: the deltas before the failure are delivered, and the failure is named."""
 
 from __future__ import annotations
 

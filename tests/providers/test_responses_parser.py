@@ -1,4 +1,4 @@
-"""A backend's own Responses events become the same deltas as its chunks would."""
+"""The events of Responses API servers become the same deltas as chunks."""
 
 from __future__ import annotations
 

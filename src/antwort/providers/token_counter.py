@@ -26,15 +26,15 @@ COUNT_TIMEOUT_SECONDS = 2.0
 SLOW_COUNT_SECONDS = 0.4
 """A count that is cancelled after this time is a failure of the backend."""
 FAILURE_PAUSE_SECONDS = 30.0
-"""How long a backend is not asked after a failure."""
+"""How long no counts are requested after a failure."""
 UNSUPPORTED_PAUSE_SECONDS = 600.0
-"""How long a backend is not asked when it has none of the endpoints: it may be reconfigured."""
+"""How long no counts are requested from a backend without any of the endpoints: it may be reconfigured."""
 MAX_TEMPLATE_TOKENS = 8192
 """An upper bound for the tokens that a chat template adds to a request."""
 
 _NO_ENDPOINT_STATUSES = frozenset({404, 405, 410, 501})
 _UNFIT_STATUSES = frozenset({400, 413, 415, 422, 500})
-"""Answers where a template cannot render the messages, and where an endpoint of another meaning knows no such body."""
+"""The template cannot render the messages, or the endpoint has another purpose and refuses the body."""
 
 T = TypeVar("T")
 
