@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
 from antwort.providers.lowering import Choice
-from antwort.providers.schemas.cleaning import Cleaning
-from antwort.providers.schemas.hoisting import Fixed, hoisted
+from antwort.schema.decoder import DecoderSchemas as Cleaning
+from antwort.schema.refs import NotRelocatable as Fixed
+from antwort.schema.refs import relocate as hoisted
 
 WORDS: Plain = {"type": "string"}
 

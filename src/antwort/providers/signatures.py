@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from antwort.pointers import found
 from antwort.providers.base import ChatTool
-from antwort.providers.schemas.merging import merged
+from antwort.schema.merge import merge_all_of as merged
+from antwort.schema.refs import lookup as found
 
 _DEPTH = 4
 """Deeper than this a type is `any`, as is what has no short name: the schema that constrains the answer holds all."""
