@@ -442,7 +442,9 @@ def alternatives(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
 def joined(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
     """An object in two parts that hold at once, and that may both describe the same property."""
     one, other = draw(inner), draw(inner)
-    again = draw(st.sampled_from([{}, {"one": True}, {"one": {"anyOf": [one.schema, False]}}, {"one": one.schema}]))
+    again: Schema = draw(
+        st.sampled_from([{}, {"one": True}, {"one": {"anyOf": [one.schema, False]}}, {"one": one.schema}])
+    )
     schema = {
         "allOf": [
             {"type": "object", "properties": {"one": one.schema}, "required": ["one"]},

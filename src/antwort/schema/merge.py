@@ -28,10 +28,10 @@ def merge_all_of(schema: Plain, root: Plain) -> Plain:
 def conjuncts(
     schema: Plain, follow: Callable[[str], object], beside_reference: tuple[str, ...] | None = None
 ) -> Iterator[Plain]:
-    """Yield the schema, the members of its `allOf` and the target of its `$ref`, breadth first, without those keywords.
+    """Yield the schema, and breadth first the members of its `allOf` and the target of its `$ref`.
 
-    `follow` returns the target of a reference. `beside_reference` lists the only keywords that count beside one; None
-    counts all. An object is visited once, so a cycle ends; its repetitions, and `true`, are yielded as empty schemas.
+    `follow` returns the target of a reference, or None. `beside_reference` lists the only keywords that count beside
+    one; by default all do. An object is visited once, so a cycle ends; repetitions and `true` are empty schemas.
     """
     waiting: deque[object] = deque([schema])
     visited: dict[int, object] = {}  # holds the objects, so that no other one gets their identities
@@ -44,21 +44,25 @@ def conjuncts(
             continue
         visited[id(part)] = part
         if isinstance(reference := part.get("$ref"), str):
-            waiting.append(follow(reference))
+            if (target := follow(reference)) is not None:
+                waiting.append(target)
             if beside_reference is not None:
                 yield {keyword: part[keyword] for keyword in beside_reference if keyword in part}
                 continue
-        yield {keyword: value for keyword, value in part.items() if keyword not in _STRUCTURAL}
+        yield part
         if isinstance(members := part.get("allOf"), list):
             waiting.extend(members[:_MAX_CONJUNCTS])
 
 
 def merge(parts: Iterable[Plain]) -> Plain:
-    """Return the keywords of schemas that must all hold."""
+    """Return the keywords of conjuncts in one schema, without those that `conjuncts` has followed."""
     merged: Plain = {}
     for part in parts:
         for keyword, value in part.items():
-            merged[keyword] = _both(keyword, merged[keyword], value) if keyword in merged else value
+            if keyword in merged:
+                merged[keyword] = _both(keyword, merged[keyword], value)
+            elif keyword not in _STRUCTURAL:
+                merged[keyword] = value
     return merged
 
 
