@@ -1,4 +1,4 @@
-"""Arrows point one way: api <- {tools, providers, storage <- runs} <- engine <- transport <- app."""
+"""Arrows point one way: api <- {schema, net} <- {tools, providers, storage <- runs} <- engine <- transport <- app."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ LEAVES = (
     "concurrency",
     "event_loop",
     "notes",
-    "patterns",
-    "pointers",
     "properties",
     "vault",
     "version",
@@ -26,6 +24,7 @@ LEAVES = (
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = (
     "api",
+    "schema",
     "net",
     "db",
     "tools",
@@ -44,15 +43,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "event_loop": ("identity",),
     "api": ("errors", "ids"),
+    "schema": ("errors", "ids", "api"),
     "net": ("api", *LEAVES),
     "db": LEAVES,
-    "tools": ("api", "net", *LEAVES),
-    "providers": ("api", "net", *LEAVES),
+    "tools": ("api", "schema", "net", *LEAVES),
+    "providers": ("api", "schema", "net", *LEAVES),
     "storage": ("api", "db", *LEAVES),
     "runs": ("api", "db", "storage", *LEAVES),
     # Contracts, and one store: what an engine that is given none keeps its responses in; which log goes with a store.
     "engine": (
         "api",
+        "schema",
         *CONTRACTS,
         "net.media",
         "storage.memory",
@@ -62,14 +63,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "tools.limits",
         "tools.grammar",
         "tools.search",
-        "tools.schemas",
         "identity",
         "errors",
         "ids",
         "concurrency",
         "event_loop",
         "notes",
-        "patterns",
         "properties",
         "vault",
     ),
@@ -174,6 +173,8 @@ def test_the_rules_themselves_point_one_way() -> None:
     [
         ("api.items", "identity"),
         ("api.items", "engine.loop"),
+        ("schema.refs", "tools.base"),
+        ("schema.validate", "net.http"),
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),

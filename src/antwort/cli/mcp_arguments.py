@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from antwort.cli.subjects import Misused
-from antwort.pointers import resolved
+from antwort.schema.refs import resolve
 
 _DEEPEST, _MOST_CHOICES = 6, 16
 _KINDS: Mapping[type, str] = {
@@ -74,7 +74,7 @@ def _kinds_in(said: object, root: Mapping[str, Any], left: int) -> Iterator[str]
     values = [said["const"]] if "const" in said else _list(said.get("enum"))
     yield from (_KINDS.get(type(value), "object") for value in values)
     if isinstance(reference := said.get("$ref"), str):
-        yield from _kinds_in(resolved(reference, root)[1], root, left - 1)
+        yield from _kinds_in(resolve(reference, root)[1], root, left - 1)
     for key in ("anyOf", "oneOf", "allOf"):
         for each in _list(said.get(key))[:_MOST_CHOICES]:
             yield from _kinds_in(each, root, left - 1)

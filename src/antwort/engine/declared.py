@@ -14,8 +14,8 @@ from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceT
 from antwort.engine.naming import labelled_name, legal_name
 from antwort.engine.servers import Shelf
 from antwort.errors import InvalidField
-from antwort.patterns import plain_pattern
 from antwort.providers.base import Capabilities
+from antwort.schema.keywords import plain_pattern
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
 from antwort.tools.limits import offers
 from antwort.tools.routing import find_executor

@@ -31,9 +31,9 @@ from antwort.engine.servers import (
     standing,
 )
 from antwort.errors import InvalidField
+from antwort.schema.normalize import normalize_all
 from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.routing import Toolbox, are_steady, is_registered
-from antwort.tools.schemas.cleaning import clean_all
 
 __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools", "model_name", "rebuild_toolbox"]
 
@@ -67,7 +67,7 @@ async def build_toolbox(
     toolbox = _toolbox(request, offers, shelf)
     if is_checked:
         _check_choice(request, toolbox, offers, shelf)
-    await clean_all(_of_servers(toolbox))
+    await normalize_all(_of_servers(toolbox))
     lists = _lists(sources, offers)
     if boxes is not None and of is not None:
         boxes.keep(Made(of, sources, offers, toolbox, are_steady(shelf.executors), lists))

@@ -42,8 +42,8 @@ from antwort.providers.base import (
     ChatTool,
     ChatToolFunction,
 )
+from antwort.schema.normalize import normalize
 from antwort.tools.base import ToolDefinition
-from antwort.tools.schemas.cleaning import clean
 
 
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
@@ -157,7 +157,7 @@ def _parameters(tool: ToolDefinition) -> dict[str, Any]:
     """Of the request's own tools as they are: a client knows its model. Servers write theirs for any."""
     if tool.parameters is None:
         return {"type": "object", "properties": {}}
-    return tool.parameters if tool.kind in OWN else clean(tool.parameters)
+    return tool.parameters if tool.kind in OWN else normalize(tool.parameters)
 
 
 def _chat_choice(run: Run, plan: Plan, tools: Sequence[ToolDefinition]) -> str | dict[str, Any] | UnsetType:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.tools.arguments import find_problem, problem_at_once
+from antwort.schema.validate import find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
     Closing,
     Describing,
@@ -38,6 +38,7 @@ from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.outcomes import Late, Raised, caught_here, conclude, is_plain
 from antwort.tools.output import cap
 from antwort.tools.places import Crowded, Place, Places, Seats, seats_of, server_of
+from antwort.tools.threads import run_in_thread
 from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
 
 __all__ = [
@@ -279,14 +280,20 @@ class Limited:
             context = replace(context, deadline=ends)
         if terms.schema is not None and not terms.is_foreign:
             return self._checked(call, context, terms.schema)
-        if (problem := problem_at_once(call.arguments, terms.schema)) is not None:
+        if (problem := find_problem_bounded(call.arguments, terms.schema)) is not None:
             return _refused(call, context, problem)
         context.began()
         return self._executor.execute(call, context)
 
     async def _checked(self, call: ToolCall, context: ToolContext, schema: dict[str, Any]) -> ToolResult:
-        """To hold them against a schema of the operator's own may take a thread."""
-        if problem := await find_problem(call.arguments, schema):
+        """Validate against the operator's own schema, then run the tool.
+
+        References can make the work grow, so it is done in a thread. Other tasks run beside it, but not while the
+        schema is compiled, nor within one step of the validation: so this is for the operator's own schemas alone.
+        """
+        find = partial(find_problem, call.arguments, schema)
+        problem = await run_in_thread(find, "antwort-arguments") if has_references(schema) else find()
+        if problem is not None:
             return await _refused(call, context, problem)
         context.began()
         return await self._executor.execute(call, context)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.wire import encode
-from antwort.tools.arguments import NOT_JSON
+from antwort.schema.validate import NOT_JSON
 from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
 from antwort.tools.threads import post, start_thread

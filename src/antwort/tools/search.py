@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from antwort.api.wire import encode
+from antwort.schema.normalize import normalize_all
 from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.ranking import index_of, is_indexed
-from antwort.tools.schemas.cleaning import clean_all
 
 SEARCH = "tool_search"
 """What the function is called, unless another tool has the name."""
@@ -101,7 +101,7 @@ class ToolSearch:
         if len(self._catalogue) > _LONG and not is_indexed(self._catalogue):
             await asyncio.to_thread(index_of, self._catalogue)
         found = [self._catalogue[at] for at in index_of(self._catalogue).best(query, limit)]
-        await clean_all(tool.parameters for tool in found if tool.parameters is not None)  # they join the prompt
+        await normalize_all(tool.parameters for tool in found if tool.parameters is not None)  # they join the prompt
         return found
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
-from antwort.providers.schemas.cleaning import Cleaning
-from antwort.providers.schemas.hoisting import Fixed, hoisted
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions
+from antwort.schema.decoder import DecoderSchemas
+from antwort.schema.refs import NotRelocatable, relocate
 
 MAX_CACHED_KEY_BYTES = 64 * 1024
 
@@ -39,37 +39,37 @@ def _cached(key: bytes) -> Plain:
 
 
 def _build(options: AnswerOptions, answer: Plain | None) -> Plain:
-    cleaning = Cleaning(len(options.tools))
+    schemas = DecoderSchemas(len(options.tools))
     definitions: Plain = {}
     forms: list[Plain] = []
     if options.tools:
-        items = [_call(tool, cleaning) for tool in options.tools]
+        items = [_call(tool, schemas) for tool in options.tools]
         item = items[0] if len(items) == 1 else {"anyOf": items}
         forms.append(_object({"calls": {"type": "array", "items": item, "minItems": 1, "maxItems": options.max_calls}}))
     if options.may_answer or not forms:
-        inner, definitions = _answer(answer, cleaning)
+        inner, definitions = _answer(answer, schemas)
         forms.append(_object({"answer": inner}))
     schema = forms[0] if len(forms) == 1 else {"anyOf": forms}
-    definitions = {**cleaning.definitions(), **definitions}
+    definitions = {**schemas.definitions(), **definitions}
     return {**schema, "$defs": definitions} if definitions else schema
 
 
-def _call(tool: ChatTool, cleaning: Cleaning) -> Plain:
+def _call(tool: ChatTool, schemas: DecoderSchemas) -> Plain:
     parameters = tool.function.parameters
-    arguments = cleaning.arguments(parameters if isinstance(parameters, dict) else {})
+    arguments = schemas.arguments(parameters if isinstance(parameters, dict) else {})
     return _object({"name": {"const": tool.function.name}, "arguments": arguments})
 
 
-def _answer(answer: Plain | None, cleaning: Cleaning) -> tuple[Plain, Plain]:
+def _answer(answer: Plain | None, schemas: DecoderSchemas) -> tuple[Plain, Plain]:
     """Return the schema of an answer without a call, and its definitions. The client's own schema is sent as it is
     written, like without tools: the server does not validate answers against it.
     """
     if answer is None:
         return {"type": "string"}, {}
     try:
-        return hoisted(answer, "answer_")
-    except Fixed:
-        return cleaning.value(answer), {}
+        return relocate(answer, "answer_")
+    except NotRelocatable:
+        return schemas.value(answer), {}
 
 
 def _object(properties: Mapping[str, object]) -> Plain:

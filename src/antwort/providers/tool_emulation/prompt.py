@@ -12,10 +12,10 @@ from itertools import islice
 from typing import Any
 
 from antwort.api.wire import UNSET, replace
-from antwort.pointers import found
 from antwort.providers.base import ChatCall, ChatMessage, ChatTool
-from antwort.providers.schemas.merging import merged
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions
+from antwort.schema.merge import merge_all_of
+from antwort.schema.refs import lookup
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = "You can call these functions:"
@@ -170,11 +170,11 @@ def _lines(tool: ChatTool) -> Iterator[str]:
 
 def _roots(schema: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the alternatives of the arguments, with references and `allOf` resolved."""
-    root = merged(schema, schema) if "$ref" in schema or "allOf" in schema else schema
+    root = merge_all_of(schema, schema) if "$ref" in schema or "allOf" in schema else schema
     for word in ("anyOf", "oneOf"):
         if isinstance(choices := root.get(word), list):
             rest = {key: value for key, value in root.items() if key != word}
-            made = [merged({"allOf": [rest, choice]}, schema) for choice in choices[:MAX_SIGNATURES]]
+            made = [merge_all_of({"allOf": [rest, choice]}, schema) for choice in choices[:MAX_SIGNATURES]]
             return [each for each in made if each.get("type") == "object" or _properties(each)] or [root]
     return [root]
 
@@ -234,7 +234,7 @@ class _TypeNames:
             key = (reference, depth + 1)
             name = self._referenced.get(key)
             if name is None:
-                name = self._referenced[key] = self._name(found(reference, self._root), depth + 1)
+                name = self._referenced[key] = self._name(lookup(reference, self._root), depth + 1)
             return name
         if self._is_over_limit():
             return "any"
@@ -272,7 +272,7 @@ class _TypeNames:
             yield from self.part_descriptions(part, f"{path}.{name}", depth + 1)
 
     def _merged(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        one = merged(dict(schema), self._root)
+        one = merge_all_of(dict(schema), self._root)
         self._nodes += len(_properties(one))  # copied properties are work, too
         return one
 

@@ -1,4 +1,4 @@
-"""Schemas of servers' tools, as every backend takes them."""
+"""Schemas of tool servers, normalized for backends."""
 
 from __future__ import annotations
 
@@ -15,11 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.patterns import plain_pattern
-from antwort.tools.schemas import cleaning
-from antwort.tools.schemas.cleaning import clean, clean_all
-from antwort.tools.schemas.plain import ANY, OPEN
-from antwort.tools.schemas.size import measured
+from antwort.schema.keywords import plain_pattern
+from antwort.schema.normalize import ANY_VALUE, NormalizedSchemaCache, normalize, normalize_all
 from plan_kit import STEADY
 from schema_kit import nasty_schemas
 
@@ -32,14 +29,14 @@ TEXT: Schema = {"type": "string"}
 def property_of(inner: object, root: Schema | None = None, *, required: bool = False) -> object:
     """What becomes of a schema where a property has it."""
     names = {"required": ["x"]} if required else {}
-    return clean({"type": "object", "properties": {"x": inner}, **names, **(root or {})})["properties"].get("x")
+    return normalize({"type": "object", "properties": {"x": inner}, **names, **(root or {})})["properties"].get("x")
 
 
 # ---- what backends choke on ----
 
 
 @pytest.mark.parametrize(
-    ("given", "cleaned"),
+    ("given", "normalized"),
     [
         ({"anyOf": [TEXT, {"type": "null"}], "default": None}, TEXT),
         ({"type": ["string", "null"]}, TEXT),
@@ -50,6 +47,15 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
         ({"type": ["string", "number"]}, {"anyOf": [TEXT, NUMBER]}),
         ({"oneOf": [TEXT, TEXT]}, TEXT),
         ({"allOf": [{"type": "integer"}, {"minimum": 3}]}, {"type": "integer", "minimum": 3}),
+        (
+            {"allOf": [{"type": "number", "minimum": 1}, {"type": "integer", "minimum": 3}]},
+            {"type": "integer", "minimum": 3},
+        ),
+        ({"allOf": [{"enum": [1, 2, 3]}, {"enum": [2.0, 3]}]}, {"type": "integer", "enum": [2, 3]}),
+        (
+            {"allOf": [{"properties": {"y": TEXT}}, {"properties": {"y": {"minLength": 1, "description": "A name."}}}]},
+            {"type": "object", "properties": {"y": {**TEXT, "minLength": 1, "description": "A name."}}},
+        ),
         ({"type": "number", "exclusiveMinimum": 0}, {"type": "number", "minimum": 0}),
         ({"type": "integer", "exclusiveMinimum": 0, "maximum": 9.5}, {"type": "integer", "minimum": 1, "maximum": 9}),
         ({"type": "integer", "minimum": 9, "maximum": 1}, {"type": "integer"}),
@@ -58,21 +64,21 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
         ({"type": "string", "maxLength": 65536, "minLength": 1}, {"type": "string", "minLength": 1}),
         ({"type": "string", "format": "date"}, {"type": "string", "format": "date"}),
         ({"type": "string", "format": "my-own"}, TEXT),
-        (True, ANY),
-        ({}, ANY),
-        ({"description": "Whatever."}, {**ANY, "description": "Whatever."}),
+        (True, ANY_VALUE),
+        ({}, ANY_VALUE),
+        ({"description": "Whatever."}, {**ANY_VALUE, "description": "Whatever."}),
         (False, None),
-        ({"type": "any"}, ANY),
-        ({"$ref": "https://example.com/schema.json"}, ANY),
-        ({"$ref": "#/nowhere"}, ANY),
-        ({"$ref": "#anchor"}, ANY),
+        ({"type": "any"}, ANY_VALUE),
+        ({"$ref": "https://example.com/schema.json"}, ANY_VALUE),
+        ({"$ref": "#/nowhere"}, ANY_VALUE),
+        ({"$ref": "#anchor"}, ANY_VALUE),
         ({"type": "string", "not": {"const": "a"}, "title": "X", "x-mine": 1}, TEXT),
         ({"type": "object"}, {"type": "object"}),
         ({"properties": {"y": TEXT}}, {"type": "object", "properties": {"y": TEXT}}),
         ({"type": "object", "additionalProperties": NUMBER}, {"type": "object", "additionalProperties": NUMBER}),
         ({"type": "object", "additionalProperties": {}}, {"type": "object"}),
         ({"type": "object", "patternProperties": {"^a": TEXT}, "additionalProperties": False}, {"type": "object"}),
-        ({"type": "array"}, {"type": "array", "items": ANY}),
+        ({"type": "array"}, {"type": "array", "items": ANY_VALUE}),
         ({"type": "array", "items": False}, {"type": "array", "items": {}, "maxItems": 0}),
         (
             {"type": "array", "prefixItems": [TEXT, NUMBER], "items": False},
@@ -92,7 +98,7 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
         ),
         (
             {"patternProperties": {"^x": NUMBER}, "additionalProperties": TEXT, "required": ["x1"]},
-            {"type": "object", "properties": {"x1": ANY}, "required": ["x1"]},
+            {"type": "object", "properties": {"x1": ANY_VALUE}, "required": ["x1"]},
         ),
         (
             {
@@ -115,12 +121,12 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
     ],
     ids=str,
 )
-def test_what_not_every_backend_takes_is_told_in_plainer_words(given: object, cleaned: object) -> None:
-    assert property_of(given) == cleaned
+def test_what_not_every_backend_takes_is_rewritten(given: object, normalized: object) -> None:
+    assert property_of(given) == normalized
 
 
 @pytest.mark.parametrize(
-    ("given", "cleaned"),
+    ("given", "normalized"),
     [
         ({"type": ["string", "null"]}, {"anyOf": [TEXT, {"type": "null"}]}),
         ({"anyOf": [TEXT, {"type": "null"}]}, {"anyOf": [TEXT, {"type": "null"}]}),
@@ -128,8 +134,8 @@ def test_what_not_every_backend_takes_is_told_in_plainer_words(given: object, cl
     ],
     ids=str,
 )
-def test_null_stays_where_a_value_must_be_given(given: object, cleaned: object) -> None:
-    assert property_of(given, required=True) == cleaned
+def test_null_stays_where_a_value_must_be_given(given: object, normalized: object) -> None:
+    assert property_of(given, required=True) == normalized
 
 
 def test_a_reference_is_what_it_refers_to_with_what_is_said_of_it_there() -> None:
@@ -141,28 +147,28 @@ def test_a_reference_is_what_it_refers_to_with_what_is_said_of_it_there() -> Non
 
 def test_what_refers_to_itself_is_cut_at_its_second_time() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}, "value": NUMBER}}
-    cleaned = property_of({"$ref": "#/$defs/Node"}, {"$defs": {"Node": node}})
-    assert cleaned == {"type": "object", "properties": {"next": {"type": "object"}, "value": NUMBER}}
+    normalized = property_of({"$ref": "#/$defs/Node"}, {"$defs": {"Node": node}})
+    assert normalized == {"type": "object", "properties": {"next": {"type": "object"}, "value": NUMBER}}
 
 
 def test_what_refers_to_itself_and_may_be_anything_is_cut_to_anything() -> None:
     value = {"anyOf": [TEXT, {"type": "array", "items": {"$ref": "#/$defs/Value"}}]}
-    cleaned = property_of({"$ref": "#/$defs/Value"}, {"$defs": {"Value": value}})
-    assert cleaned == {"anyOf": [TEXT, {"type": "array", "items": ANY}]}
+    normalized = property_of({"$ref": "#/$defs/Value"}, {"$defs": {"Value": value}})
+    assert normalized == {"anyOf": [TEXT, {"type": "array", "items": ANY_VALUE}]}
 
 
 @pytest.mark.parametrize(
     "schema", [{}, {"type": "object"}, {"type": "string"}, {"type": None}, {"$ref": "#"}, {"not": {}}]
 )
 def test_arguments_are_an_object_with_properties(schema: Schema) -> None:
-    assert clean(schema) == {"type": "object", "properties": {}}
+    assert normalize(schema) == {"type": "object", "properties": {}}
 
 
 def test_alternatives_of_arguments_become_one_object() -> None:
     made = {"properties": {"kind": {"const": "made"}, "name": TEXT}, "required": ["kind", "name"]}
     gone = {"properties": {"kind": {"const": "gone"}, "id": NUMBER}, "required": ["kind", "id"]}
     closed = [{"type": "object", "additionalProperties": False, **each} for each in (made, gone)]
-    assert clean({"oneOf": closed}) == {
+    assert normalize({"oneOf": closed}) == {
         "type": "object",
         "properties": {
             "kind": {"anyOf": [{"type": "string", "enum": ["made"]}, {"type": "string", "enum": ["gone"]}]},
@@ -172,13 +178,15 @@ def test_alternatives_of_arguments_become_one_object() -> None:
         "required": ["kind"],
         "additionalProperties": False,
     }
-    assert clean({"type": "object", "oneOf": [made, gone]})["properties"]["name"] == ANY  # the other one takes any
+    assert (
+        normalize({"type": "object", "oneOf": [made, gone]})["properties"]["name"] == ANY_VALUE
+    )  # the other one takes any
 
 
 def test_a_property_that_is_required_and_not_described_is_there() -> None:
-    assert clean({"type": "object", "required": ["id"]}) == {
+    assert normalize({"type": "object", "required": ["id"]}) == {
         "type": "object",
-        "properties": {"id": ANY},
+        "properties": {"id": ANY_VALUE},
         "required": ["id"],
     }
 
@@ -215,9 +223,9 @@ def doubling(levels: int) -> Schema:
     ids=["deep", "very deep", "doubling", "wide", "many values", "many parts"],
 )
 def test_however_large_a_schema_is_what_the_model_reads_is_not(schema: Schema) -> None:
-    cleaned = clean(schema)
-    assert cleaned["type"] == "object"
-    assert len(json.dumps(cleaned)) < 64 * 1024
+    normalized = normalize(schema)
+    assert normalized["type"] == "object"
+    assert len(json.dumps(normalized)) < 64 * 1024
 
 
 def test_a_schema_with_a_name_of_its_own_within_another_is_not_read() -> None:
@@ -258,7 +266,7 @@ def referring(target: Schema, times: int = 900) -> Schema:
 )
 def test_no_schema_is_much_work(schema: Schema) -> None:
     plain_pattern.cache_clear()
-    assert steps_of(lambda: clean(schema)) < 1_500_000
+    assert steps_of(lambda: normalize(schema)) < 1_500_000
 
 
 def steps_of(work: Callable[[], object]) -> int:
@@ -280,14 +288,13 @@ def steps_of(work: Callable[[], object]) -> int:
     return steps
 
 
-def test_the_same_schema_is_cleaned_once() -> None:
+def test_the_same_schema_is_normalized_once() -> None:
     schema = {"type": "object", "properties": {"x": {"const": 1}}}
-    assert clean(schema) is clean(schema)
-    assert clean(json.loads(json.dumps(schema))) is clean(schema)
+    assert normalize(schema) is normalize(schema)
+    assert normalize(json.loads(json.dumps(schema))) is normalize(schema)
 
 
-async def test_many_schemas_are_cleaned_one_by_one() -> None:
-    """Whoever else waits has a turn after each."""
+async def test_other_tasks_run_between_many_schemas() -> None:
     schemas = [{"type": "object", "properties": {f"one_by_one_{n}": {}}} for n in range(5)]
     turns = 0
 
@@ -298,24 +305,24 @@ async def test_many_schemas_are_cleaned_one_by_one() -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await clean_all(schemas)
+    await normalize_all(schemas)
     between = turns
-    await clean_all(schemas)
+    await normalize_all(schemas)
     beside.cancel()
     assert (between, turns) == (5, 5)
 
 
-def test_no_more_is_held_on_to_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaning, "_MOST_HELD", 1_000)
-    known = cleaning._Known()
+def test_the_cache_holds_schemas_up_to_its_bound() -> None:
+    cache = NormalizedSchemaCache(max_values=1_000)
     schemas = [{"enum": [str(m) for m in range(100)], "title": str(n)} for n in range(50)]
     for schema in schemas:
-        size = measured(schema)
-        assert size is not None
-        known.keep(schema, OPEN, size)
-    assert [known.get(schema) is not None for schema in schemas[-2:]] == [True, True]
-    assert sum(known.get(schema) is not None for schema in schemas) < 10
-    assert measured({"enum": ["x"] * 100_000}) is None
+        cache.normalize(schema)
+    assert schemas[-1] in cache
+    assert schemas[-2] in cache
+    assert sum(schema in cache for schema in schemas) < 10
+    large = {"enum": ["x"] * 100_000}
+    cache.normalize(large)
+    assert large not in cache
 
 
 # ---- whatever it is ----
@@ -324,10 +331,10 @@ def test_no_more_is_held_on_to_than_has_room(monkeypatch: pytest.MonkeyPatch) ->
 @STEADY
 @given(nasty_schemas())
 def test_whatever_comes_is_plain(schema: Schema) -> None:
-    cleaned = clean(schema)
-    assert cleaned["type"] == "object"
-    assert isinstance(cleaned["properties"], dict)
-    for each in parts(cleaned):
+    normalized = normalize(schema)
+    assert normalized["type"] == "object"
+    assert isinstance(normalized["properties"], dict)
+    for each in parts(normalized):
         assert each.keys() <= PLAIN_WORDS
         assert isinstance(each.get("type", ""), str)
 
@@ -433,12 +440,15 @@ def alternatives(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
 
 @st.composite
 def joined(draw: st.DrawFn, inner: st.SearchStrategy[Case]) -> Case:
-    """An object in two parts that hold at once."""
+    """An object in two parts that hold at once, and that may both describe the same property."""
     one, other = draw(inner), draw(inner)
+    again: Schema = draw(
+        st.sampled_from([{}, {"one": True}, {"one": {"anyOf": [one.schema, False]}}, {"one": one.schema}])
+    )
     schema = {
         "allOf": [
             {"type": "object", "properties": {"one": one.schema}, "required": ["one"]},
-            {"type": "object", "properties": {"other": other.schema}},
+            {"type": "object", "properties": {**again, "other": other.schema}},
         ]
     }
     return Case(schema, st.fixed_dictionaries({"one": one.values}, optional={"other": other.values}))
@@ -461,11 +471,11 @@ def arguments(draw: st.DrawFn) -> tuple[Schema, Any]:
 
 @STEADY
 @given(arguments())
-def test_what_a_tool_takes_its_cleaned_schema_takes(case: tuple[Schema, Any]) -> None:
+def test_what_a_tool_accepts_its_normalized_schema_accepts(case: tuple[Schema, Any]) -> None:
     schema, value = case
     assert jsonschema_rs.validator_for(schema).is_valid(value)
-    cleaned = jsonschema_rs.validator_for(clean(schema))
-    assert any(cleaned.is_valid(each) for each in without_nulls(value))
+    normalized = jsonschema_rs.validator_for(normalize(schema))
+    assert any(normalized.is_valid(each) for each in without_nulls(value))
 
 
 def without_nulls(value: Any) -> Iterator[Any]:

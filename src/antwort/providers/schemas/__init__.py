@@ -1,1 +1,0 @@
-"""JSON schemas of others, made fit for constrained decoding. All pure."""

@@ -1,0 +1,1 @@
+"""JSON Schema: normalize for backends, convert for constrained decoders, validate arguments, resolve references."""

@@ -1,0 +1,324 @@
+"""Convert tool schemas to the form that constrained decoders take (llama.cpp's grammars, xgrammar in vLLM and SGLang).
+
+Keywords that those do not know are left out, so a converted schema may accept arguments that the tool's own schema
+rejects: the arguments of a call are validated against the tool's own. Where nothing was left out, all that the
+converted schema accepts, the tool's accepts too. Descriptions are left out, references become definitions of the
+document, and an object that names properties takes no others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from antwort.api.wire import Plain
+from antwort.schema.keywords import (
+    PYTHON_TYPES,
+    common_values,
+    declared_types,
+    distinct,
+    implied_types,
+    item_schemas,
+    length_range,
+    list_of,
+    numeric_range,
+    plain_pattern,
+    range_keywords,
+)
+from antwort.schema.merge import merge_all_of
+from antwort.schema.refs import resolve
+
+ANY_VALUE: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]}
+"""Accepts any value. Written out: llama.cpp takes an empty schema for an object."""
+NO_ARGUMENTS: Plain = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+_ANY_ARGUMENTS: Plain = {**NO_ARGUMENTS, "additionalProperties": True}
+
+_CONSTRAINTS = frozenset(
+    {
+        *("type", "enum", "const", "anyOf", "oneOf", "allOf"),
+        *("properties", "required", "additionalProperties", "patternProperties"),
+        *("items", "prefixItems", "minItems", "maxItems"),
+        *("pattern", "format", "minLength", "maxLength"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+    }
+)
+"""Keywords that constrained decoding can enforce."""
+_FORMATS = frozenset({"date", "time", "date-time", "uuid"})
+_MAX_DEPTH = 24
+_MAX_NODES, _MIN_NODES = 10_000, 256
+"""In all schemas of a document together, and what each may have in any case. Beyond that every value is accepted:
+schemas are untrusted, and references can make a small one large without bound.
+"""
+_MAX_LENGTH, _MAX_ITEMS, _MAX_INTEGER = 1000, 256, 10**15
+"""Greater bounds are left out: grammars are written out, and numbers have 64 bits there."""
+_DEFINITIONS = "#/$defs/"
+
+
+class _Source:
+    """One of the schemas, and how many of its nodes were converted."""
+
+    def __init__(self, root: Plain) -> None:
+        self.root = root
+        self.nodes = 0
+
+
+class _Position(msgspec.Struct, frozen=True):
+    source: _Source
+    depth: int = 0
+    is_arguments: bool = False
+    """Whether arguments are described here, which must be an object."""
+
+    def alternative(self) -> _Position:
+        return _Position(self.source, self.depth + 1, self.is_arguments)
+
+    def inner(self) -> _Position:
+        return _Position(self.source, self.depth + 1)
+
+
+class DecoderSchemas:
+    """Convert the schemas of one document, and collect the definitions that they refer to.
+
+    The bound on nodes is split among the schemas, so that a large one takes no room from the others.
+    """
+
+    def __init__(self, count: int = 1) -> None:
+        self._max_nodes = max(_MAX_NODES // max(count, 1), _MIN_NODES)
+        self._sources: list[_Source] = []  # holds the roots, whose identities are keys of `_names`
+        self._names: dict[tuple[int, str], str] = {}
+        self._pending: deque[tuple[str, object, _Position]] = deque()
+
+    def arguments(self, schema: Plain) -> Plain:
+        """Convert the schema of a tool's arguments: only objects are accepted."""
+        source = self._add(schema)
+        converted = _objects_only(self._node(_inlined(schema, schema), _Position(source, is_arguments=True)))
+        return NO_ARGUMENTS if converted is None else converted
+
+    def value(self, schema: Plain) -> Plain:
+        converted = self._node(schema, _Position(self._add(schema)))
+        return ANY_VALUE if converted is None else converted
+
+    def definitions(self) -> Plain:
+        """Return what the converted schemas refer to, for `$defs` of the document. To be called once, after them."""
+        made: Plain = {}
+        while self._pending:
+            name, schema, position = self._pending.popleft()
+            converted = self._node(schema, position)
+            made[name] = ANY_VALUE if converted is None else converted
+        return _without_left_recursion(made)
+
+    def _add(self, schema: Plain) -> _Source:
+        source = _Source(schema)
+        self._sources.append(source)
+        return source
+
+    # ---- any schema: None where no value fits ----
+
+    def _node(self, schema: object, position: _Position) -> Plain | None:
+        if schema is False:
+            return None
+        if not isinstance(schema, dict) or position.depth > _MAX_DEPTH:
+            return ANY_VALUE
+        source = position.source
+        source.nodes += 1
+        if source.nodes > self._max_nodes:
+            return ANY_VALUE
+        if "allOf" in schema or ("$ref" in schema and not _CONSTRAINTS.isdisjoint(schema)):
+            schema = merge_all_of(schema, source.root)
+            properties = schema.get("properties")
+            source.nodes += len(properties) if isinstance(properties, dict) else 0  # to copy them was work, too
+        if isinstance(reference := schema.get("$ref"), str):
+            return self._reference(reference, source)
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(choices := schema.get(keyword), list) and choices:
+                rest = {key: value for key, value in schema.items() if key != keyword}
+                if not _CONSTRAINTS.isdisjoint(rest):
+                    choices = [{"allOf": [rest, choice]} for choice in choices]
+                return self._any_of(choices, position)
+        if "const" in schema or isinstance(schema.get("enum"), list):
+            return _enumeration(schema)
+        types = declared_types(schema) or implied_types(schema)[:1]
+        if len(types) > 1:
+            return self._any_of([{**schema, "type": name} for name in types], position)
+        match types[0] if types else None:
+            case "object":
+                return self._object(schema, position)
+            case "array":
+                return self._array(schema, position)
+            case "string":
+                return _string(schema)
+            case "integer":
+                return {"type": "integer", **numeric_range(schema, _MAX_INTEGER, is_integer=True)}
+            case None:
+                return NO_ARGUMENTS if position.is_arguments else ANY_VALUE
+            case name:
+                return {"type": name}
+
+    def _reference(self, reference: str, source: _Source) -> Plain:
+        pointer, target = resolve(reference, source.root)
+        if target is None:
+            return ANY_VALUE
+        key = id(source.root), pointer
+        if key not in self._names:
+            self._names[key] = f"def{len(self._names) + 1}"
+            self._pending.append((self._names[key], target, _Position(source)))
+        return {"$ref": f"{_DEFINITIONS}{self._names[key]}"}
+
+    def _any_of(self, choices: Sequence[object], position: _Position) -> Plain | None:
+        if position.is_arguments:
+            choices = [_inlined(choice, position.source.root) for choice in choices]
+        inner = position.alternative()
+        converted = distinct(each for choice in choices if (each := self._node(choice, inner)) is not None)
+        if len(converted) > 1:
+            return {"anyOf": converted}
+        return converted[0] if converted else None
+
+    # ---- objects and arrays ----
+
+    def _object(self, schema: Plain, position: _Position) -> Plain | None:
+        given, additional = schema.get("properties"), schema.get("additionalProperties")
+        properties: Plain = dict(given) if isinstance(given, dict) else {}
+        required = [name for name in list_of(schema.get("required")) if isinstance(name, str)]
+        if additional is not False:  # else the schema contradicts itself, and the properties it lists count
+            properties |= {name: additional for name in required if name not in properties}
+        inner = position.inner()
+        converted = {name: self._node(each, inner) for name, each in properties.items()}
+        if any(converted.get(name, ANY_VALUE) is None for name in required):
+            return None
+        kept = {name: each for name, each in converted.items() if each is not None}
+        needed = set(required)
+        return {
+            "type": "object",
+            "properties": kept,
+            "required": [name for name in kept if name in needed],
+            "additionalProperties": self._additional(schema, position),
+        }
+
+    def _additional(self, schema: Plain, position: _Position) -> Plain | bool:
+        """Close an object that names properties and leaves this open: its author means these."""
+        additional = schema.get("additionalProperties")
+        if isinstance(additional, dict):
+            converted = self._node(additional, position.inner())
+            return False if converted is None else True if converted == ANY_VALUE else converted
+        if isinstance(additional, bool):
+            return additional
+        return not schema.get("properties") and (not position.is_arguments or "patternProperties" in schema)
+
+    def _array(self, schema: Plain, position: _Position) -> Plain | None:
+        minimum, maximum = length_range(schema, "minItems", "maxItems", _MAX_ITEMS)
+        if maximum == 0:
+            return {"const": []}
+        first, rest = item_schemas(schema)
+        inner = position.inner()
+        if first:
+            length = max(len(first), minimum or 0)
+            length = length if maximum is None else min(length, maximum)
+            items = [self._node(each, inner) for each in [*first, *[rest] * (length - len(first))][:length]]
+            if None in items:
+                return None
+            return {"type": "array", "prefixItems": items, "minItems": length, "maxItems": length}
+        item = self._node(rest, inner)
+        if item is None:
+            return None if minimum else {"const": []}
+        return {"type": "array", "items": item, **range_keywords("minItems", minimum or None, "maxItems", maximum)}
+
+
+def _inlined(schema: object, root: Plain) -> object:
+    """Return the target of a reference, where it matters whether that is an object."""
+    if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+        return resolve(reference, root)[1] if _CONSTRAINTS.isdisjoint(schema) else merge_all_of(schema, root)
+    return schema
+
+
+def _objects_only(converted: Plain | None) -> Plain | None:
+    if converted is None or converted.get("type") == "object":
+        return converted
+    if converted == ANY_VALUE:
+        return _ANY_ARGUMENTS
+    objects = [each for choice in converted.get("anyOf", ()) if (each := _objects_only(choice)) is not None]
+    return {"anyOf": objects} if len(objects) > 1 else objects[0] if objects else None
+
+
+# ---- values without parts ----
+
+
+def _enumeration(schema: Plain) -> Plain | None:
+    values = [schema["const"]] if "const" in schema else schema["enum"]
+    if "type" in schema and (types := declared_types(schema) or implied_types(schema)[:1]):
+        values = [value for value in values if any(_has_type(value, name) for name in types)]
+    if "const" in schema and isinstance(allowed := schema.get("enum"), list):
+        values = common_values(values, allowed)
+    if not values:
+        return None
+    return {"const": values[0]} if len(values) == 1 else {"enum": values}
+
+
+def _has_type(value: object, name: str) -> bool:
+    if isinstance(value, bool) and name != "boolean":
+        return False
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, PYTHON_TYPES[name])
+
+
+def _string(schema: Plain) -> Plain:
+    """Keep one constraint: of several, decoders take only the first, and not the same one."""
+    if isinstance(pattern := schema.get("pattern"), str) and (plain := plain_pattern(pattern)) is not None:
+        return {"type": "string", "pattern": plain}
+    if isinstance(name := schema.get("format"), str) and name in _FORMATS:
+        return {"type": "string", "format": name}
+    minimum, maximum = length_range(schema, "minLength", "maxLength", _MAX_LENGTH)
+    return {"type": "string", **range_keywords("minLength", minimum or None, "maxLength", maximum)}
+
+
+# ---- left recursion ----
+
+
+def _without_left_recursion(definitions: Plain) -> Plain:
+    """Remove the alternatives that lead back to their own definition: a grammar of them would never begin.
+
+    What fits such an alternative fits another one, too. A definition without any other accepts any value.
+    """
+    loops = set(_loops(definitions))
+    if not loops:
+        return definitions
+    made: Plain = {}
+    for name, schema in definitions.items():
+        kept = _without(schema, {target for start, target in loops if start == name})
+        made[name] = ANY_VALUE if kept is None else kept
+    return made
+
+
+def _loops(definitions: Plain) -> Iterator[tuple[str, str]]:
+    """Yield the references, from name to name, that close a cycle. Not recursive: a chain may be long."""
+    done: set[str] = set()
+    for start in definitions:
+        path: dict[str, Iterator[str]] = {} if start in done else {start: _first_references(definitions[start])}
+        while path:
+            name, targets = next(reversed(path.items()))
+            target = next(targets, None)
+            if target is None:
+                done.add(name)
+                del path[name]
+            elif target in path:
+                yield name, target
+            elif target not in done and target in definitions:
+                path[target] = _first_references(definitions[target])
+
+
+def _first_references(schema: Plain) -> Iterator[str]:
+    """Yield the definitions that a value may begin with."""
+    if isinstance(reference := schema.get("$ref"), str):
+        yield reference.removeprefix(_DEFINITIONS)
+    for choice in schema.get("anyOf", ()):
+        yield from _first_references(choice)
+
+
+def _without(schema: Plain, names: set[str]) -> Plain | None:
+    if isinstance(reference := schema.get("$ref"), str):
+        return None if reference.removeprefix(_DEFINITIONS) in names else schema
+    if not names or "anyOf" not in schema:
+        return schema
+    kept = [each for choice in schema["anyOf"] if (each := _without(choice, names)) is not None]
+    return {"anyOf": kept} if kept else None

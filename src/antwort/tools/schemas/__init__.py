@@ -1,1 +1,0 @@
-"""Schemas of servers' tools, made plain for backends that take no others. All pure."""
