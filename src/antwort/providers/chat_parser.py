@@ -284,9 +284,10 @@ class _CallAssembler:
     def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> None:
         """Add the pieces of one chunk; `is_whole`: each is a call of its own, whatever its index and id are."""
         self._chunk_number += 1
-        for position, piece in enumerate(pieces):
-            if is_whole:
+        if is_whole:
+            for position, piece in enumerate(pieces):
                 piece.index = position
+        for piece in pieces:
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
             self._add(self._call_of(piece, name, out), name, arguments, out)
@@ -336,7 +337,7 @@ class _CallAssembler:
         call: _AssembledCall | None
         if piece.index is not None:
             call = self._by_index.get(piece.index)
-            if call is not None and self._is_another(call, piece.id, name):
+            if call is not None and name and call.name and self._is_another(call, piece.id, name):
                 call = None
         elif piece.id and piece.id in self._by_id:
             call = self._by_id[piece.id]
@@ -355,12 +356,10 @@ class _CallAssembler:
         return call
 
     def _is_another(self, known: _AssembledCall, call_id: str | int | None, name: str) -> bool:
-        """Return whether a piece with a known index begins a new call: it has a second name, and another id or none.
+        """Return whether a second name at a known index begins a new call: it comes with another id, or with none.
 
         A name without an id in a later chunk, before the arguments begin, continues the first name.
         """
-        if not name or not known.name:
-            return False
         if call_id:
             return call_id != known.id
         is_continued = known is self.named and known.last_name_chunk < self._chunk_number
