@@ -80,15 +80,16 @@ def make_local(settings: Settings) -> LocalProvider | None:
 
 
 def _member(backend: BackendSettings, output_bytes: int) -> Member:
+    provider = _provider(backend, output_bytes)
     return Member(
         backend.name,
-        _provider(backend, output_bytes),
+        provider,
         kind=backend.kind,
         models=backend.models,
         prefix=backend.prefix or "",
         weight=backend.weight,
         most=backend.max_exchanges,
-        emulation=_emulation(backend.tool_calling if backend.kind == "chat" else "native"),
+        emulation=_emulation(backend.tool_calling if backend.kind == "chat" else "native", provider),
         failures=backend.breaker.failures,
         open_for=backend.breaker.open,
     )
@@ -114,7 +115,7 @@ def _local_member(settings: Settings, local: LocalProvider) -> Member:
         kind="local",
         models=[local.name],
         most=settings.local.slots,
-        emulation=_emulation(mode),
+        emulation=_emulation(mode, local),
         failures=math.inf,
     )
 
@@ -158,13 +159,13 @@ def _scripted_member() -> Member:
     return Member("scripted", demo_provider(), kind="scripted", models=[DEMO_MODEL])
 
 
-def _emulation(mode: ToolCalling) -> ToolEmulation | None:
-    """Return tool calls for models that have none of their own."""
+def _emulation(mode: ToolCalling, provider: Provider) -> ToolEmulation | None:
+    """Return tool calls for models of the provider that have none of their own."""
     if mode == "native":
         return None
     from antwort.providers.tool_emulation.emulation import ToolEmulation
 
-    return ToolEmulation(mode)
+    return ToolEmulation(mode, provider.capabilities)
 
 
 def _provider(backend: BackendSettings, output_bytes: int) -> Provider:

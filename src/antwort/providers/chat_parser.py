@@ -216,7 +216,8 @@ class _ChatAnswer:
             self._usage = usage
 
     def finish(self, out: list[Delta]) -> None:
-        self._calls.finish(out)
+        if self._calls.calls:
+            self._calls.finish(out)
         out.append(Finished(self.finish_reason, self._usage))
 
     def _feed_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
@@ -230,7 +231,7 @@ class _ChatAnswer:
 
     def _feed_legacy_call(self, call: Any, out: list[Delta]) -> None:
         """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
-        if isinstance(call, dict) and (self._is_legacy or self._calls.is_empty):
+        if isinstance(call, dict) and (self._is_legacy or not self._calls.calls):
             self._is_legacy = True
             name = call.get("name")
             function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
@@ -265,21 +266,17 @@ class _AssembledCall:
 class _CallAssembler:
     """Assign each piece of a call to its call. Backends may leave out index or id, or give every call the index 0."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "_size", "named")
+    __slots__ = ("_by_id", "_by_index", "_chunk_number", "_emitted", "_last", "_size", "calls", "named")
 
     def __init__(self, size: OutputSize) -> None:
         self._size = size
-        self._calls: list[_AssembledCall] = []
+        self.calls: list[_AssembledCall] = []
         self._by_id: dict[str | int, _AssembledCall] = {}
         self._by_index: dict[int, _AssembledCall] = {}
         self._last: _AssembledCall | None = None
         self.named: _AssembledCall | None = None
         """The call that has a name but no arguments yet."""
         self._chunk_number = self._emitted = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._calls
 
     def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> None:
         """Add the pieces of one chunk; `is_whole`: each is a call of its own, whatever its index and id are."""
@@ -300,7 +297,7 @@ class _CallAssembler:
     def finish(self, out: list[Delta]) -> None:
         """Emit the remaining calls. A call without a name is emitted, too, so that the model gets an error for it."""
         self.emit_named(out)
-        for call in self._calls:
+        for call in self.calls:
             if call.number < 0 and call.arguments:
                 self._emit(call, out)
 
@@ -346,7 +343,7 @@ class _CallAssembler:
         if call is None:
             self.emit_named(out)
             call = _AssembledCall(piece.id)
-            self._calls.append(call)
+            self.calls.append(call)
         if piece.index is not None:
             self._by_index[piece.index] = call
         call.id = call.id or piece.id

@@ -236,14 +236,15 @@ _MANY_PARTS = 1000
 
 def _is_large(request: ChatRequest) -> bool:
     """Return whether a request takes long to serialize: it has many characters, or a message with many parts."""
-    contents = [message.content for message in request.messages if message.content]
-    size = sum([len(content) for content in contents if isinstance(content, str)])
-    for content in contents:
+    size = 0
+    for message in request.messages:
+        if isinstance(content := message.content, str):
+            size += len(content)
+        elif content:
+            size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
         if size >= _LARGE_REQUEST_CHARS:
             return True
-        if not isinstance(content, str):
-            size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
-    return size >= _LARGE_REQUEST_CHARS
+    return False
 
 
 def _part_chars(part: Mapping[str, Any]) -> int:

@@ -69,7 +69,7 @@ class Member:
         self.provider = provider
         self.emulation = emulation
         self.capabilities: Callable[[str], Capabilities] = (
-            provider.capabilities if emulation is None else self._emulated_capabilities
+            provider.capabilities if emulation is None else emulation.capabilities
         )
         self.slots = Slots(most)
         self.known = Known(name=name, prefix=prefix, weight=weight)
@@ -88,14 +88,10 @@ class Member:
         if models is not None:
             self._take(Model(id=each) for each in models)
 
-    def _emulated_capabilities(self, model: str) -> Capabilities:
-        assert self.emulation is not None
-        return self.emulation.capabilities(self.provider.capabilities(model))
-
     async def count(self, request: ChatRequest) -> int | None:
         """Count the tokens of the request as it would be sent."""
         if self.emulation is not None:
-            request = self.emulation.rewrite(request, self.provider.capabilities(request.model))
+            request = self.emulation.rewrite(request)
         return await count_at(self.provider, request)
 
     def is_healthy(self, model: str) -> bool:

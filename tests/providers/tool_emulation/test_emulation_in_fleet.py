@@ -41,7 +41,9 @@ class Fixture:
     def __init__(self, *answers: Answer, mode: ToolCalling = "auto") -> None:
         self.backend = ScriptedProvider(*answers, counts=lambda _: 12)
         self.records: list[InferenceRecord] = []
-        self.member = Member("b", self.backend, models=["m"], most=1, emulation=ToolEmulation(mode))
+        self.member = Member(
+            "b", self.backend, models=["m"], most=1, emulation=ToolEmulation(mode, self.backend.capabilities)
+        )
         self.fleet = Fleet([self.member], on_inference=self.records.append)
 
     async def infer(self, request: ChatRequest) -> list[Delta]:
@@ -93,7 +95,7 @@ async def test_a_backend_that_is_lost_between_two_requests_fails_over() -> None:
     first, second = ScriptedProvider([REFUSAL], [BackendUnavailable("away")]), ScriptedProvider(answer(call("now")))
     fleet = Fleet(
         [
-            Member("a", first, models=["m"], emulation=ToolEmulation("auto")),
+            Member("a", first, models=["m"], emulation=ToolEmulation("auto", first.capabilities)),
             Member("b", second, models=["m"]),
         ]
     )

@@ -55,7 +55,8 @@ MAX_FINDINGS = 1024
 
 
 class ToolEmulation:
-    """Tool calls for the models of one backend. `mode` says how it is asked for them:
+    """Tool calls for the models of one backend, whose own capabilities are those of `inner`. `mode` says how it is
+    asked for them:
 
     - `native`: as it is.
     - `constrained`: without tools, as the module describes.
@@ -63,17 +64,25 @@ class ToolEmulation:
       again constrained. What is found out is remembered for each model and kind of choice, for ten minutes.
     """
 
-    def __init__(self, mode: ToolCalling, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        mode: ToolCalling,
+        inner: Callable[[str], Capabilities],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.mode = mode
+        self._inner = inner
         self._findings = FindingCache(clock)
-        self._inner: Capabilities | None = None
+        self._last_inner: Capabilities | None = None
         self._capabilities = Capabilities()
-        """Those that `_inner` leads to."""
+        """Those that `_last_inner` leads to."""
 
-    def capabilities(self, inner: Capabilities) -> Capabilities:
-        """Return the capabilities of a backend with those of `inner`, and this emulation."""
-        if inner is not self._inner:
-            self._inner = self._capabilities = inner
+    def capabilities(self, model: str) -> Capabilities:
+        """Return the capabilities of the backend with this emulation."""
+        inner = self._inner(model)
+        if inner is not self._last_inner:
+            self._last_inner = self._capabilities = inner
             if self.mode != "native":
                 # Normalized schemas keep only plain patterns; with `auto`, the backend may be asked natively.
                 is_enforced = self.mode == "constrained" or inner.grammar != "described"
@@ -81,15 +90,13 @@ class ToolEmulation:
                 self._capabilities = replace(inner, allowed_tools=True, folds=True, grammar=grammar)
         return self._capabilities
 
-    def rewrite(self, request: ChatRequest, inner: Capabilities) -> ChatRequest:
+    def rewrite(self, request: ChatRequest) -> ChatRequest:
         """Return the request that would be sent first, as far as is known now."""
-        emulated = self.begin(request, inner)
+        emulated = self.begin(request)
         return request if emulated is None or emulated.request is None else emulated.request
 
-    def begin(self, request: ChatRequest, inner: Capabilities) -> EmulatedInference | None:
-        """Begin an inference at a backend with the capabilities of `inner`. Return None if the request has nothing to
-        do with tools, and is to be sent as it is.
-        """
+    def begin(self, request: ChatRequest) -> EmulatedInference | None:
+        """Begin an inference. Return None if the request has nothing to do with tools, and is to be sent as it is."""
         if not offered_tools(request) and not has_calls(request.messages):
             return None
         kind = choice_kind(request)
@@ -103,7 +110,7 @@ class ToolEmulation:
             step = "constrained_first" if kind in MUST_CALL else "constrained"
         else:
             step = "native_first"
-        return EmulatedInference(request, kind, step, inner, self._findings)
+        return EmulatedInference(request, kind, step, self._inner(request.model), self._findings)
 
 
 class FindingCache:

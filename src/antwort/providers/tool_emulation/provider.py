@@ -19,10 +19,11 @@ class Constrained:
         self, provider: Provider, mode: ToolCalling = "auto", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._provider = provider
-        self._emulation = ToolEmulation(mode, clock=clock)
+        self._emulation = ToolEmulation(mode, provider.capabilities, clock=clock)
+        self.capabilities: Callable[[str], Capabilities] = self._emulation.capabilities
 
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        emulated = self._emulation.begin(request, self._provider.capabilities(request.model))
+        emulated = self._emulation.begin(request)
         return self._provider.infer(request) if emulated is None else self._infer(emulated)
 
     async def _infer(self, emulated: EmulatedInference) -> AsyncGenerator[list[Delta], None]:
@@ -43,14 +44,9 @@ class Constrained:
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
 
-    def capabilities(self, model: str) -> Capabilities:
-        return self._emulation.capabilities(self._provider.capabilities(model))
-
     async def count(self, request: ChatRequest) -> int | None:
         """Count the tokens of the request as it would be sent now."""
-        return await count_at(
-            self._provider, self._emulation.rewrite(request, self._provider.capabilities(request.model))
-        )
+        return await count_at(self._provider, self._emulation.rewrite(request))
 
     async def check(self) -> None:
         await self._provider.check()
