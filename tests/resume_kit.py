@@ -19,9 +19,9 @@ from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.testing.frames import read_frames
+from antwort.testing.stream_checks import may_repeat_progress
 from antwort.tools.base import ToolExecutor
 from serving import RESPONSES, Serving, serving
-from settings_kit import repeats_itself
 
 Home = Literal["memory", "sqlite"]
 Seen = list[tuple[int, StreamEvent]]
@@ -69,7 +69,7 @@ async def rest_of(server: Serving, response_id: str, after: int | None = None, *
 
 def checked(events: Seen, engine: Engine) -> Response:
     """A whole stream, however many readers it was put together of."""
-    checker = StreamChecker(keepalive=repeats_itself(engine.settings))
+    checker = StreamChecker(keepalive=may_repeat_progress(engine.settings))
     for number, event in events:
         checker.feed(number, event)
     return checker.finish()

@@ -10,12 +10,12 @@ from typing import Any
 
 from antwort.engine.engine import Engine
 from antwort.testing import check_frames
+from antwort.testing.stream_checks import may_repeat_progress
 from antwort.transport.connection import Connection
 from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
 from antwort.transport.server import MESSAGE_LIMIT, Ping, Server, listen
 from raw_http import Body, Reply, ask
-from settings_kit import repeats_itself
 
 
 class Recorder:
@@ -116,7 +116,7 @@ async def serving(
         await server.shutdown([sock])
         await engine.close()
     for body in recorder.bodies:
-        check_frames(body, keepalive=repeats_itself(engine.settings), strict=engine.settings.strict)
+        check_frames(body, keepalive=may_repeat_progress(engine.settings), strict=engine.settings.strict)
 
 
 async def until(claim: Callable[[], bool], within: float = 5.0) -> None:

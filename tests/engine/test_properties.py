@@ -311,6 +311,31 @@ async def test_the_response_is_the_fold_of_its_events(script: list[Answer], want
     assert run.response == _last(batches)
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(answers(fails=False), max_size=3), fields, knobs)
+async def test_the_open_calls_of_the_fold_are_those_that_the_items_show(
+    script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]
+) -> None:
+    """Between two steps; each ends with a mark."""
+    plan = await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted)
+    batches = await all_batches(plan, provider_of(copy_of(script)), Control(Run(plan.response)))
+    run = Run(plan.response)
+    for batch in batches:
+        run = fold(run, batch)
+        if isinstance(batch[-1], MARKS):
+            _check_open_calls(run, plan)
+
+
+def _check_open_calls(run: Run, plan: Plan) -> None:
+    if not run.turns:
+        assert not run.waiting
+        assert not run.has_called
+        return
+    last = run.output[(0, *run.turn_ends)[-2] : run.turn_ends[-1]]
+    assert waiting_calls(run, plan.toolbox) == open_calls(run, plan.toolbox)
+    assert run.has_called == any(isinstance(item, FunctionCall | CustomToolCall | McpCall) for item in last)
+
+
 async def test_a_signal_set_before_the_run_starts_ends_it_at_once() -> None:
     plan = await plan_of(engine_of(provider_of([]), *executors()), {})
     control = Control(Run(plan.response))
