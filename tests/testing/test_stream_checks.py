@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 async def _respond(store: MemoryStore, *, stream: bool) -> list[str]:
-    async with Engine(ScriptedProvider([answer(say("Hello"))]), store=store) as engine:
+    async with Engine(ScriptedProvider(answer(say("Hello"))), store=store) as engine:
         run = await engine.start(ask(stream=stream))
         await run.result()
         return [type(event).__name__ for batch in await run.read() for event in batch.events] if stream else []
@@ -40,7 +40,7 @@ async def test_a_sound_stream_passes() -> None:
 
 async def test_a_run_that_has_not_ended_is_checked_as_far_as_it_got() -> None:
     with check_streams():
-        engine = Engine(ScriptedProvider([answer(say("Hello"))]))
+        engine = Engine(ScriptedProvider(answer(say("Hello"))))
         run = await engine.start(ask(stream=True))
     await run.result()
     await engine.close()
@@ -54,7 +54,7 @@ from tampering_store import TamperingStore
 from tampering_store import TamperingStore
 
 async def test_with_a_broken_stream():
-    async with Engine(ScriptedProvider([answer(say("Hello"))]), store=TamperingStore()) as engine:
+    async with Engine(ScriptedProvider(answer(say("Hello"))), store=TamperingStore()) as engine:
         assert (await (await engine.start(ask())).result()).status == "completed"
 """
 
