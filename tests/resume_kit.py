@@ -7,14 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from antwort.api.events import StreamEvent
-from antwort.api.responses import Response
+from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
 from antwort.db.sqlite import SqliteDatabase
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.runs.sql import SqlRunLog
-from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker

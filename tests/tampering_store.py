@@ -6,9 +6,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.responses import Response
-from antwort.identity import Identity
-from antwort.storage.memory import MemoryStore
+from antwort import Identity, MemoryStore, Response
 
 
 class TamperingStore(MemoryStore):
