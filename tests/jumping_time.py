@@ -1,19 +1,29 @@
-"""An event loop whose clock jumps: where nothing is left to do but wait for a timer, the timer is due at once.
-
-A module of tests takes it by importing the fixture:
-
-    from jumping_time import event_loop_policy  # noqa: F401
-
-It is for code that waits in the event loop only. A thread or another process that works meanwhile is not waited for.
-"""
+"""An event loop whose clock jumps: where nothing is left to do but wait for a timer, the timer is due at once."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
 
-import pytest
+P = ParamSpec("P")
+
+
+def jumping_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test in an event loop that never waits for a timer.
+
+    It is for code that waits in the event loop only: a thread or another process that works meanwhile is not waited
+    for. What spins (`asyncio.sleep(0)`) has something to do, so that time does not jump.
+    """
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+            runner.run(test(*args, **kwargs))
+
+    return run
 
 
 class JumpingSelector(selectors.DefaultSelector):
@@ -39,13 +49,3 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self._jumping.skipped_seconds
-
-
-class JumpingPolicy(asyncio.DefaultEventLoopPolicy):
-    def new_event_loop(self) -> Any:
-        return JumpingLoop()
-
-
-@pytest.fixture(scope="module")
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return JumpingPolicy()
