@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -238,16 +238,15 @@ async def test_what_cannot_be_planned_any_more_has_failed_and_says_why() -> None
 
 
 @jumping_time
-async def test_what_nobody_expected_of_a_plan_ends_the_run_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> None:
-        raise ZeroDivisionError("secret")
+async def test_what_nobody_expected_of_a_plan_ends_the_run_as_failed() -> None:
+    class Broken(ScriptedProvider):
+        async def models(self) -> NoReturn:
+            raise ZeroDivisionError("secret")
 
     log = Log()
     async with front_of(log) as front:
         queued = await front.create(ask(background=True))
-        other = engine_on(log, ScriptedProvider())
-        monkeypatch.setattr(other._planner, "prepared", broken)
-        async with other:
+        async with engine_on(log, Broken()) as other:
             response = await other.ended(queued.id)
     assert response.error is not None
     assert (response.error.code, "secret" in response.error.message) == ("server_error", False)
