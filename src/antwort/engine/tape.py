@@ -54,7 +54,9 @@ class Tape:
         has_numbers: Callable[[], bool] = lambda: False,
         merge_after: int = LOOSE,
     ) -> None:
-        """Texts are put together after `merge_after` events. Where its events go by their numbers elsewhere as well, as `has_numbers` tells, none are put together."""
+        """Texts are put together after `merge_after` events, unless `has_numbers` says that the events are also read by
+        their numbers elsewhere.
+        """
         self._events, self._has_numbers = list(events), has_numbers
         self._due = self._merge_after = merge_after
         self._readers: set[TapeReader] = set()

@@ -112,7 +112,7 @@ def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[d
 
 @pytest.mark.parametrize(
     ("per_page", "most_bytes", "tools"),
-    [(1, None, MOST_PAGES), (100, None, MOST_TOOLS), (1, 50, 3)],
+    [(1, None, MOST_PAGES), (100, None, MOST_TOOLS), (1, 50, 2)],
     ids=["too many pages", "too many tools", "too many bytes"],
 )
 def test_a_list_without_end_ends(per_page: int, most_bytes: int | None, tools: int) -> None:
