@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from antwort import Response
 from antwort.api.items import McpApprovalRequest
-from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.testing import ScriptedProvider, ToolServerFake
 from engine_kit import only, replies, sent

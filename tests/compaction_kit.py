@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from antwort import Engine
 from antwort.api.compactions import CompactedResponse
 from antwort.api.items import Compaction, Message
 from antwort.api.wire import to_plain
-from antwort.engine.engine import Engine
 from antwort.engine.memory import Memories, Memory
 from antwort.engine.recap import recap_of
 from antwort.errors import ContextTooLong

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from typing import Any, Self
+from collections.abc import Iterator
 
 import pytest
 
-from antwort.api.events import Batch
-from antwort.engine import live
-from antwort.engine.journal import Held
-from antwort.engine.live import LiveRun
-from antwort.engine.pipe import Outlet
-from antwort.testing import GrammarError, StreamChecker
-from settings_kit import repeats_itself
+from antwort.testing import check_streams
 
 pytest_plugins = ["local_model", "postgres"]
 
@@ -28,49 +21,7 @@ def pytest_configure() -> None:
             signal.signal(each, lambda *_: None)
 
 
-class WatchedOutlet(Outlet):
-    """An outlet that holds what it sends against the grammar."""
-
-    def __init__(self, bound: int, checker: StreamChecker) -> None:
-        super().__init__(bound)
-        self.checker = checker
-        self.faults: list[str] = []
-
-    def kept_by(self, keep: Callable[[Batch], None] | None, text_bound: int) -> Self:
-        self._keep, self._text_bound = keep, text_bound
-        return self
-
-    def publish(self, batch: Batch) -> None:
-        before = self._next
-        super().publish(batch)
-        sent = [event for event in batch if not type(event).__name__.endswith(("Ended", "Compacted", "Abandoned"))]
-        assert self._next == before + len(sent), "numbers follow what is sent"
-        try:
-            for number, event in enumerate(sent, start=before):
-                self.checker.feed(number, event)
-        except GrammarError as fault:
-            self.faults.append(str(fault))
-
-
 @pytest.fixture(autouse=True)
-def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    runs: list[tuple[LiveRun, WatchedOutlet]] = []
-    build = LiveRun.__init__
-
-    def watched(self: LiveRun, plan: Any, *args: Any, held: Held | None = None, **more: Any) -> None:
-        if held is not None:  # it goes on where another has stopped: those who read its log see it all
-            build(self, plan, *args, held=held, **more)
-            return
-        outlet = WatchedOutlet(plan.settings.buffer_events, StreamChecker(keepalive=repeats_itself(plan.settings)))
-        with monkeypatch.context() as patch:
-            patch.setattr(live, "Outlet", lambda _, keep, text_bound: outlet.kept_by(keep, text_bound))
-            build(self, plan, *args, **more)
-        self._is_watched = True  # by the checker, also where nobody else learns of it before it has ended
-        runs.append((self, outlet))
-
-    monkeypatch.setattr(LiveRun, "__init__", watched)
-    yield
-    for run, outlet in runs:
-        assert not outlet.faults, outlet.faults
-        if run._ended.is_set and run._ended.error is None:
-            outlet.checker.finish()
+def every_stream_is_grammatical() -> Iterator[None]:
+    with check_streams():
+        yield

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from antwort import Engine, Identity
 from antwort.api.items import InputItem
 from antwort.api.wire import to_plain
-from antwort.engine.engine import Engine
-from antwort.identity import ANONYMOUS, Identity
+from antwort.identity import ANONYMOUS
 from antwort.storage.base import Page, ResponseStore
 
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import msgspec
 
+from antwort import Engine, Identity, Response, Vault
 from antwort.api.items import McpCall
-from antwort.api.responses import Response
 from antwort.api.tools import McpTool
-from antwort.engine.engine import Engine
-from antwort.identity import ANONYMOUS, Identity
+from antwort.identity import ANONYMOUS
 from antwort.storage.base import ResponseStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
-from antwort.vault import Vault
 from engine_kit import CLOCK, ask, function_calls, only
 
 KEY_ONE, KEY_TWO = "one secret of a vault", "another secret of a vault"

@@ -7,20 +7,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from antwort.api.events import StreamEvent
+from antwort import CreateRequest, Engine, EngineSettings, Identity, LocalExecutor, MemoryStore, Response, StreamEvent
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message, OutputItem, OutputText
-from antwort.api.requests import CreateRequest, Limits, read_request
-from antwort.api.responses import Response
+from antwort.api.requests import Limits, read_request
 from antwort.api.wire import to_plain
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
-from antwort.identity import ANONYMOUS, Identity
+from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Provider
 from antwort.storage.base import ResponseStore
-from antwort.storage.memory import MemoryStore
 from antwort.testing import StreamChecker
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor, ToolResult
-from antwort.tools.local import LocalExecutor
 
 T = TypeVar("T")
 

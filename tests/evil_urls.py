@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from antwort.net.places import LONGEST
-
 EVIL = [
     # this machine
     "https://127.0.0.1/mcp",
@@ -111,7 +109,7 @@ EVIL = [
     "https://*.example.com/mcp",
     "https://256.256.256.256/mcp",
     "https://1.2.3.4.5/mcp",
-    "https://1.2.3.0x/mcp?" + "x" * LONGEST,
+    "https://1.2.3.0x/mcp?" + "x" * 2048,
     "https://08.8.8.8/mcp",
     "https://99999999999/mcp",
     "https://tools.example.0x7f/mcp",

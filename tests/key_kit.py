@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from antwort.identity import Identity
+from antwort import Identity
 from antwort.transport.keys import Key
 from antwort.transport.quotas import KeyLimits
 

@@ -8,15 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from antwort.api.events import TERMINAL, StreamEvent
-from antwort.api.responses import Model, Response
-from antwort.engine.ended import Ended
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
-from antwort.engine.shared import Reader
+from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
+from antwort.api.events import TERMINAL
+from antwort.api.responses import Model
 from antwort.errors import BackendError
 from antwort.storage.base import ResponseStore
-from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.tools.base import ToolExecutor
 from serving import until
@@ -40,14 +36,14 @@ class Ground:
     provider: ScriptedProvider
     store: ResponseStore
     clock: Clock
-    ended: list[Ended]
+    ended: list[Any]
 
 
 @asynccontextmanager
 async def ground(
     *answers: Answer, store: ResponseStore | None = None, executors: Sequence[ToolExecutor] = (), **settings: Any
 ) -> AsyncIterator[Ground]:
-    provider, kept, clock, ended = ScriptedProvider(*answers), store or MemoryStore(), Clock(), list[Ended]()
+    provider, kept, clock, ended = ScriptedProvider(*answers), store or MemoryStore(), Clock(), list[Any]()
     engine = Engine(
         provider,
         store=kept,
@@ -66,7 +62,7 @@ async def settled(at: Ground) -> None:
     await until(lambda: not at.engine._keyed._tasks)
 
 
-async def read(reader: Reader) -> list[StreamEvent]:
+async def read(reader: Any) -> list[StreamEvent]:
     """To the end; the grammar and the numbers hold on the way."""
     await reader.answered()
     checker, events = StreamChecker(), list[StreamEvent]()

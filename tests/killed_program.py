@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from antwort import Engine
 from antwort.db.sqlite import SqliteDatabase
-from antwort.engine.engine import Engine
 from antwort.identity import ANONYMOUS
 from antwort.runs.sql import SqlRunLog
 from antwort.storage.migrations import migrate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,6 @@ import uvicorn
 from uvicorn.config import WSProtocolType
 
 from antwort.asgi import Application
-from antwort.transport.server import listen
 from serving import until
 
 
@@ -23,7 +23,7 @@ async def run_by_uvicorn(
     """The port. The server is stopped as a signal would stop it, and has ended when the block is left."""
     config = uvicorn.Config(app, loop=loop, lifespan="on", ws=ws, log_config=None, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
-    with listen("127.0.0.1", 0) as sock:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         try:

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
+from antwort import CreateRequest, EngineSettings
 from antwort.api.events import CallEnded, Compacted, Mark, OutputItemAdded, OutputItemDone, TurnAbandoned, TurnEnded
 from antwort.api.items import (
     FunctionCall,
@@ -18,13 +19,11 @@ from antwort.api.items import (
     Reasoning,
     ReasoningText,
 )
-from antwort.api.requests import CreateRequest
 from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Run, fold
 from antwort.engine.plan import History, Leftover, Plan, draft_response
-from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities

@@ -7,21 +7,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from antwort.api.events import StreamEvent
-from antwort.api.responses import Response
+from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
 from antwort.db.sqlite import SqliteDatabase
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.runs.sql import SqlRunLog
-from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.testing.frames import read_frames
+from antwort.testing.stream_checks import may_repeat_progress
 from antwort.tools.base import ToolExecutor
 from serving import RESPONSES, Serving, serving
-from settings_kit import repeats_itself
 
 Home = Literal["memory", "sqlite"]
 Seen = list[tuple[int, StreamEvent]]
@@ -69,7 +65,7 @@ async def rest_of(server: Serving, response_id: str, after: int | None = None, *
 
 def checked(events: Seen, engine: Engine) -> Response:
     """A whole stream, however many readers it was put together of."""
-    checker = StreamChecker(keepalive=repeats_itself(engine.settings))
+    checker = StreamChecker(keepalive=may_repeat_progress(engine.settings))
     for number, event in events:
         checker.feed(number, event)
     return checker.finish()

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from antwort import Identity, Response
 from antwort.api.events import (
     UNSENT,
     CallBegun,
@@ -18,9 +19,8 @@ from antwort.api.events import (
     RunEvent,
     TurnEnded,
 )
-from antwort.api.responses import ConversationRef, Response
+from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
-from antwort.identity import Identity
 from antwort.runs.base import Claimed, Ending, Lease, NewRun, Record, RunLog, Worker
 from storage_cases import ME, STOPPED, asked, message
 

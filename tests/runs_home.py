@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
+from antwort import MemoryStore
 from antwort.db.base import Database
 from antwort.db.sqlite import SqliteDatabase
 from antwort.runs.base import RunLog
 from antwort.runs.memory import MemoryRunLog
 from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
-from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
 

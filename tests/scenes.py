@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from antwort import Engine, EngineSettings, Identity, MemoryStore
 from antwort.api.tools import McpTool
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendCut, BackendRefused, Cancelled, DeadlinePassed, ModelNotFound, ShuttingDown
-from antwort.identity import Identity
-from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, refuse, say, think
 from antwort.testing.scripted import Answer, tokens
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
-from antwort.engine.engine import Engine
+from antwort import Engine
 from antwort.testing import check_frames
-from antwort.transport.connection import Connection
-from antwort.transport.exchange import Message, Receive, Scope, Send
-from antwort.transport.http import Transport
-from antwort.transport.server import MESSAGE_LIMIT, Ping, Server, listen
+from antwort.testing.server import EngineServer, serve_engine
+from antwort.testing.stream_checks import may_repeat_progress
 from raw_http import Body, Reply, ask
-from settings_kit import repeats_itself
+
+Message: TypeAlias = dict[str, Any]
+App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""An ASGI application."""
 
 
 class Recorder:
     """Stands in front of an application and keeps the streams that it sends to their end."""
 
-    def __init__(self, app: Transport) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
         self.bodies: list[bytes] = []
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Any, send: Any) -> None:
         if not _may_stream(scope):  # and so may be answered by the shorter way, in which nobody stands
             await self._app(scope, receive, send)
             return
@@ -46,11 +46,11 @@ class Recorder:
             self.bodies.append(b"".join(chunks))
 
 
-def _may_stream(scope: Scope) -> bool:
+def _may_stream(scope: Message) -> bool:
     return scope["type"] == "http" and (scope["method"] == "POST" or b"stream" in scope["query_string"])
 
 
-def _is_whole(scope: Scope) -> bool:
+def _is_whole(scope: Message) -> bool:
     """Not the rest of a stream, or only its head."""
     return scope["method"] != "HEAD" and b"starting_after=" not in scope["query_string"]
 
@@ -60,63 +60,26 @@ HELLO: dict[str, Any] = {"model": "scripted", "input": "Hello"}
 STREAMED: dict[str, Any] = {**HELLO, "stream": True}
 
 
-class Serving:
-    """A server that answers."""
-
-    def __init__(self, engine: Engine, server: Server, listening: socket.socket) -> None:
-        self.engine, self.server, self.listening = engine, server, listening
-        self.port: int = listening.getsockname()[1]
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+class Serving(EngineServer):
+    """A server that answers, with plain requests to it."""
 
     async def ask(self, method: str, path: str, body: Body = None, headers: Mapping[str, str] | None = None) -> Reply:
         return await ask(self.port, method, path, body, headers)
 
 
 @asynccontextmanager
-async def serving(
-    engine: Engine,
-    app: Transport | None = None,
-    *,
-    drain: float = 0.5,
-    head_limit: int = Connection.head_limit,
-    request_time: float = Connection.request_time,
-    ping: Ping = Ping(),  # noqa: B008 - a frozen value
-    message_limit: int = MESSAGE_LIMIT,
-    peers: socket.socket | None = None,
-) -> AsyncIterator[Serving]:
-    """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal.
+async def serving(engine: Engine, app: Any = None, *, drain: float = 0.5, **options: Any) -> AsyncIterator[Serving]:
+    """Serve `app` in front of `engine`, and check every stream that it has sent against the grammar."""
+    recorders: list[Recorder] = []
 
-    Every stream that it sends is held against the grammar.
-    """
-    sock = listen("127.0.0.1", 0)
-    app = app or Transport(engine)
-    recorder = Recorder(app)
-    server = Server(
-        recorder,
-        drain=engine.drain,
-        drain_seconds=drain,
-        head_limit=head_limit,
-        request_time=request_time,
-        on_refusal=app.refused,
-        strict=engine.settings.strict,
-        ping=ping,
-        message_limit=message_limit,
-        peers=peers,
-    )
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await engine.open()
-    await server.startup([sock])
-    try:
-        yield Serving(engine, server, sock)
-    finally:
-        await server.shutdown([sock])
-        await engine.close()
-    for body in recorder.bodies:
-        check_frames(body, keepalive=repeats_itself(engine.settings), strict=engine.settings.strict)
+    def record(app: App) -> Recorder:
+        recorders.append(recorder := Recorder(app))
+        return recorder
+
+    async with serve_engine(engine, app, drain_seconds=drain, middleware=record, **options) as running:
+        yield Serving(running.engine, running.server, running.listening)
+    for body in recorders[0].bodies:
+        check_frames(body, keepalive=may_repeat_progress(engine.settings), strict=engine.settings.strict)
 
 
 async def until(claim: Callable[[], bool], within: float = 5.0) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from antwort.config import Settings
 from antwort.config.settings import BackendSettings, TimeoutSettings
-from antwort.engine.settings import LoopSettings
 
 
 def in_front_of(*urls: str, data: Path | None = None, connect: float = TimeoutSettings().connect) -> Settings:
@@ -14,11 +13,3 @@ def in_front_of(*urls: str, data: Path | None = None, connect: float = TimeoutSe
     timeouts = TimeoutSettings(connect=connect)
     backends = tuple(BackendSettings(name=f"b{at}", url=url, timeouts=timeouts) for at, url in enumerate(urls))
     return Settings(backends=backends, data=None if data is None else str(data), memory=data is None)
-
-
-_BY_DEFAULT = LoopSettings().longest_silence or 0.0
-
-
-def repeats_itself(settings: LoopSettings) -> bool:
-    """Whether a stream under these settings may say `response.in_progress` again while a test watches."""
-    return settings.keepalive == "in_progress" or (settings.longest_silence or _BY_DEFAULT) < _BY_DEFAULT

@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from antwort.api.responses import Response
+from antwort import Response
 from antwort.testing import StreamChecker
 from antwort.testing.frames import read_event
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
+from antwort import Identity, Response
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, TurnEnded
 from antwort.api.items import InputItem, Message, OutputItem, OutputText
 from antwort.api.requests import Limits, read_input
-from antwort.api.responses import Response, Usage
+from antwort.api.responses import Usage
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain, encode, replace
-from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Entry, Link, NewResponse, ResponseStore
 

@@ -10,14 +10,11 @@ from typing import Any, Literal
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
-from antwort.identity import ANONYMOUS, Identity
+from antwort import ChatProvider, Engine, EngineSettings, Identity, LocalExecutor, MemoryStore
+from antwort.identity import ANONYMOUS
 from antwort.providers.base import Provider
-from antwort.providers.chat import ChatProvider
 from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import ResponseStore
-from antwort.storage.memory import MemoryStore
 from antwort.telemetry.access import Guard
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content
@@ -28,7 +25,6 @@ from antwort.telemetry.metrics import BackendStatus, Metrics
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
-from antwort.tools.local import LocalExecutor
 from antwort.transport.exchange import Scope
 from antwort.transport.http import Transport
 from antwort.transport.quotas import Quotas

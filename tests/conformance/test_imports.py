@@ -76,7 +76,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.
     "chat": ("api", "net.http", "net.exchange", "net.sse", *LEAVES),
-    "testing": ("api", *CONTRACTS, *LEAVES),
+    # Beside contracts, the hook through which it checks the streams of engines, and the server in front of one.
+    "testing": (
+        "api",
+        *CONTRACTS,
+        "engine.engine",
+        "engine.settings",
+        "engine.stream_observer",
+        "transport.http",
+        "transport.server",
+        *LEAVES,
+    ),
     "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
     "local": ("providers", "net", "api", *LEAVES),

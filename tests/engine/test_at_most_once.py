@@ -21,6 +21,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, sent_messages
+from jumping_time import jumping_time
 
 ASK = {"type": "function", "name": "ask"}
 NO = {"type": "function", "name": "no"}
@@ -503,8 +504,9 @@ async def test_the_model_is_not_asked_again_when_another_process_has_ended_the_r
 
 @pytest.mark.proves("RULING-15")
 @pytest.mark.parametrize(("faults", "status"), [(1, "completed"), (100, "failed")])
+@jumping_time
 async def test_a_turn_that_cannot_be_recorded_is_tried_again_before_the_run_fails(
-    till: Till, monkeypatch: pytest.MonkeyPatch, faults: int, status: str
+    till: Till, faults: int, status: str
 ) -> None:
     class Away(MemoryStore):
         faults_left = faults
@@ -515,7 +517,6 @@ async def test_a_turn_that_cannot_be_recorded_is_tried_again_before_the_run_fail
                 raise StoreFault("The database is away.")
             await super().record_turn(*args, **more)
 
-    monkeypatch.setattr("antwort.engine.pipe._RECORD_PAUSES", (0, 0))
     model = ScriptedProvider(answer(call("pay", amount=1)), DONE)
     async with Engine(model, store=Away(), executors=[till.executor]) as engine:
         response = await engine.create(ask("Pay.", tools=[till.offer]))

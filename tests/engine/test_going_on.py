@@ -14,7 +14,6 @@ import pytest
 from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine import journal, made, promoting
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
 from antwort.engine.steps import LOST
@@ -26,6 +25,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import CLOCK, ask, function_calls, items_of, text_of
+from jumping_time import jumping_time
 from serving import until
 from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, events_of, records_of
 
@@ -34,13 +34,6 @@ STORY: tuple[Answer, ...] = (
     answer(call("sell", n=3), call("mark", n=4), call("look", n=5)),
     answer(say("All is done.")),
 )
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a log that comes back at once."""
-    monkeypatch.setattr(journal, "_SOON", 0.0)
-    monkeypatch.setattr(promoting, "_AGAIN", 0.0)
 
 
 class Stock(Depot):
@@ -89,6 +82,7 @@ async def left_after(most: int, log: Log, stock: Stock) -> tuple[LiveRun, list[S
 
 
 @pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}])
+@jumping_time
 async def test_it_is_made_to_its_end_and_all_it_said_is_in_the_log(fields: dict[str, Any]) -> None:
     log, stock = Log(), Stock()
     stock.gate = asyncio.Event()
@@ -105,6 +99,7 @@ async def test_it_is_made_to_its_end_and_all_it_said_is_in_the_log(fields: dict[
 
 
 @pytest.mark.proves("RULING-3b")
+@jumping_time
 async def test_it_is_not_handed_on_in_a_turn_in_which_a_call_of_the_clients_is_done() -> None:
     """Another process would make the turn anew, and the client would have the call twice."""
     log, gate = Log(), asyncio.Event()
@@ -123,6 +118,7 @@ async def test_it_is_not_handed_on_in_a_turn_in_which_a_call_of_the_clients_is_d
     assert [item.status for item in function_calls(response)] == ["completed", "completed"]
 
 
+@jumping_time
 async def test_a_client_may_leave_after_any_event() -> None:
     last = 0
     for most in range(1, 100):
@@ -141,6 +137,7 @@ async def test_a_client_may_leave_after_any_event() -> None:
     assert last > 30
 
 
+@jumping_time
 async def test_whoever_dies_then_is_followed_by_another() -> None:
     for most in range(1, 40, 2):
         for more in (0, 1, 3):
@@ -161,6 +158,7 @@ async def test_whoever_dies_then_is_followed_by_another() -> None:
 
 
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("mark", 2), ("sell", 1)])
+@jumping_time
 async def test_a_call_under_way_when_the_client_leaves_is_on_record(name: str, times: int) -> None:
     log, stock = Log(), Stock()
     stock.gate = asyncio.Event()
@@ -184,6 +182,7 @@ async def test_a_call_under_way_when_the_client_leaves_is_on_record(name: str, t
     await first.close()
 
 
+@jumping_time
 async def test_a_call_of_a_turn_that_is_being_written_is_waited_for() -> None:
     """Whoever would make that turn anew would call again."""
     hold, log, stock = asyncio.Event(), Log(), Stock()
@@ -203,6 +202,7 @@ async def test_a_call_of_a_turn_that_is_being_written_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
+@jumping_time
 async def test_it_ends_where_it_was_not_asked_to_go_on_or_is_not_stored(*, stored: bool) -> None:
     hold, log = asyncio.Event(), Log()
     async with engine_on(log, Story(answer(say("Hello"), hold)), Stock()) as engine:
@@ -213,6 +213,7 @@ async def test_it_ends_where_it_was_not_asked_to_go_on_or_is_not_stored(*, store
     assert response.status == "cancelled"
 
 
+@jumping_time
 async def test_the_setting_counts_where_the_request_says_nothing() -> None:
     hold, log = asyncio.Event(), Log()
     settings = EngineSettings(background=BackgroundSettings(on_disconnect="continue"))
@@ -227,6 +228,7 @@ async def test_the_setting_counts_where_the_request_says_nothing() -> None:
         assert (await going.result()).status == "completed"
 
 
+@jumping_time
 async def test_whoever_waits_for_it_whole_is_let_go() -> None:
     hold, log = asyncio.Event(), Log()
     async with engine_on(log, Story(answer(say("Hello"), hold)), Stock()) as engine:
@@ -240,6 +242,7 @@ async def test_whoever_waits_for_it_whole_is_let_go() -> None:
         assert (await engine.ended(run.response_id)).status == "completed"
 
 
+@jumping_time
 async def test_it_can_be_cancelled_then() -> None:
     log = Log()
     async with engine_on(log, Story(answer(say("Hello"), asyncio.Event())), Stock()) as engine:
@@ -252,6 +255,7 @@ async def test_it_can_be_cancelled_then() -> None:
     assert cancelled.status == "cancelled"
 
 
+@jumping_time
 async def test_those_who_read_along_read_on_when_it_becomes_durable() -> None:
     hold, log = asyncio.Event(), Log()
     async with engine_on(log, Story(answer(say("Hello"), hold, say(" there and good bye"))), Stock()) as engine:
@@ -293,7 +297,8 @@ class Away(Log):
         raise Unavailable("away")
 
 
-@pytest.mark.parametrize(("times", "writes"), [(2, False), (4, False), (1000, False), (2, True), (4, True)])
+@pytest.mark.parametrize(("times", "writes"), [(2, False), (4, False), (100, False), (2, True), (4, True)])
+@jumping_time
 async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(times: int, *, writes: bool) -> None:
     log, stock = Away(times, writes=writes), Stock()
     stock.gate = asyncio.Event()
@@ -310,6 +315,7 @@ async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(
     assert events[: len(seen)] == seen
 
 
+@jumping_time
 async def test_one_that_was_written_unheard_and_taken_by_another_stops_here() -> None:
     log, stock = Away(3, writes=True), Stock()
     stock.gate = asyncio.Event()
@@ -361,8 +367,7 @@ async def left_in_doubt(engine: Watched, log: Silent, hold: asyncio.Event) -> Li
     run.leave()
     await log.is_asked.wait()
     hold.set()
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await asyncio.sleep(5)  # by then it was tried as often as it is
     return run
 
 
@@ -371,6 +376,7 @@ def holding(hold: asyncio.Event) -> Story:
 
 
 @pytest.mark.parametrize("writes", [True, False])
+@jumping_time
 async def test_no_tool_is_asked_while_nobody_knows_whether_the_run_is_durable(*, writes: bool) -> None:
     log, stock, hold = Silent(writes=writes), Stock(), asyncio.Event()
     async with engine_on(log, holding(hold), stock) as engine:
@@ -383,6 +389,7 @@ async def test_no_tool_is_asked_while_nobody_knows_whether_the_run_is_durable(*,
     assert len(engine.told) == 1
 
 
+@jumping_time
 async def test_one_that_was_written_unheard_asks_no_tool_beside_the_one_who_goes_on_with_it() -> None:
     log, stock, hold = Silent(), Stock(), asyncio.Event()
     first = engine_on(log, holding(hold), stock)
@@ -397,6 +404,7 @@ async def test_one_that_was_written_unheard_asks_no_tool_beside_the_one_who_goes
     await first.close()
 
 
+@jumping_time
 async def test_one_that_is_cancelled_in_doubt_ends_without_asking_a_tool() -> None:
     log, stock, hold = Silent(), Stock(), asyncio.Event()
     async with engine_on(log, holding(hold), stock) as engine:
@@ -410,8 +418,8 @@ async def test_one_that_is_cancelled_in_doubt_ends_without_asking_a_tool() -> No
     assert (was_told, (await run.result()).status, stock.sold) == (False, "cancelled", set())
 
 
-async def test_whoever_asks_for_what_ends_in_doubt_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(made, "_CANCELLING", 0.0)
+@jumping_time
+async def test_whoever_asks_for_what_ends_in_doubt_is_not_kept_waiting() -> None:
     log, hold = Silent(), asyncio.Event()
     async with engine_on(log, Story(answer(say("Let me"), hold)), Stock()) as engine:
         run = await left_in_doubt(engine, log, hold)
@@ -423,6 +431,7 @@ async def test_whoever_asks_for_what_ends_in_doubt_is_not_kept_waiting(monkeypat
 
 
 @pytest.mark.parametrize("is_over", [True, False])
+@jumping_time
 async def test_no_end_is_told_of_what_is_left_in_doubt(*, is_over: bool) -> None:
     """Another may go on with it, and make its calls."""
     log, stock, hold = Silent(), Stock(), asyncio.Event()
@@ -441,6 +450,7 @@ async def test_no_end_is_told_of_what_is_left_in_doubt(*, is_over: bool) -> None
 
 
 @pytest.mark.parametrize("writes", [True, False])
+@jumping_time
 async def test_what_is_left_in_doubt_fails_with_the_next_start_unless_another_goes_on_with_it(*, writes: bool) -> None:
     log, hold = Silent(writes=writes), asyncio.Event()
     engine = engine_on(log, holding(hold), Stock())
@@ -453,9 +463,10 @@ async def test_what_is_left_in_doubt_fails_with_the_next_start_unless_another_go
 
 
 @pytest.mark.parametrize("ticks", range(1, 16))
+@jumping_time
 async def test_nothing_is_missing_in_the_log_whoever_waits_for_it(ticks: int) -> None:
     """A call that is about to begin may put the run on record while a batch is on its way."""
-    log, stock = Away(promoting._TRIES, writes=False), Stock()
+    log, stock = Away(3, writes=False), Stock()
     story = (answer(say("Let me see."), call("look", n=1), call("mark", n=2), say("And so on.")), answer(say("Done.")))
     async with engine_on(log, Slow(*story), stock) as engine:
         run = await begun(engine)
@@ -479,6 +490,7 @@ class Slow(Story):
                     yield [delta]
 
 
+@jumping_time
 async def test_what_has_said_too_much_in_doubt_is_made_anew() -> None:
     log, stock, hold = Silent(), Stock(), asyncio.Event()
     text = " ".join(["word"] * 300)
@@ -492,6 +504,7 @@ async def test_what_has_said_too_much_in_doubt_is_made_anew() -> None:
     assert text_of(response).endswith(text)
 
 
+@jumping_time
 async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:
     hold, log = asyncio.Event(), Log()
     text = " ".join(["word"] * 300)
@@ -510,6 +523,7 @@ async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:
     assert text_of(response) == text + " end"
 
 
+@jumping_time
 async def test_one_whose_process_stops_goes_on_elsewhere() -> None:
     log, stock, hold = Log(), Stock(), asyncio.Event()
     story = (STORY[0], answer(say("All"), hold, say(" is done.")))
@@ -529,6 +543,7 @@ async def test_one_whose_process_stops_goes_on_elsewhere() -> None:
     assert (await sent(log, response))[: len(seen)] == seen
 
 
+@jumping_time
 async def test_one_that_ends_with_its_client_ends_when_its_process_stops() -> None:
     log = Log()
     engine = engine_on(log, Story(answer(say("Hello"), asyncio.Event())), Stock())
@@ -563,6 +578,7 @@ def model() -> tuple[Story, asyncio.Event]:
     return Story(answer(say("Hello"), hold, say(" there"))), hold
 
 
+@jumping_time
 async def test_what_goes_on_without_its_client_takes_a_place_waits_for_one_or_ends() -> None:
     log, (busy, hold) = Log(queue=2, per_owner=1), model()
     async with crowded(log, busy, at_once=1, per_owner=1, queue=2) as engine:
@@ -581,6 +597,7 @@ async def test_what_goes_on_without_its_client_takes_a_place_waits_for_one_or_en
 
 
 @pytest.mark.parametrize("at_once", [0, 1])
+@jumping_time
 async def test_another_process_takes_what_there_is_no_place_for_here(at_once: int) -> None:
     log, (busy, hold) = Log(), model()
     other = Story(answer(say("Hello there")))
@@ -594,6 +611,7 @@ async def test_another_process_takes_what_there_is_no_place_for_here(at_once: in
     assert (response.status, runs[-1].is_left) == ("completed", True)
 
 
+@jumping_time
 async def test_a_place_that_one_gives_up_is_the_next_ones() -> None:
     log, (busy, hold) = Log(), model()
     async with crowded(log, busy, at_once=1) as engine:
@@ -611,6 +629,7 @@ async def test_a_place_that_one_gives_up_is_the_next_ones() -> None:
         ({"at_once": 0}, ["cancelled", "cancelled"]),
     ],
 )
+@jumping_time
 async def test_what_cannot_be_put_on_record_takes_a_place_here_or_ends(
     background: dict[str, Any], statuses: list[str]
 ) -> None:
@@ -628,6 +647,7 @@ async def test_what_cannot_be_put_on_record_takes_a_place_here_or_ends(
         assert (await again.result()).status == statuses[0]
 
 
+@jumping_time
 async def test_one_that_is_handed_over_when_its_process_stops_needs_no_place() -> None:
     log, (busy, hold) = Log(queue=1), model()
     first = crowded(log, busy, at_once=1, queue=1)

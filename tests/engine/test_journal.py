@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from antwort.api.events import CallBegun, ResponseInProgress, ResponseQueued, RunEvent, TurnEnded
-from antwort.engine import journal as journals
 from antwort.engine.journal import Journal
 from antwort.errors import HandedOver
 from antwort.identity import ANONYMOUS
@@ -15,14 +14,10 @@ from antwort.runs.base import Ending, Fenced, Lease, Record, RunLog, Unavailable
 from antwort.runs.memory import MemoryRunLog
 from antwort.storage.memory import MemoryStore
 from engine_kit import ask
+from jumping_time import jumping_time
 from plan_kit import plan_of
 
 LEASE = Lease(run_id="resp_1", fence=1, worker="worker_1")
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_SOON", 0.0)
 
 
 class Paper(MemoryRunLog):
@@ -66,6 +61,7 @@ def journal_on(runs: RunLog, *before: Record) -> Journal:
     return Journal(runs, LEASE, before)
 
 
+@jumping_time
 async def test_events_are_numbered_on_where_the_log_ends_and_marks_have_no_number() -> None:
     paper, one = Paper(), await said("one")
     journal = journal_on(paper, Record(0, 0, [one, one]), Record(1, 2, [mark("call_0")]))
@@ -76,6 +72,7 @@ async def test_events_are_numbered_on_where_the_log_ends_and_marks_have_no_numbe
     assert journal.sent == 4
 
 
+@jumping_time
 async def test_what_comes_while_a_record_is_written_goes_into_the_next_one_in_its_order() -> None:
     paper = Paper()
     paper.may_write.clear()
@@ -93,6 +90,7 @@ async def test_what_comes_while_a_record_is_written_goes_into_the_next_one_in_it
     assert len(paper.written) < 4
 
 
+@jumping_time
 async def test_a_log_that_is_away_gets_the_same_record_again() -> None:
     paper = Paper(Unavailable(), Unavailable(), Unavailable())
     journal = journal_on(paper)
@@ -102,6 +100,7 @@ async def test_a_log_that_is_away_gets_the_same_record_again() -> None:
     assert paper.tries == 5
 
 
+@jumping_time
 async def test_who_has_lost_the_run_writes_nothing_more() -> None:
     paper = Paper(Fenced())
     journal = journal_on(paper)
@@ -114,6 +113,7 @@ async def test_who_has_lost_the_run_writes_nothing_more() -> None:
     assert not paper.written
 
 
+@jumping_time
 async def test_who_is_told_that_another_has_the_run_does_not_ask_the_log() -> None:
     paper = Paper()
     journal = journal_on(paper)
@@ -123,6 +123,7 @@ async def test_who_is_told_that_another_has_the_run_does_not_ask_the_log() -> No
     assert not paper.tries
 
 
+@jumping_time
 async def test_a_run_that_is_to_be_left_does_not_wait_for_a_log_that_is_away() -> None:
     paper = Paper(*[Unavailable() for _ in range(100)])
     journal = journal_on(paper)
@@ -132,9 +133,8 @@ async def test_a_run_that_is_to_be_left_does_not_wait_for_a_log_that_is_away() -
     assert paper.tries == 1
 
 
-async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "_SOON", 3600.0)
-    monkeypatch.setattr(journals, "_LATER", 3600.0)
+@jumping_time
+async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_leave() -> None:
     paper = Paper(Unavailable())
     journal = journal_on(paper)
     waiting = asyncio.create_task(journal.append([mark("call_0")]))
@@ -144,6 +144,7 @@ async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_leave(monkey
         await waiting
 
 
+@jumping_time
 async def test_a_tool_that_is_stopped_before_it_begins_leaves_a_whole_record() -> None:
     paper = Paper()
     paper.may_write.clear()
@@ -158,6 +159,7 @@ async def test_a_tool_that_is_stopped_before_it_begins_leaves_a_whole_record() -
     assert [record.events for record in paper.written] == [[mark("call_0")], [mark("call_1")]]
 
 
+@jumping_time
 async def test_nothing_stands_behind_the_end() -> None:
     paper, one = Paper(), await said("one")
     paper.may_write.clear()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine import kept
 from antwort.engine.kept import Kept, Name
 
 
@@ -22,9 +20,8 @@ def shrink(held: Kept) -> list[Name]:
     return gone
 
 
-def test_whoever_has_most_gives_up_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_KEPT", 4)
-    held = Kept()
+def test_whoever_has_most_gives_up_the_oldest() -> None:
+    held = Kept(max_count=4)
     held.add(name("ann", 0), 1)
     for number in range(20):
         held.add(name("bob", number), 1)
@@ -33,9 +30,8 @@ def test_whoever_has_most_gives_up_the_oldest(monkeypatch: pytest.MonkeyPatch) -
     assert [number for number in range(20) if name("bob", number) in held] == [17, 18, 19]
 
 
-def test_the_same_goes_for_how_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 100)
-    held = Kept()
+def test_the_same_goes_for_how_large_they_are() -> None:
+    held = Kept(max_bytes=100)
     for number in range(3):
         held.add(name("ann", number), 10)
     held.add(name("bob", 0), 60)
@@ -44,9 +40,8 @@ def test_the_same_goes_for_how_large_they_are(monkeypatch: pytest.MonkeyPatch) -
     assert (len(held), held.size) == (4, 50)
 
 
-def test_one_alone_may_have_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_KEPT", 3)
-    held = Kept()
+def test_one_alone_may_have_it_all() -> None:
+    held = Kept(max_count=3)
     for number in range(4):
         held.add(name("ann", number), 1)
     assert shrink(held) == [name("ann", 0)]

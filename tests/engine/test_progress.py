@@ -11,12 +11,12 @@ import pytest
 from antwort.api.events import McpCallInProgress, McpCallProgress, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.wire import UNSET, encode
-from antwort.engine import progress
 from antwort.engine.progress import WANTED, told
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import Progress, ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
 from engine_kit import SERVER, WEATHER, ask, engine_of, stream
+from jumping_time import jumping_time
 from plan_kit import server_called
 
 
@@ -67,10 +67,8 @@ async def test_a_request_that_does_not_ask_gets_no_such_event() -> None:
     assert reports(await heard(depot, 1, include=[])) == []
 
 
-async def test_a_tool_that_reports_all_the_time_is_told_now_and_then_with_the_latest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(progress, "_BETWEEN", 0.01)
+@jumping_time
+async def test_a_tool_that_reports_all_the_time_is_told_now_and_then_with_the_latest() -> None:
     events = reports(await heard(Digging(*(Progress(done=n, total=10_000) for n in range(10_000))), 2))
     assert [event.progress for event in events] == [0, 9_999]
 

@@ -26,6 +26,7 @@ from antwort.engine.draft import Run, fold
 from antwort.engine.engine import Engine
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.plan import Plan
+from antwort.engine.steps import open_calls, waiting_calls
 from antwort.errors import BackendError, Cancelled
 from antwort.identity import ANONYMOUS
 from antwort.testing import (
@@ -276,7 +277,9 @@ async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
     at = data.draw(st.integers(0, len(whole) - 1), label="batches recorded")
     recorded = numbered(whole[:at])
     control = pick_up(plan.response, recorded)
-    rest = await all_batches(plan, provider_of(copy_of(script)[control.run.turns :]), control)
+    resumed = control.run
+    rest = await all_batches(plan, provider_of(copy_of(script)[resumed.turns :]), control)
+    _check_open_calls(resumed, rest, plan)
     checker = StreamChecker(takeover=True)
     sent = [event for event in (*recorded, *numbered(rest)) if not isinstance(event, MARKS)]
     for number, event in enumerate(sent):
@@ -309,6 +312,34 @@ async def test_the_response_is_the_fold_of_its_events(script: list[Answer], want
     run = fold(Run(plan.response), numbered(batches))
     assert run == control.run
     assert run.response == _last(batches)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(answers(fails=False), max_size=3), fields, knobs)
+async def test_the_open_calls_of_the_fold_are_those_that_the_items_show(
+    script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]
+) -> None:
+    """Between two steps; each ends with a mark."""
+    plan = await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted)
+    batches = await all_batches(plan, provider_of(copy_of(script)), Control(Run(plan.response)))
+    _check_open_calls(Run(plan.response), batches, plan)
+
+
+def _check_open_calls(run: Run, batches: list[Batch], plan: Plan) -> None:
+    for batch in batches:
+        run = fold(run, batch)
+        if isinstance(batch[-1], MARKS):
+            _check_open_calls_of(run, plan)
+
+
+def _check_open_calls_of(run: Run, plan: Plan) -> None:
+    if not run.turns:
+        assert not run.waiting
+        assert not run.has_called
+        return
+    last = run.output[(0, *run.turn_ends)[-2] : run.turn_ends[-1]]
+    assert waiting_calls(run, plan.toolbox) == open_calls(run, plan.toolbox)
+    assert run.has_called == any(isinstance(item, FunctionCall | CustomToolCall | McpCall) for item in last)
 
 
 async def test_a_signal_set_before_the_run_starts_ends_it_at_once() -> None:

@@ -17,7 +17,6 @@ from antwort.api.events import (
     StreamEvent,
 )
 from antwort.api.items import McpCall
-from antwort.engine import pulse
 from antwort.engine.live import LiveRun
 from antwort.engine.pulse import at_work
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
@@ -25,6 +24,7 @@ from antwort.tools.base import ToolCall, ToolContext, ToolResult
 from antwort.tools.local import LocalExecutor
 from approval_kit import GUARDED, decision
 from engine_kit import SERVER, WEATHER, ask, engine_of, name_of, stream
+from jumping_time import jumping_time
 
 SOON = 0.01
 LATE = 600.0
@@ -176,8 +176,8 @@ async def test_what_a_tool_reports_is_passed_on_at_once_but_not_each_time() -> N
     assert (await run.result()).status == "completed"
 
 
-async def test_reports_that_are_far_enough_apart_are_all_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "_BETWEEN_REPORTS", 0.0)
+@jumping_time
+async def test_reports_that_are_far_enough_apart_are_all_passed_on() -> None:
     steps = [asyncio.Event() for _ in range(3)]
 
     async def work(asked: ToolCall, context: ToolContext) -> str:
@@ -194,7 +194,7 @@ async def test_reports_that_are_far_enough_apart_are_all_passed_on(monkeypatch: 
     await until(run, McpArgumentsDone)
     for step in steps[:-1]:
         reading = asyncio.create_task(names(run))
-        await asyncio.sleep(0)
+        await asyncio.sleep(1)
         step.set()
         assert await reading == [AT_WORK]
     steps[-1].set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.engine import remembered as memory
 from antwort.engine.remembered import LASTS, Remembered, Room
 from antwort.engine.sizes import Size
 from antwort.providers.base import ChatMessage, ChatRequest
@@ -30,8 +29,8 @@ def rates(made: Remembered, *texts: str, who: str = "a") -> list[float]:
     return [made.talk(request_of(user(text)), who).rate for text in texts]
 
 
-def known(*messages: ChatMessage) -> Remembered:
-    made = Remembered()
+def known(*messages: ChatMessage, max_talks: int = 4096) -> Remembered:
+    made = Remembered(max_talks=max_talks)
     keep(made, 0.5, *messages)
     return made
 
@@ -61,35 +60,31 @@ def test_what_others_say_or_is_said_to_others_is_another(request_: ChatRequest, 
     assert known(user("One.")).talk(request_, who).rate == 0
 
 
-def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_TALKS", 2)
-    made = known(user("One."))
+def test_only_so_many_are_remembered() -> None:
+    made = known(user("One."), max_talks=2)
     for text in ("Two.", "Three."):
         keep(made, 0.6, user(text))
     assert rates(made, "One.", "Two.", "Three.") == [0, 0.6, 0.6]
 
 
-def test_nobody_pushes_out_the_conversations_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_TALKS", 4)
-    made = known(user("One."))
+def test_nobody_pushes_out_the_conversations_of_others() -> None:
+    made = known(user("One."), max_talks=4)
     for number in range(20):
         keep(made, 0.6, user(f"Short {number}."), who="b")
     assert rates(made, "One.") == [0.5]
     assert rates(made, "Short 16.", "Short 17.", "Short 18.", "Short 19.", who="b") == [0, 0.6, 0.6, 0.6]
 
 
-def test_of_many_clients_with_one_each_the_first_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_TALKS", 2)
-    made = Remembered()
+def test_of_many_clients_with_one_each_the_first_is_forgotten() -> None:
+    made = Remembered(max_talks=2)
     for who in "abc":
         keep(made, 0.5, user("One."), who=who)
     assert [rates(made, "One.", who=who) for who in "abc"] == [[0], [0.5], [0.5]]
 
 
-def test_one_conversation_does_not_push_out_others_by_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_conversation_does_not_push_out_others_by_going_on() -> None:
     """It is known as it stands, and as it stood before the last turn."""
-    monkeypatch.setattr(memory, "_TALKS", 4)
-    made, messages = known(user("Another.")), [user("One.")]
+    made, messages = known(user("Another."), max_talks=4), [user("One.")]
     for number in range(20):
         keep(made, 0.6, *messages)
         messages += [assistant(f"{number}"), user("Go on.")]
@@ -120,9 +115,8 @@ def test_how_much_went_through_is_forgotten_after_an_hour() -> None:
     assert (made.talk(request, "a").room, made.most("m")) == (None, 0)
 
 
-def test_of_models_the_one_that_was_heard_of_least_lately_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_MODELS", 3)
-    made = Remembered(Clock())
+def test_of_models_the_one_that_was_heard_of_least_lately_is_forgotten() -> None:
+    made = Remembered(Clock(), max_models=3)
     for model, tokens in (("a", 100), ("b", 100), ("c", 100), ("a", 100), ("b", 50), ("d", 100)):
         made.went_through(model, tokens)
     assert [made.most(model) for model in "abcd"] == [100, 0, 100, 100], "less than the most tells nothing"

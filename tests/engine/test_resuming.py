@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -15,7 +15,6 @@ from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool
 from antwort.api.wire import encode
-from antwort.engine import journal, resuming
 from antwort.engine.steps import LOST
 from antwort.errors import StoreFault
 from antwort.identity import ANONYMOUS, Identity
@@ -28,19 +27,13 @@ from antwort.vault import Vault
 from approval_kit import decision
 from conversation_kit import begun, said, user, words
 from engine_kit import WEATHER, ask, items_of, outputs, sent_messages, server_calls, text_of
+from jumping_time import jumping_time
 from takeover_kit import DEPOT, Depot, Log, Rows, Story, Watched, engine_on, events_of, front_of, records_of
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a log or a store that comes back at once."""
-    monkeypatch.setattr(journal, "_SOON", 0.0)
-    monkeypatch.setattr(resuming, "_SOON", 0.0)
-
 
 # ---- what goes with a run ----
 
 
+@jumping_time
 async def test_a_run_is_made_by_whoever_has_a_place_for_it_and_stays_the_same_response() -> None:
     log, provider = Log(), ScriptedProvider(answer(say("Hello.")))
     identity = Identity(tenant="acme", owner="jo", models=("scripted",), key="laptop")
@@ -58,6 +51,7 @@ async def test_a_run_is_made_by_whoever_has_a_place_for_it_and_stays_the_same_re
     assert not front.told
 
 
+@jumping_time
 async def test_it_goes_on_from_the_response_before_it() -> None:
     log = Log()
     provider = ScriptedProvider(answer(say("I am Al.")), answer(say("Al.")))
@@ -97,6 +91,7 @@ IN_AN_ITEM = [
 
 
 @pytest.mark.parametrize("fields", [{"tools": [BROUGHT]}, {"input": IN_AN_ITEM}], ids=["tools", "additional_tools"])
+@jumping_time
 async def test_what_a_request_brought_to_log_in_goes_with_its_run_and_is_nowhere_in_clear(
     fields: dict[str, Any],
 ) -> None:
@@ -114,6 +109,7 @@ async def test_what_a_request_brought_to_log_in_goes_with_its_run_and_is_nowhere
 
 
 @pytest.mark.parametrize("fields", [{"tools": [BROUGHT]}, {"input": IN_AN_ITEM}], ids=["tools", "additional_tools"])
+@jumping_time
 async def test_where_that_cannot_be_opened_the_run_fails_and_says_so(fields: dict[str, Any]) -> None:
     log = Log()
     front = front_of(log, Depot(), vault=Vault(["one secret of a vault"]))
@@ -126,6 +122,7 @@ async def test_where_that_cannot_be_opened_the_run_fails_and_says_so(fields: dic
     assert "depot" in response.error.message
 
 
+@jumping_time
 async def test_turns_of_a_conversation_are_made_in_their_order_each_with_what_was_said_before() -> None:
     log = Log()
     provider = ScriptedProvider(answer(say("One.")), answer(say("Two.")), answer(say("Three.")))
@@ -155,6 +152,7 @@ async def approved(log: Log, server: Depot, other: Watched) -> tuple[Watched, Re
         return first, await first.create(request)
 
 
+@jumping_time
 async def test_what_was_approved_is_run_by_whoever_makes_the_run_and_not_taken_for_somebody_elses() -> None:
     log, server = Log(), Depot()
     other = engine_on(log, ScriptedProvider(answer(say("Sold."))), server)
@@ -166,6 +164,7 @@ async def test_what_was_approved_is_run_by_whoever_makes_the_run_and_not_taken_f
     assert response.status == "completed"
 
 
+@jumping_time
 async def test_what_was_approved_and_begun_is_not_run_by_the_next_one() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -189,6 +188,7 @@ async def kill(log: Log, response: Response) -> None:
     await log.bury()
 
 
+@jumping_time
 async def test_turns_calls_and_tokens_of_the_one_before_count() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -213,6 +213,7 @@ async def test_turns_calls_and_tokens_of_the_one_before_count() -> None:
 # ---- plans ----
 
 
+@jumping_time
 async def test_a_plan_that_was_made_for_the_request_here_serves_its_run_here() -> None:
     log, door = Log(), Door()
     async with engine_on(log, Story(answer(say("Hello."))), door) as engine:
@@ -221,6 +222,7 @@ async def test_a_plan_that_was_made_for_the_request_here_serves_its_run_here() -
     assert len(door.found) == 1
 
 
+@jumping_time
 async def test_what_cannot_be_planned_any_more_has_failed_and_says_why() -> None:
     log = Log()
     async with front_of(log) as front:
@@ -235,16 +237,16 @@ async def test_what_cannot_be_planned_any_more_has_failed_and_says_why() -> None
     assert [ended.response for ended in other.told] == [response]
 
 
-async def test_what_nobody_expected_of_a_plan_ends_the_run_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(*_: object) -> None:
-        raise ZeroDivisionError("secret")
+@jumping_time
+async def test_what_nobody_expected_of_a_plan_ends_the_run_as_failed() -> None:
+    class Broken(ScriptedProvider):
+        async def models(self) -> NoReturn:
+            raise ZeroDivisionError("secret")
 
     log = Log()
     async with front_of(log) as front:
         queued = await front.create(ask(background=True))
-        other = engine_on(log, ScriptedProvider())
-        monkeypatch.setattr(other._planner, "prepared", broken)
-        async with other:
+        async with engine_on(log, Broken()) as other:
             response = await other.ended(queued.id)
     assert response.error is not None
     assert (response.error.code, "secret" in response.error.message) == ("server_error", False)
@@ -262,6 +264,7 @@ class Shaky(Rows):
         return await super().link(identity, response_id, with_input=with_input)
 
 
+@jumping_time
 async def test_a_store_that_cannot_be_read_is_asked_again() -> None:
     log = Log(Shaky())
     async with front_of(log) as front, engine_on(log, ScriptedProvider(answer(say("Hi.")))) as other:
@@ -291,6 +294,7 @@ def far() -> str:
 
 
 @pytest.mark.parametrize("others", [[], [MAPS]], ids=["", "beside tools that are looked for"])
+@jumping_time
 async def test_a_server_that_the_run_has_used_is_waited_for(others: list[dict[str, object]]) -> None:
     """Without its tools, the call that waits would be nobody's, and the run would end with it open."""
     log, server, sleepy, maps = Log(), Depot(), Sleepy(5), Toolset("maps", far)
@@ -308,6 +312,7 @@ async def test_a_server_that_the_run_has_used_is_waited_for(others: list[dict[st
     assert (sleepy.naps, sleepy.ran.total()) == (0, 1)
 
 
+@jumping_time
 async def test_it_is_waited_for_no_longer_than_the_run_may_take() -> None:
     log, server, now = Log(), Depot(), [1000.0]
     server.gate = asyncio.Event()
@@ -325,16 +330,17 @@ async def test_it_is_waited_for_no_longer_than_the_run_may_take() -> None:
     assert response.incomplete_details.reason == "deadline"
 
 
-async def test_a_run_begins_without_a_server_that_does_not_answer_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resuming, "_UNHEARD", 0.0)
+@jumping_time
+async def test_a_run_begins_without_a_server_that_does_not_answer_for_long() -> None:
     log = Log()
-    async with front_of(log, Depot()) as front, engine_on(log, Story(answer(say("Hi."))), Sleepy(1)) as other:
+    async with front_of(log, Depot()) as front, engine_on(log, Story(answer(say("Hi."))), Sleepy(10**9)) as other:
         response = await other.ended((await front.create(ask(background=True, tools=[DEPOT]))).id)
     assert response.status == "completed"
     [listed] = [item for item in response.output if isinstance(item, McpListTools)]
     assert listed.error == "The tool server 'depot' cannot be reached."
 
 
+@jumping_time
 async def test_a_server_that_did_not_answer_when_the_run_was_asked_for_is_asked_again_when_it_begins() -> None:
     log, sleepy = Log(), Sleepy(3)
     async with engine_on(log, Story(answer(call("look", n=1)), answer(say("Done."))), sleepy) as engine:
@@ -343,8 +349,8 @@ async def test_a_server_that_did_not_answer_when_the_run_was_asked_for_is_asked_
     assert sleepy.naps == 0
 
 
-async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resuming, "_UNHEARD", 0.0)
+@jumping_time
+async def test_a_run_that_has_begun_without_a_server_goes_on_without() -> None:
     log, ready = Log(), asyncio.Event()
     story = answer(say("Hi."), ready)
     async with engine_on(log, Story(story), Sleepy(10**9)) as one:
@@ -353,7 +359,6 @@ async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch
             while not any(isinstance(event, OutputTextDelta) for event in events_of(await anext(reading))):
                 pass
         await kill(log, queued)
-        monkeypatch.setattr(resuming, "_UNHEARD", 10.0**9)
         async with engine_on(log, Story(answer(say("Hi."))), Sleepy(10**9)) as other:
             response = await other.ended(queued.id)
         ready.set()
@@ -363,6 +368,7 @@ async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch
 # ---- runs that are not gone on with ----
 
 
+@jumping_time
 async def test_one_that_is_cancelled_while_it_waits_never_begins() -> None:
     log, provider = Log(), ScriptedProvider()
     async with front_of(log) as front:
@@ -377,6 +383,7 @@ async def test_one_that_is_cancelled_while_it_waits_never_begins() -> None:
     assert [ended.response for ended in other.told] == [response]
 
 
+@jumping_time
 async def test_one_over_which_too_many_were_lost_has_failed_with_all_that_it_has_said() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -401,6 +408,7 @@ async def test_one_over_which_too_many_were_lost_has_failed_with_all_that_it_has
     assert sorted(server.ran.values()) == [1, 3]
 
 
+@jumping_time
 async def test_nothing_unsafe_that_it_has_begun_is_left_open_for_who_goes_on_from_it() -> None:
     log = Log()
     ran: list[str] = []
@@ -430,6 +438,7 @@ async def test_nothing_unsafe_that_it_has_begun_is_left_open_for_who_goes_on_fro
     assert not items_of(gone_on, FunctionCallOutput)
 
 
+@jumping_time
 async def test_the_time_of_a_run_begins_with_its_first_claim_whoever_makes_it() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -448,6 +457,7 @@ async def test_the_time_of_a_run_begins_with_its_first_claim_whoever_makes_it() 
     assert list(server.ran.values()) == [1]
 
 
+@jumping_time
 async def test_a_tool_is_asked_only_when_that_is_on_record() -> None:
     log, server = Log(), Depot()
     seen: list[bool] = []

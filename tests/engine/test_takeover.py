@@ -12,19 +12,12 @@ from hypothesis import strategies as st
 from antwort.api.events import CallBegun, CallEnded, ResponseInProgress
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine import journal
 from antwort.engine.steps import LOST
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, answer, call, say, think
 from engine_kit import ask, items_of, text_of
+from jumping_time import jumping_time
 from takeover_kit import DEPOT, Depot, Log, Story, check_calls, check_log, engine_on, records_of
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a log that comes back at once."""
-    monkeypatch.setattr(journal, "_SOON", 0.0)
-
 
 STORY: tuple[Answer, ...] = (
     answer(think("Let me"), say("I look."), call("look", n=1), call("sell", n=2)),
@@ -57,6 +50,7 @@ async def length() -> int:
 
 
 @pytest.mark.proves("MISTAKE-31", "RULING-11", "CP-028", "FR-023", "FR-024")
+@jumping_time
 async def test_a_run_that_dies_before_any_of_its_records_comes_to_its_end() -> None:
     for dies_at in range(1, await length()):
         depot = Depot()
@@ -70,6 +64,7 @@ async def test_a_run_that_dies_before_any_of_its_records_comes_to_its_end() -> N
 
 
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("mark", 2), ("sell", 1)])
+@jumping_time
 async def test_a_call_that_was_begun_is_run_again_only_where_that_does_no_harm(name: str, times: int) -> None:
     log, depot = Log(), Depot()
     depot.gate = asyncio.Event()
@@ -97,6 +92,7 @@ async def test_a_call_that_was_begun_is_run_again_only_where_that_does_no_harm(n
     assert response.status == "completed"
 
 
+@jumping_time
 async def test_an_outage_of_the_log_repeats_nothing() -> None:
     """Whether the record was written before it went away or not."""
     for at in range(1, await length()):
@@ -114,6 +110,7 @@ async def test_an_outage_of_the_log_repeats_nothing() -> None:
 
 @pytest.mark.proves("MISTAKE-31", "TR-022")
 @pytest.mark.parametrize("seconds", [0, 60], ids=["at once", "at the end of its step"])
+@jumping_time
 async def test_a_run_is_handed_over_wherever_it_is(seconds: float) -> None:
     handed = 0
     for at in range(1, await length() - 1):
@@ -150,6 +147,7 @@ def stories(draw: st.DrawFn) -> tuple[Answer, ...]:
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
 @given(stories(), st.lists(st.integers(1, 30), max_size=2), st.booleans())
+@jumping_time
 async def test_any_run_comes_to_its_end_whoever_dies_over_it(
     story: tuple[Answer, ...], deaths: list[int], is_eager: bool
 ) -> None:

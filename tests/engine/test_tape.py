@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,9 +17,8 @@ from antwort.api.events import (
     SummaryTextDelta,
 )
 from antwort.api.items import LogProb, OutputText
-from antwort.engine import tape as tapes
 from antwort.engine.pipe import Numbered
-from antwort.engine.tape import Tape, TapeReader, put_together
+from antwort.engine.tape import AT_ONCE, LOOSE, Tape, TapeReader, put_together
 from antwort.testing import Answer, ScriptedProvider, answer, call, refuse, say, think
 from antwort.testing.grammar import check_stream
 from engine_kit import CLOCK, WEATHER, ask, engine_of, stream
@@ -148,12 +146,11 @@ async def test_a_sign_of_life_is_for_those_who_wait() -> None:
     assert await busy.read() == []
 
 
-async def test_one_who_is_far_behind_gets_it_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tapes, "AT_ONCE", 2)
-    reader = Tape([text(letter) for letter in "abc"], is_ended=True).reader()
+async def test_one_who_is_far_behind_gets_it_in_parts() -> None:
+    reader = Tape([text("a")] * AT_ONCE + [text("b")], is_ended=True).reader()
     assert [await reader.read() for _ in range(3)] == [
-        [Numbered(0, [text("a"), text("b")])],
-        [Numbered(2, [text("c")])],
+        [Numbered(0, [text("a")] * AT_ONCE)],
+        [Numbered(AT_ONCE, [text("b")])],
         [],
     ]
 
@@ -166,7 +163,7 @@ async def test_what_is_kept_stays_within_bounds_and_no_reader_loses_anything() -
         if number in (10, 5_000, 50_000):
             reader = tape.reader()
             still.append((reader, said((await reader.read())[0].events)))
-    assert len(tape) < 3 * tapes.LOOSE
+    assert len(tape) < 3 * LOOSE
     tape.end()
     whole = "0123456789" * 10_000
     for reader, before in still:
@@ -188,26 +185,23 @@ def said(events: Sequence[StreamEvent]) -> str:
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 async def test_whoever_reads_when_gets_the_same_text(data: st.DataObject) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tapes, "LOOSE", 4)
-        tape = Tape()
-        tape._due = 4
-        readers: list[tuple[TapeReader, list[StreamEvent]]] = []
-        for step in range(data.draw(st.integers(1, 40), label="steps")):
-            match data.draw(st.sampled_from(["add", "add", "join", "read"])):
-                case "add":
-                    tape.add([text(chr(97 + step % 26), item=data.draw(st.sampled_from(["m", "n"])))])
-                case "join":
-                    readers.append((tape.reader(), []))
-                case "read" if readers:
-                    reader, got = data.draw(st.sampled_from(readers))
-                    if reader.at < len(tape):
-                        got += [event for batch in await reader.read() for event in batch.events]
-        tape.end()
-        for reader, got in readers:
-            got += await collect(reader)
-        texts = [{item: said([e for e in got if e.item_id == item]) for item in "mn"} for _, got in readers]  # type: ignore[union-attr]  # only deltas here
-        assert all(each == texts[0] for each in texts)
+    tape = Tape(merge_after=4)
+    readers: list[tuple[TapeReader, list[StreamEvent]]] = []
+    for step in range(data.draw(st.integers(1, 40), label="steps")):
+        match data.draw(st.sampled_from(["add", "add", "join", "read"])):
+            case "add":
+                tape.add([text(chr(97 + step % 26), item=data.draw(st.sampled_from(["m", "n"])))])
+            case "join":
+                readers.append((tape.reader(), []))
+            case "read" if readers:
+                reader, got = data.draw(st.sampled_from(readers))
+                if reader.at < len(tape):
+                    got += [event for batch in await reader.read() for event in batch.events]
+    tape.end()
+    for reader, got in readers:
+        got += await collect(reader)
+    texts = [{item: said([e for e in got if e.item_id == item]) for item in "mn"} for _, got in readers]  # type: ignore[union-attr]  # only deltas here
+    assert all(each == texts[0] for each in texts)
 
 
 async def test_nobody_is_kept_who_does_not_wait_any_more() -> None:

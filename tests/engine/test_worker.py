@@ -10,7 +10,6 @@ import pytest
 
 from antwort.api.events import CallBegun
 from antwort.api.responses import Response
-from antwort.engine import worker as workers
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.errors import Damaged, UnsupportedFeature
@@ -20,15 +19,9 @@ from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
+from jumping_time import jumping_time
 from serving import until
 from takeover_kit import DEPOT, Depot, Log, Rows, Story, check_log, engine_on, front_of, records_of
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a log that comes back at once."""
-    monkeypatch.setattr(workers, "_AGAIN", 0.0)
-
 
 LOOKS = answer(call("look", n=1))
 DONE = answer(say("Done."))
@@ -37,6 +30,7 @@ DONE = answer(say("Done."))
 # ---- how many ----
 
 
+@jumping_time
 async def test_no_more_are_made_at_once_than_there_are_places() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -51,6 +45,7 @@ async def test_no_more_are_made_at_once_than_there_are_places() -> None:
 
 
 @pytest.mark.parametrize("settings", [BackgroundSettings(at_once=0), BackgroundSettings(enabled=False)])
+@jumping_time
 async def test_who_has_no_places_claims_nothing(settings: BackgroundSettings) -> None:
     class Watched(Log):
         claims = 0
@@ -71,6 +66,7 @@ async def test_who_has_no_places_claims_nothing(settings: BackgroundSettings) ->
     assert log.claims == 0
 
 
+@jumping_time
 async def test_background_that_is_off_is_a_400() -> None:
     engine = engine_of(ScriptedProvider(), background=BackgroundSettings(enabled=False))
     with pytest.raises(UnsupportedFeature):
@@ -80,6 +76,7 @@ async def test_background_that_is_off_is_a_400() -> None:
 # ---- what is heard from elsewhere ----
 
 
+@jumping_time
 async def test_a_run_is_cancelled_by_a_process_that_does_not_make_it_and_its_tool_is_stopped() -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -95,6 +92,7 @@ async def test_a_run_is_cancelled_by_a_process_that_does_not_make_it_and_its_too
     assert maker.live == 0
 
 
+@jumping_time
 async def test_who_hears_that_another_has_its_run_stops_and_tells_nobody(caplog: pytest.LogCaptureFixture) -> None:
     log, server = Log(), Depot()
     server.gate = asyncio.Event()
@@ -147,6 +145,7 @@ class Shaky(Log):
         await super().submit(run)
 
 
+@jumping_time
 async def test_a_log_that_is_away_is_tried_again_and_again() -> None:
     log = Shaky()
     async with engine_on(log, Story(DONE)) as engine:
@@ -182,11 +181,11 @@ class Down(Log):
         return await super().sweep()
 
 
+@jumping_time
 async def test_a_log_that_is_away_is_told_of_once_with_the_reason_and_once_when_it_is_back(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "antwort.runs")
-    monkeypatch.setattr("antwort.engine.worker._AGAIN", 0.0)
     log = Down()
     async with engine_on(log, Story(DONE)) as engine:
         await engine.ended((await engine.create(ask(background=True))).id)
@@ -211,6 +210,7 @@ class Lossy(Log):
         return found
 
 
+@jumping_time
 async def test_a_run_whose_claim_was_never_heard_of_is_handed_on() -> None:
     log = Lossy()
     engine = Engine(
@@ -258,7 +258,7 @@ async def settled(engine: Engine, response_id: str) -> Response:
     """The response as it ended, of which there may be no log."""
     response = await engine.retrieve(ANONYMOUS, response_id)
     while response.status in ("queued", "in_progress"):  # what tells of it elsewhere may be what is damaged
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
         response = await engine.retrieve(ANONYMOUS, response_id)
     return response
 
@@ -268,6 +268,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> int:
 
 
 @pytest.mark.parametrize("what", ["records", "append", "begin", "finish"])
+@jumping_time
 async def test_a_run_that_met_what_nobody_expects_is_tried_again_and_told_once(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,6 +282,7 @@ async def test_a_run_that_met_what_nobody_expects_is_tried_again_and_told_once(
 
 
 @pytest.mark.parametrize("what", ["records", "append", "begin", "finish"])
+@jumping_time
 async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -296,6 +298,7 @@ async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
     assert tracebacks(caplog) == (3 if is_logged else 4)
 
 
+@jumping_time
 async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well() -> None:
     log, hold = Odd("append", 1), asyncio.Event()
     async with engine_on(log, Story(answer(say("Hello"), hold, say(" there"))), Depot()) as engine:
@@ -337,6 +340,7 @@ async def torn(log: Torn) -> str:
     return queued.id
 
 
+@jumping_time
 async def test_a_run_whose_record_cannot_be_read_has_failed_and_holds_no_place() -> None:
     log = Torn()
     lost = await torn(log)
@@ -350,6 +354,7 @@ async def test_a_run_whose_record_cannot_be_read_has_failed_and_holds_no_place()
     assert [ended.response.status for ended in other.told] == ["failed", "completed"]
 
 
+@jumping_time
 async def test_one_whose_record_cannot_be_read_is_shown_as_it_was_submitted_and_can_be_cancelled() -> None:
     log = Torn()
     lost = await torn(log)
@@ -359,6 +364,7 @@ async def test_one_whose_record_cannot_be_read_is_shown_as_it_was_submitted_and_
         assert [ended.response.status for ended in front.told] == ["cancelled"]
 
 
+@jumping_time
 async def test_a_response_whose_row_cannot_be_read_has_failed_as_well() -> None:
     class Blurred(Rows):
         async def link(self, *_: object, **__: object) -> NoReturn:
@@ -370,6 +376,7 @@ async def test_a_response_whose_row_cannot_be_read_has_failed_as_well() -> None:
     assert (response.status, response.error.code, len(maker.told)) == ("failed", "storage_error", 1)
 
 
+@jumping_time
 async def test_a_process_that_leaves_does_not_wait_for_a_record_that_it_asked_for() -> None:
     class Deaf(Log):
         asked = asyncio.Event()
@@ -404,6 +411,7 @@ class Kept(Rows):
 
 
 @pytest.mark.parametrize("log", [Shared, Log], ids=["shared", "alone"])
+@jumping_time
 async def test_rows_of_the_foreground_say_who_makes_them_where_others_have_to_know(log: type[Log]) -> None:
     rows = Kept()
     shared = log(rows)
@@ -414,6 +422,7 @@ async def test_rows_of_the_foreground_say_who_makes_them_where_others_have_to_kn
     assert row.worker == (name if shared.traits.many else None)
 
 
+@jumping_time
 async def test_who_leaves_is_not_there_any_more() -> None:
     log = Log()
     async with engine_on(log, ScriptedProvider()):
@@ -421,6 +430,7 @@ async def test_who_leaves_is_not_there_any_more() -> None:
     assert not log._workers
 
 
+@jumping_time
 async def test_where_others_reach_it_is_told_with_its_name() -> None:
     log = Log()
     async with Engine(ScriptedProvider(), store=log.store, runs=log, address="http://10.0.0.7:9000"):
@@ -432,6 +442,7 @@ async def test_where_others_reach_it_is_told_with_its_name() -> None:
 # ---- what ends with the process ----
 
 
+@jumping_time
 async def test_runs_that_nobody_could_go_on_with_end_with_the_engine() -> None:
     store, server = MemoryStore(), Depot()
     server.gate = asyncio.Event()
@@ -446,6 +457,7 @@ async def test_runs_that_nobody_could_go_on_with_end_with_the_engine() -> None:
     assert response.error.code == "server_shutting_down"
 
 
+@jumping_time
 async def test_one_that_is_planned_while_the_process_leaves_is_left_to_the_next() -> None:
     log, planning = Log(), asyncio.Event()
 
@@ -465,6 +477,7 @@ async def test_one_that_is_planned_while_the_process_leaves_is_left_to_the_next(
 
 
 @pytest.mark.parametrize("turns", [0, 1, 5, 30])
+@jumping_time
 async def test_one_that_waits_for_its_conversation_while_the_process_leaves_is_left_to_the_next(turns: int) -> None:
     """However many turns of the event loop it has waited."""
     log = Log()

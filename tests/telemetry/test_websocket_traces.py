@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from antwort.providers.base import ChatRequest, Delta
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.transport.exchange import REQUEST_ID
 from serving import serving, until
@@ -109,16 +111,15 @@ async def test_turns_and_connections_are_counted() -> None:
     assert of(found, "antwort_request_errors_total") == {("invalid_json",): 1}
 
 
-async def test_what_works_for_a_turn_knows_which(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_works_for_a_turn_knows_which() -> None:
     seen: list[str] = []
-    wired = Wired(ScriptedProvider(answer(say("one")), answer(say("two"))))
-    launch = wired.engine.launch
 
-    async def watched(*given: Any) -> Any:
-        seen.append(REQUEST_ID.get())
-        return await launch(*given)
+    class Noting(ScriptedProvider):
+        def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+            seen.append(REQUEST_ID.get())
+            return super().infer(request)
 
-    monkeypatch.setattr(wired.engine, "launch", watched)
+    wired = Wired(Noting(answer(say("one")), answer(say("two"))))
     mine = {"x-request-id": "mine"}
     async with serving(wired.engine, wired.app) as server, connected(server.port, headers=mine) as socket:
         await socket.ask()

@@ -199,10 +199,7 @@ async def test_a_wrong_request_leaves_its_key_free() -> None:
 
 @pytest.mark.proves("TR-021")
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
-async def test_a_client_that_leaves_does_not_disturb_another_with_the_same_key(
-    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
+async def test_a_client_that_leaves_does_not_disturb_another_with_the_same_key(body: dict[str, Any]) -> None:
     go = asyncio.Event()
     provider, engine = scripted(answer(say("Hello"), go, say("there")))
     async with serving(engine) as server, connected(server.port) as first, connected(server.port) as second:
@@ -222,10 +219,7 @@ async def test_a_client_that_leaves_does_not_disturb_another_with_the_same_key(
 
 @pytest.mark.proves("TR-021")
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
-async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_behind(
-    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
+async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_behind(body: dict[str, Any]) -> None:
     provider, engine = scripted(answer(say("Hello"), asyncio.Event()), answer(say("Again")))
     async with serving(engine) as server:
         before = asyncio.all_tasks()
@@ -249,9 +243,8 @@ async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_beh
 @pytest.mark.proves("MISTAKE-30")
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
 async def test_a_client_that_was_cut_off_while_a_tool_ran_gets_the_same_response_and_no_second_call(
-    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    body: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
     begun, go, provider = (
         asyncio.Event(),
         asyncio.Event(),
@@ -360,9 +353,8 @@ async def test_the_line_of_a_replay_says_so_and_counts_no_tokens_twice(caplog: p
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
 async def test_the_line_of_one_who_saw_the_end_says_what_it_took_when_the_one_who_started_it_has_left(
-    body: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    body: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
     go = asyncio.Event()
     provider, engine = scripted(answer(say("Hello"), go, usage=tokens(5, 7)))
     with caplog.at_level(logging.INFO, "antwort.transport"):

@@ -165,10 +165,7 @@ class SlowToBegin(MemoryStore):
 
 
 @pytest.mark.proves("TR-021")
-async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
+async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_ended() -> None:
     provider, store = ScriptedProvider(answer(say("Hello"), asyncio.Event())), SlowToBegin()
     async with serving(Engine(provider, store=store)) as server:
         async with nothing_left_behind(provider, server), connected(server.port) as wire:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import NoReturn
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -11,8 +12,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 
 from antwort.engine.engine import Engine
-from antwort.engine.live import LiveRun
-from antwort.engine.plan import Plan
+from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, say
 from antwort.transport.http import Transport
@@ -182,42 +182,53 @@ async def test_a_client_that_goes_while_it_is_not_read_from_is_noticed() -> None
     assert len(provider.requests) == 1
 
 
-async def test_a_client_that_goes_before_its_response_begins_has_its_plan_broken_off(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine, provider, app = scripted()
-    planning = asyncio.Event()
+class Undecided(MemoryStore):
+    """Never says what a conversation holds, so that no plan of a turn in it comes to its end."""
 
-    async def endless(*_: object) -> None:
-        planning.set()
-        await asyncio.Event().wait()
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
 
-    monkeypatch.setattr(engine, "plan", endless)
+    async def said(self, *_: object) -> NoReturn:
+        self.is_asked.set()
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it is broken off")
+
+
+async def test_a_client_that_goes_before_its_response_begins_has_its_plan_broken_off() -> None:
+    provider, store = ScriptedProvider(), Undecided()
+    engine = Engine(provider, store=store)
+    app = Transport(engine)
     async with serving(engine, app) as server:
         async with connected(server.port) as socket:
-            await socket.create()
-            await planning.wait()
+            await socket.create(conversation="conv_" + "0" * 32)
+            async with asyncio.timeout(5):
+                await store.is_asked.wait()
         await until(lambda: app.sockets == 0 and app.requests == 0)
     assert provider.requests == []
 
 
-async def test_a_client_that_goes_while_its_response_is_put_on_record_ends_its_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    engine, provider, app = scripted(answer(say("Hello"), asyncio.Event()))
-    launch, launched, gone = engine.launch, asyncio.Event(), asyncio.Event()
+class SlowToBegin(MemoryStore):
+    """Begins a row, and says so when it is let go."""
 
-    async def slow(plan: Plan) -> LiveRun:
-        run = await launch(plan)
-        launched.set()
-        await gone.wait()
-        return run
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
 
-    monkeypatch.setattr(engine, "launch", slow)
+    async def begin(self, new: NewResponse) -> None:
+        await super().begin(new)
+        self.begun.set()
+        await self.go.wait()
+
+
+async def test_a_client_that_goes_while_its_response_is_put_on_record_ends_its_run() -> None:
+    provider, store = ScriptedProvider(answer(say("Hello"), asyncio.Event())), SlowToBegin()
+    engine = Engine(provider, store=store)
+    app = Transport(engine)
     async with serving(engine, app) as server:
         async with connected(server.port) as socket:
             await socket.create()
-            await launched.wait()
-        gone.set()
+            await store.begun.wait()
+        store.go.set()
         await until(lambda: engine.live == 0 and app.sockets == 0)
     assert provider.under_way == 0

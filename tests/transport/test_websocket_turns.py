@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from openai.types.responses import ResponseSteerFailedEvent
@@ -331,19 +331,18 @@ async def test_a_failure_in_mid_stream_is_a_failed_response() -> None:
         assert (await socket.ask()).status == "completed"
 
 
-async def test_what_nobody_expected_is_told_without_its_reason(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine, _ = scripted(answer(say("Hello")))
+class Broken(MemoryStore):
+    """Cannot read conversations, for a reason that is not for clients."""
 
-    async def broken(*_: object) -> None:
+    async def said(self, *_: object) -> NoReturn:
         raise ZeroDivisionError("a secret")
 
+
+async def test_what_nobody_expected_is_told_without_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(ScriptedProvider(answer(say("Hello"))), store=Broken())
     async with serving(engine) as server, connected(server.port) as socket:
-        with monkeypatch.context() as patch:
-            patch.setattr(engine, "plan", broken)
-            await socket.create()
-            assert (await socket.error())["status"] == 500
+        await socket.create(conversation="conv_" + "0" * 32)
+        assert (await socket.error())["status"] == 500
         assert "secret" not in json.dumps(socket.heard)
         assert (await socket.ask()).status == "completed"
     assert [record.exc_info is not None for record in caplog.records if record.levelname == "ERROR"] == [True]

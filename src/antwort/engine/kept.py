@@ -27,7 +27,8 @@ class Kept:
     who sends much does not drive out what others have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_count: int = MOST_KEPT, max_bytes: int = MOST_BYTES) -> None:
+        self._max_count, self._max_bytes = max_count, max_bytes
         self._holdings: dict[tuple[str, str], Holding] = {}
         self._count = self._size = 0
 
@@ -62,9 +63,9 @@ class Kept:
 
     def surplus(self) -> Name | None:
         """The next one to go, as long as there is too much."""
-        if self._size > MOST_BYTES:
+        if self._size > self._max_bytes:
             most = max(self._holdings.values(), key=lambda holding: holding.size)
-        elif self._count > MOST_KEPT:
+        elif self._count > self._max_count:
             most = max(self._holdings.values(), key=lambda holding: len(holding.sizes))
         else:
             return None

@@ -27,6 +27,7 @@ from antwort.engine.promoting import Home, Promotion, record_promotable
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_input, kept_request, new_entries
 from antwort.engine.said import said_of
+from antwort.engine.stream_observer import new_observer
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -88,14 +89,15 @@ class LiveRun:
         control.deadline = deadline
         self.said = said = None if held is not None else said_of(plan, goes_on=goes_on)
         """All that it has sent, where that is kept."""
-        self._is_watched = request.stream or held is not None or said is not None
+        self._observer = observer = None if held is not None else new_observer(settings)
+        self._is_watched = request.stream or held is not None or said is not None or observer is not None
         """Whether anybody learns of it before it has ended."""
         if goes_on:
             self._gone = Signal()
         if home is not None and said is not None:
             self._promotion = Promotion(self, said, control, home, self._adopted)
         keep = None if said is None else said.add
-        self._outlet = Outlet(settings.buffer_events, keep, text_bound=settings.buffer_bytes)
+        self._outlet = Outlet(settings.buffer_events, keep, text_bound=settings.buffer_bytes, observer=observer)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         control.on_answer, control.on_call = self._is_answered, on_call
@@ -408,6 +410,8 @@ class LiveRun:
             stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
             self._answered.fail(stopped)
             self._ended.fail(stopped)
+        elif self._observer is not None and self._ended.error is None:
+            self._observer.on_end()
         self._on_end(self)
 
     def _is_answered(self) -> None:

@@ -20,6 +20,7 @@ from antwort.engine.control import Control
 from antwort.engine.draft import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
+from antwort.engine.stream_observer import StreamObserver
 from antwort.errors import AntwortError, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import PackedLog, ResponseStore
@@ -151,11 +152,18 @@ class Outlet:
     _is_ended = False
     _is_abandoned = False
 
-    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**16) -> None:
+    def __init__(
+        self,
+        bound: int,
+        keep: Callable[[Batch], None] | None = None,
+        *,
+        text_bound: int = 2**16,
+        observer: StreamObserver | None = None,
+    ) -> None:
         """It is full with so many events, or so many characters of text in those behind the first batch. `keep` is
-        given each batch in its turn, marks included.
+        given each batch in its turn, marks included, until it is kept no more; the `observer`, to the end.
         """
-        self._bound, self._text_bound, self._keep = bound, text_bound, keep
+        self._bound, self._text_bound, self._keep, self._observer = bound, text_bound, keep, observer
         self._waiting: deque[Numbered] = deque()
 
     @property
@@ -182,6 +190,8 @@ class Outlet:
         """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
         if self._keep is not None:
             self._keep(batch)
+        if self._observer is not None:
+            self._observer.on_batch(self._next, batch)
         if self._is_abandoned:
             self._next += len(batch) - sum(map(_UNSENT_KINDS.__contains__, map(type, batch)))
             return

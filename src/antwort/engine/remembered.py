@@ -54,8 +54,10 @@ class Talk(msgspec.Struct, frozen=True):
 class Remembered:
     """One for each engine."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, max_talks: int = _TALKS, max_models: int = _MODELS
+    ) -> None:
+        self._clock, self._max_talks, self._max_models = clock, max_talks, max_models
         self._talks: dict[str, dict[int, Talk]] = {}
         """By who had them, and by their marks."""
         self._count = 0
@@ -90,7 +92,7 @@ class Remembered:
         known.pop(marks[-1], None)
         known[marks[-1]] = replace(talk, before=before, **told)
         self._count += len(known) - had
-        if self._count > _TALKS:
+        if self._count > self._max_talks:
             self._forget()
 
     def _forget(self) -> None:
@@ -114,7 +116,7 @@ class Remembered:
             if tokens < known[0] and now - known[1] < LASTS:
                 return
             del heard[model]
-        elif len(heard) >= _MODELS:
+        elif len(heard) >= self._max_models:
             del heard[next(iter(heard))]
         heard[model] = (tokens, now)
 

@@ -52,10 +52,13 @@ class Tape:
         *,
         is_ended: bool = False,
         has_numbers: Callable[[], bool] = lambda: False,
+        merge_after: int = LOOSE,
     ) -> None:
-        """Where its events go by their numbers elsewhere as well, as `has_numbers` tells, none are put together."""
+        """Texts are put together after `merge_after` events, unless `has_numbers` says that the events are also read by
+        their numbers elsewhere.
+        """
         self._events, self._has_numbers = list(events), has_numbers
-        self._due = LOOSE
+        self._due = self._merge_after = merge_after
         self._readers: set[TapeReader] = set()
         self.is_ended = is_ended
 
@@ -105,7 +108,7 @@ class Tape:
             moved[end] = len(kept)
         for reader in self._readers:
             reader.at = moved[reader.at]
-        self._events, self._due = kept, max(LOOSE, 2 * len(kept))
+        self._events, self._due = kept, max(self._merge_after, 2 * len(kept))
 
 
 class TapeReader:

@@ -33,12 +33,9 @@ class MetricsPort:
         return port
 
     async def start(self) -> None:
-        """Not `serve`: signals are for the server beside this one."""
-        config = self._server.config
-        config.load()
-        self._server.lifespan = config.lifespan_class(config)
+        """Begin to answer. Signals are handled by the server beside this one."""
         self._is_started = True
-        await self._server.startup([self._socket])
+        await self._server.start([self._socket])
 
     async def stop(self) -> None:
         """Once more does no harm."""

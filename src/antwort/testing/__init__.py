@@ -1,8 +1,8 @@
 """Working fakes and checks, for tests of antwort and of programs that use it.
 
 `ScriptedProvider` plays a script instead of asking a model; `ToolServerFake` is a labelled tool server of plain
-functions; `StreamChecker` and `check_frames` hold a stream against the grammar; `ExecutorContract` is the suite
-that any executor must pass.
+functions; `StreamChecker` and `check_frames` check one stream against the grammar, `check_streams` those of every
+engine in the process; `ExecutorContract` is the suite that any executor must pass.
 """
 
 from antwort.testing.demo import DEMO_MODEL, DemoProvider, demo_provider
@@ -10,6 +10,7 @@ from antwort.testing.executors import ClaimContract, ExecutorContract
 from antwort.testing.grammar import GrammarError, StreamChecker, check_frames
 from antwort.testing.scripted import Answer, Piece, ScriptedProvider, answer, call, refuse, say, think, tokens
 from antwort.testing.servers import ToolServerFake
+from antwort.testing.stream_checks import check_streams
 
 __all__ = [
     "DEMO_MODEL",
@@ -25,6 +26,7 @@ __all__ = [
     "answer",
     "call",
     "check_frames",
+    "check_streams",
     "demo_provider",
     "refuse",
     "say",

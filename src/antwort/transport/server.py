@@ -104,6 +104,12 @@ class Server(uvicorn.Server):
         self._notice, self._leave, self._is_led = notice, leave, is_led
         self._last_call: asyncio.TimerHandle | None = None
 
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Serve in the running event loop, without signal handlers, until `shutdown` is called."""
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        await self.startup(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets if self._peers is None else [*(sockets or ()), self._peers])
         if self._peers is not None:  # what is made here can be read nowhere else, as long as it is made

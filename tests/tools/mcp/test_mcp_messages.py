@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.tools.mcp import tool_list
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import Refused, checked_arguments, decoded, outcome_of, progress_of, refusal, result_of
 from antwort.tools.mcp.pauses import Pauses
-from antwort.tools.mcp.tool_list import ToolList, read_tool
+from antwort.tools.mcp.tool_list import MOST_PAGES, MOST_TOOLS, ToolList, read_tool
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 anything = st.recursive(
@@ -111,31 +110,35 @@ def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[d
     assert len({tool.name for tool in found.tools}) == len(found.tools)
 
 
-@pytest.mark.parametrize("bound", ["MOST_TOOLS", "MOST_PAGES", "MOST_BYTES"])
-def test_a_list_without_end_ends(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_list, bound, 50)
-    found = ToolList(lambda schema: True)
+@pytest.mark.parametrize(
+    ("per_page", "most_bytes", "tools"),
+    [(1, None, MOST_PAGES), (100, None, MOST_TOOLS), (1, 50, 2)],
+    ids=["too many pages", "too many tools", "too many bytes"],
+)
+def test_a_list_without_end_ends(per_page: int, most_bytes: int | None, tools: int) -> None:
+    found = ToolList(lambda schema: True, most_bytes)
     pages = 0
-    while found.feed({"tools": [{"name": f"tool_{pages}"}], "nextCursor": str(pages)}) is not None:
+    while found.feed(endless_page(pages, per_page)) is not None:
         pages += 1
-    assert pages <= 50
-    assert 0 < len(found.tools) <= 51
+    assert len(found.tools) == tools
 
 
-def test_a_page_with_more_tools_than_are_taken_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_list, "MOST_TOOLS", 10)
+def endless_page(number: int, size: int) -> dict[str, Any]:
+    return {"tools": [{"name": f"tool_{number}_{at}"} for at in range(size)], "nextCursor": str(number)}
+
+
+def test_a_page_with_more_tools_than_are_taken_is_cut() -> None:
     found = ToolList(lambda schema: True)
-    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(100)]}) is None
-    assert len(found.tools) == 10
+    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(MOST_TOOLS + 1)]}) is None
+    assert len(found.tools) == MOST_TOOLS
 
 
-def test_what_is_left_out_is_told_once_for_the_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_list, "MOST_TOOLS", 10)
+def test_what_is_left_out_is_told_once_for_the_whole_list() -> None:
     found = ToolList(lambda schema: True)
     pages = 0
     while found.feed({"tools": [{"name": f"tool_{pages}"}, {"nope": 1}], "nextCursor": str(pages)}) is not None:
         pages += 1
-    assert found.left_out == "5 in it are no tools and it is too long"
+    assert found.left_out == f"{MOST_PAGES} in it are no tools and it is too long"
     assert ToolList(lambda schema: True).left_out == ""
 
 
