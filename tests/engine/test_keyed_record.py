@@ -11,9 +11,9 @@ import pytest
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
-from antwort.engine import kept
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import fingerprint
+from antwort.engine.kept import MOST_BYTES, MOST_KEPT
 from antwort.errors import (
     AntwortError,
     BackendUnavailable,
@@ -60,51 +60,44 @@ async def test_a_run_outlives_its_key_for_those_who_come_meanwhile() -> None:
 
 
 @pytest.mark.proves("CP-033")
-@pytest.mark.parametrize("bound", ["MOST_KEPT", "MOST_BYTES"])
-async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest_go_first(
-    bound: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with ground(*[HELLO for _ in range(4)]) as at:
-        await at.engine.create(input="0", store=False, idempotency_key="key-0")
+@pytest.mark.parametrize(
+    ("text", "more"), [("Hello there", MOST_KEPT), ("x" * (MOST_BYTES // 5), 2)], ids=["too many", "too large"]
+)
+async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest_go_first(text: str, more: int) -> None:
+    async with ground(*[answer(say(text)) for _ in range(more + 2)]) as at:
+        for number in range(more + 1):
+            await at.engine.create(input=str(number), store=False, idempotency_key=f"key-{number}")
         await settled(at)
-        monkeypatch.setattr(kept, bound, {"MOST_KEPT": 2, "MOST_BYTES": 2 * at.engine._keyed._kept.size + 100}[bound])
-        for number in (1, 2):
+        for number in (more, 1):
             await at.engine.create(input=str(number), store=False, idempotency_key=f"key-{number}")
-            await settled(at)
-        assert [name[2] for name in at.engine._keyed._runs] == ["key-1", "key-2"]
-        for number in (2, 0):
-            await at.engine.create(input=str(number), store=False, idempotency_key=f"key-{number}")
-        assert len(at.provider.requests) == 4
+        assert len(at.provider.requests) == more + 1
+        await at.engine.create(input="0", store=False, idempotency_key="key-0")
+        assert len(at.provider.requests) == more + 2
         assert at.store._claims == {}  # type: ignore[attr-defined]  # nothing of them is in the store
 
 
 @pytest.mark.proves("CP-033")
-async def test_one_who_sends_much_drives_out_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_KEPT", 3)
+async def test_one_who_sends_much_drives_out_nothing_of_the_others() -> None:
     ann, bob = Identity("acme", "ann"), Identity("other", "bob")
-    async with ground(*[HELLO for _ in range(6)]) as at:
+    async with ground(*[HELLO for _ in range(MOST_KEPT + 2)]) as at:
         first = await at.engine.create(ask(store=False), ann, idempotency_key="key")
-        await settled(at)
-        for number in range(5):
+        for number in range(MOST_KEPT + 1):
             await at.engine.create(ask(store=False), bob, idempotency_key=f"key-{number}")
-            await settled(at)
+        await settled(at)
         assert await at.engine.create(ask(store=False), ann, idempotency_key="key") == first
-        assert [name[2] for name in at.engine._keyed._runs] == ["key", "key-3", "key-4"]
 
 
-async def test_a_stored_one_that_is_not_in_memory_any_more_is_read_from_the_store(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept, "MOST_KEPT", 0)
-    async with ground(answer(say("Hello there"), finish="length")) as at:
-        request = ask(stream=True)
+async def test_a_stored_one_that_is_not_in_memory_is_read_from_the_store() -> None:
+    request, store = ask(stream=True), MemoryStore()
+    async with ground(answer(say("Hello there"), finish="length"), store=store) as at:
         first = await read(await at.engine.attach(request, ANONYMOUS, "key"))
+    async with ground(store=store) as at:
         again = await at.engine.attach(request, ANONYMOUS, "key")
         events = await read(again)
         assert again.is_replay
         assert again.account() is None
         assert events[-1] == first[-1]
-        assert len(at.provider.requests) == 1
+        assert at.provider.requests == []
         with pytest.raises(KeyReused):
             await at.engine.attach(ask("Other", stream=True), ANONYMOUS, "key")
 
