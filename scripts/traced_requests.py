@@ -3,7 +3,7 @@
 The server runs in the main thread with a Chat Completions backend and an MCP server over loopback; responses are
 stored in SQLite. Backend and client run in a thread that is not traced, the MCP server in another process. Each
 request is sent twice to warm up and then nine times over one connection. The repeat with the fewest calls counts, so
-that a periodic task of the server does not show in the figures: two runs differ by a few calls at most.
+that a periodic task of the server does not show in the figures. Two runs differ by two percent at most.
 
 - `modules`: modules of antwort of which a function ran.
 - `own_calls`, `calls`: calls of Python functions, those of antwort and those of any package. A coroutine or generator
@@ -275,6 +275,8 @@ def main() -> None:
         with contextlib.redirect_stdout(sys.stderr):
             cli.main(["serve", "--config", str(file), "--data", folder, "--port", str(port)])
         sys.setprofile(None)
+    if not figures:
+        raise SystemExit("No figures: see the error above.")
     print(json.dumps(figures))
 
 
