@@ -12,7 +12,7 @@ WORKERS ?= 4
 # The tests start some hundred servers: each would compile the whole of antwort anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference house docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ manifest: $(READY)  ## write the tests that carry each requirement id into the m
 
 reference: $(READY)  ## write what follows from the code into the pages of docs/reference
 	$(BIN)/python scripts/reference.py
+
+house: $(READY)  ## measure the code, and what a request passes in it (ARGS=--write: renew the table in docs/architecture.md)
+	@$(BIN)/python scripts/house.py $(ARGS)
 
 docs: $(READY) reference  ## build the documentation into site/ and check its links
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
