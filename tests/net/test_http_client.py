@@ -42,7 +42,7 @@ async def test_reads_bring_what_has_come_and_end_with_the_body() -> None:
         client_of(backend) as client,
         await client.request("GET", "/") as reply,
     ):
-        reads = reply.reads()
+        reads = reply
         assert await anext(reads) == b"one"
         gate.set()
         assert [data async for data in reads] == []
@@ -245,7 +245,7 @@ async def test_https_is_spoken_and_its_connections_are_used_again() -> None:
         client = HttpClient(backend.url, tls=trusting)
         assert await fetched(client) == b'{"ok": true}'
         async with await client.request("GET", "/") as reply:
-            assert await anext(reply.reads()) == b"a"
+            assert await anext(reply) == b"a"
         await gone(backend)
         assert client.open_connections == 0
         await client.close()

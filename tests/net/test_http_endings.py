@@ -23,7 +23,7 @@ async def test_a_body_that_breaks_off_is_cut_after_what_came(framing: str) -> No
     answer = sse(b"only", ending="cut") if framing == "chunked" else Answer(pieces, framing="raw", ending="cut")
     async with serve(answer) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            reads = reply.reads()
+            reads = reply
             assert await anext(reads) == b"only"
             with pytest.raises(Cut) as caught:
                 await anext(reads)
@@ -35,7 +35,7 @@ async def test_a_body_that_breaks_off_is_cut_after_what_came(framing: str) -> No
 async def test_closing_early_is_felt_by_the_backend_at_once() -> None:
     async with serve(sse(b"a", ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await anext(reply.reads())
+            await anext(reply)
             assert backend.open_connections == 1
         assert client.open_connections == 0
         await gone(backend)
@@ -56,7 +56,7 @@ async def test_the_rest_of_a_released_answer_runs_out_and_frees_its_connection()
     gate = asyncio.Event()
     async with serve(Answer((b"all that matters",), gate=gate), OK) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await anext(reply.reads())
+            await anext(reply)
             reply.release()
         assert (client.open_connections, client.idle_connections) == (1, 0)
         gate.set()
@@ -69,7 +69,7 @@ async def test_a_released_answer_that_does_not_end_is_cut_off(monkeypatch: pytes
     monkeypatch.setattr(connections, "DRAIN_SECONDS", 0.02)
     async with serve(sse(b"a", ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await anext(reply.reads())
+            await anext(reply)
             reply.release()
         await gone(backend)
         assert client.open_connections == 0
@@ -85,7 +85,7 @@ async def test_a_released_answer_that_goes_on_and_on_is_cut_off() -> None:
 async def test_closing_the_client_ends_what_is_under_way() -> None:
     async with serve(sse(b"a", ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            reads = reply.reads()
+            reads = reply
             await anext(reads)
             await client.close()
             with pytest.raises(Cut):
@@ -119,7 +119,7 @@ async def test_a_reader_that_lags_is_no_timeout() -> None:
         await until(lambda: reply.size > 0)
         with pytest.raises(TimedOut):
             await fetched(client)  # takes four times as long as the first answer may be idle
-        assert await anext(reply.reads()) == b"a"
+        assert await anext(reply) == b"a"
         gate.set()
         assert await reply.read(10) == b""
 
@@ -158,7 +158,7 @@ async def test_half_a_head_is_no_first_byte() -> None:
 async def test_a_next_byte_that_does_not_come_times_out() -> None:
     async with serve(sse(b"a", ending="hold")) as backend, client_of(backend, timeouts=Timeouts(idle=0.05)) as client:
         async with await client.request("GET", "/") as reply:
-            reads = reply.reads()
+            reads = reply
             assert await anext(reads) == b"a"
             with pytest.raises(TimedOut):
                 await anext(reads)

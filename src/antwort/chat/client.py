@@ -122,7 +122,7 @@ class Client:
             async with reply:
                 await self._check(reply)
                 parser = SseParser()
-                async for data in reply.reads():
+                async for data in reply:
                     for payload in parser.feed(data):
                         if payload != _END:
                             yield read_frame(payload)

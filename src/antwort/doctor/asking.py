@@ -112,7 +112,7 @@ class _Reading:
     async def read(self, reply: Reply) -> None:
         self._status, self._headers = reply.status, {name: reply.headers[name] for name in reply.headers}
         tail = b"\n"
-        async for data in reply.reads():
+        async for data in reply:
             self.pieces.append(Piece(self._clock() - self._start, data))
             self.size += len(data)
             tail = tail[-len(_DONE[0]) :] + data

@@ -244,8 +244,10 @@ async def infer(
         try:
             while not turn.is_full:
                 deltas = await control.signal.race(answer.__anext__)
-                control.on_answer()
-                has_answered, has_said = True, has_said or bool(deltas)
+                if not has_answered:
+                    has_answered = True
+                    control.on_answer()
+                has_said = has_said or bool(deltas)
                 turn.feed_all(deltas)
                 # A whole answer that nobody reads in parts goes out with the end of its turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):

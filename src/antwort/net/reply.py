@@ -46,32 +46,6 @@ class Reply(Exchange, kw_only=True, eq=False):
             raise BadAnswer("the answer is too long")
         return data
 
-    @property
-    def is_read(self) -> bool:
-        """Whether all of it has come, and been read."""
-        return self.complete and not self.pieces
-
-    def at_hand(self) -> bytes:
-        """What has arrived since the last read, if anything has."""
-        if not self.pieces:
-            return b""
-        data = self.take_some()
-        if not self.complete and not self.pieces:
-            self.carrier.resume()
-        return data
-
-    async def next(self) -> bytes:
-        """What has arrived since the last read, or the next part of it, waited for if it must be; nothing at the
-        end."""
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            return b""
-
-    def reads(self) -> AsyncIterator[bytes]:
-        """The body as it comes: each time what has arrived since the last, or the next part of that."""
-        return self
-
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 

@@ -106,19 +106,18 @@ class HttpProvider(ABC):
                 parser = self._parser(sent, is_streamed=is_streamed)
                 if has_signalled := is_streamed or not reply.complete:
                     yield []  # the backend has answered
-                has_ended = False
-                while not (has_ended or reply.is_read):
-                    data = reply.at_hand() or await reply.next()
+                async for data in reply:
                     if len(data) > _LARGE_READ_BYTES:
                         await short_turn(_LARGE_READ_COST)
                     batch = parser.feed(data)
-                    has_ended = parser.ended
-                    if has_ended and not parser.is_cut:
+                    if parser.ended and not parser.is_cut:
                         reply.release()  # only the end of the HTTP message is left
                     if batch:
                         if isinstance(last := batch[-1], Finished):
                             self._lengths.record_answer(request.model, last.usage)
                         yield batch
+                    if parser.ended:
+                        break
             try:
                 batch = parser.finish()
             except AntwortError:

@@ -40,7 +40,7 @@ class Told(Protocol):
 
     async def read(self, limit: int) -> bytes: ...
 
-    def reads(self) -> AsyncIterator[bytes]: ...
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 Ask: TypeAlias = Callable[[str, str, bytes], AbstractAsyncContextManager[Told]]
@@ -100,7 +100,7 @@ class Relay:
         if exchange.method != "HEAD":  # what comes first is all that is asked for
             patience = Patience(exchange, partial(self._engine.until_ended, exchange.identity, response_id))
             try:
-                async for data in told.reads():
+                async for data in told:
                     patience.look()
                     await exchange.write(data)
             finally:

@@ -51,7 +51,7 @@ class Listening:
     async def read(self, reply: Reply) -> dict[str, Any] | None:
         """The answer; None where the stream has ended without it. Raises `ServerUnavailable` and `HttpFault`."""
         parser = EventParser()
-        async for data in reply.reads():
+        async for data in reply:
             for event in parser.feed(data):
                 if (answer := await self._take(event)) is not None:
                     reply.release()

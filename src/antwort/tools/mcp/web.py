@@ -165,7 +165,7 @@ class _Body(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         with _translated(self._request):
-            async for data in self._reply.reads():
+            async for data in self._reply:
                 size += len(data)
                 if self._largest is not None and size > self._largest:
                     raise BadAnswer("the answer is too long")
