@@ -14,7 +14,7 @@ from antwort.net.sse import SseParser
 from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
-from antwort.providers.errors import SentRequest, parse_problem, remove_secrets, scrub
+from antwort.providers.errors import SentRequest, parse_error_object, remove_secrets, scrub
 from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     def problem(self) -> str:
         """The words of an error, fit to be shown; empty where there are none."""
-        found = parse_problem(self.body)
+        found = parse_error_object(self.body)
         return self.quoted(found.message, 200) if found else ""
 
     def plain(self) -> Any:

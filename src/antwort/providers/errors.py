@@ -81,7 +81,7 @@ class SentRequest(msgspec.Struct, frozen=True):
 UNKNOWN_REQUEST = SentRequest()
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ErrorObject(msgspec.Struct, frozen=True):
     """The fields of a backend's error object, in any of its forms."""
 
     message: str = ""
@@ -122,12 +122,12 @@ def error_for(
     status: int, headers: Mapping[str, str], body: bytes, sent: SentRequest = UNKNOWN_REQUEST
 ) -> AntwortError:
     """Return our error for a backend's answer with an error status."""
-    return _translate(status, parse_problem(body) or Problem(), sent, retry_after(headers))
+    return _translate(status, parse_error_object(body) or ErrorObject(), sent, retry_after(headers))
 
 
 def error_in(body: bytes, sent: SentRequest = UNKNOWN_REQUEST) -> AntwortError | None:
     """Return our error for the error object in a chunk or in an answer with status 200; None where there is none."""
-    problem = parse_problem(body)
+    problem = parse_error_object(body)
     return None if problem is None else _translate(_implied_status(problem), problem, sent, None)
 
 
@@ -141,7 +141,7 @@ _NO_TOOLS = "The backend does not support tools, or not as they were asked for."
 """Replaces the messages of other backends, which may reveal what they are."""
 
 
-def _translate(status: int, problem: Problem, sent: SentRequest, wait: float | None) -> AntwortError:
+def _translate(status: int, problem: ErrorObject, sent: SentRequest, wait: float | None) -> AntwortError:
     """`wait`: the seconds that the headers ask clients to wait for."""
     words = problem.message[:_MAX_PARSED_CHARS]
     kind = f"{problem.type} {problem.code}".lower()
@@ -175,14 +175,14 @@ def _translate(status: int, problem: Problem, sent: SentRequest, wait: float | N
             return BackendError("The backend failed to answer.")
 
 
-def _is_about_the_model(problem: Problem) -> bool:
+def _is_about_the_model(problem: ErrorObject) -> bool:
     return problem.param == "model" or "model" in f"{problem.code} {problem.message}".lower()
 
 
 # ---- the error object ----
 
 
-def parse_problem(body: bytes) -> Problem | None:
+def parse_error_object(body: bytes) -> ErrorObject | None:
     """Parse `{"error": {…}}`, `{"error": "…"}`, `{"object": "error", …}` or `{"detail": …}`; None for anything else."""
     try:
         plain = msgspec.json.decode(repair_surrogates(body))
@@ -192,18 +192,18 @@ def parse_problem(body: bytes) -> Problem | None:
         return None
     error = plain.get("error")
     if isinstance(error, dict):
-        return _problem(error)
+        return _error_object(error)
     if isinstance(error, str) and error:
-        return Problem(message=error)
+        return ErrorObject(message=error)
     if "choices" in plain:
         return None
     if plain.get("object") == "error" or isinstance(plain.get("message"), str):
-        return _problem(plain)
-    return Problem(message=_text(plain["detail"])) if "detail" in plain else None
+        return _error_object(plain)
+    return ErrorObject(message=_text(plain["detail"])) if "detail" in plain else None
 
 
-def _problem(fields: dict[str, Any]) -> Problem:
-    return Problem(*(_text(fields.get(name)) for name in Problem.__struct_fields__))
+def _error_object(fields: dict[str, Any]) -> ErrorObject:
+    return ErrorObject(*(_text(fields.get(name)) for name in ErrorObject.__struct_fields__))
 
 
 def _text(value: object) -> str:
@@ -238,7 +238,7 @@ _STATUS_BY_WORD = (
 )
 
 
-def _implied_status(problem: Problem) -> int:
+def _implied_status(problem: ErrorObject) -> int:
     """Return the HTTP status for an error object, from its numeric code or from the words in its type and code."""
     if problem.code.isdecimal() and 400 <= int(problem.code[:4]) <= 599:
         return int(problem.code)
@@ -368,7 +368,7 @@ _CONTEXT_CODES = frozenset(
 )
 
 
-def _context_error(status: int, problem: Problem, sent: SentRequest) -> ContextTooLong | None:
+def _context_error(status: int, problem: ErrorObject, sent: SentRequest) -> ContextTooLong | None:
     """Return the error for a request that is too long, known by a code, by words or by the status; None for others."""
     overflow = overflow_in(problem.message[:_MAX_PARSED_CHARS], sent.body)
     has_code = not {problem.type.lower(), problem.code.lower()}.isdisjoint(_CONTEXT_CODES)

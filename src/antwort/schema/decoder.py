@@ -56,7 +56,7 @@ _MAX_LENGTH, _MAX_ITEMS, _MAX_INTEGER = 1000, 256, 10**15
 _DEFINITIONS = "#/$defs/"
 
 
-class _Source:
+class _SourceSchema:
     """One of the schemas, and how many of its nodes were converted."""
 
     def __init__(self, root: Plain) -> None:
@@ -64,17 +64,17 @@ class _Source:
         self.nodes = 0
 
 
-class _Position(msgspec.Struct, frozen=True):
-    source: _Source
+class _DecoderPosition(msgspec.Struct, frozen=True):
+    source: _SourceSchema
     depth: int = 0
     is_arguments: bool = False
     """Whether arguments are described here, which must be an object."""
 
-    def alternative(self) -> _Position:
-        return _Position(self.source, self.depth + 1, self.is_arguments)
+    def alternative(self) -> _DecoderPosition:
+        return _DecoderPosition(self.source, self.depth + 1, self.is_arguments)
 
-    def inner(self) -> _Position:
-        return _Position(self.source, self.depth + 1)
+    def inner(self) -> _DecoderPosition:
+        return _DecoderPosition(self.source, self.depth + 1)
 
 
 class DecoderSchemas:
@@ -85,18 +85,18 @@ class DecoderSchemas:
 
     def __init__(self, count: int = 1) -> None:
         self._max_nodes = max(_MAX_NODES // max(count, 1), _MIN_NODES)
-        self._sources: list[_Source] = []  # holds the roots, whose identities are keys of `_names`
+        self._sources: list[_SourceSchema] = []  # holds the roots, whose identities are keys of `_names`
         self._names: dict[tuple[int, str], str] = {}
-        self._pending: deque[tuple[str, object, _Position]] = deque()
+        self._pending: deque[tuple[str, object, _DecoderPosition]] = deque()
 
     def arguments(self, schema: Plain) -> Plain:
         """Convert the schema of a tool's arguments: only objects are accepted."""
         source = self._add(schema)
-        converted = _objects_only(self._node(_inlined(schema, schema), _Position(source, is_arguments=True)))
+        converted = _objects_only(self._node(_inlined(schema, schema), _DecoderPosition(source, is_arguments=True)))
         return NO_ARGUMENTS if converted is None else converted
 
     def value(self, schema: Plain) -> Plain:
-        converted = self._node(schema, _Position(self._add(schema)))
+        converted = self._node(schema, _DecoderPosition(self._add(schema)))
         return ANY_VALUE if converted is None else converted
 
     def definitions(self) -> Plain:
@@ -108,14 +108,14 @@ class DecoderSchemas:
             made[name] = ANY_VALUE if converted is None else converted
         return _without_left_recursion(made)
 
-    def _add(self, schema: Plain) -> _Source:
-        source = _Source(schema)
+    def _add(self, schema: Plain) -> _SourceSchema:
+        source = _SourceSchema(schema)
         self._sources.append(source)
         return source
 
     # ---- any schema: None where no value fits ----
 
-    def _node(self, schema: object, position: _Position) -> Plain | None:
+    def _node(self, schema: object, position: _DecoderPosition) -> Plain | None:
         if schema is False:
             return None
         if not isinstance(schema, dict) or position.depth > _MAX_DEPTH:
@@ -155,17 +155,17 @@ class DecoderSchemas:
             case name:
                 return {"type": name}
 
-    def _reference(self, reference: str, source: _Source) -> Plain:
+    def _reference(self, reference: str, source: _SourceSchema) -> Plain:
         pointer, target = resolve(reference, source.root)
         if target is None:
             return ANY_VALUE
         key = id(source.root), pointer
         if key not in self._names:
             self._names[key] = f"def{len(self._names) + 1}"
-            self._pending.append((self._names[key], target, _Position(source)))
+            self._pending.append((self._names[key], target, _DecoderPosition(source)))
         return {"$ref": f"{_DEFINITIONS}{self._names[key]}"}
 
-    def _any_of(self, choices: Sequence[object], position: _Position) -> Plain | None:
+    def _any_of(self, choices: Sequence[object], position: _DecoderPosition) -> Plain | None:
         if position.is_arguments:
             choices = [_inlined(choice, position.source.root) for choice in choices]
         inner = position.alternative()
@@ -176,7 +176,7 @@ class DecoderSchemas:
 
     # ---- objects and arrays ----
 
-    def _object(self, schema: Plain, position: _Position) -> Plain | None:
+    def _object(self, schema: Plain, position: _DecoderPosition) -> Plain | None:
         given, additional = schema.get("properties"), schema.get("additionalProperties")
         properties: Plain = dict(given) if isinstance(given, dict) else {}
         required = [name for name in list_of(schema.get("required")) if isinstance(name, str)]
@@ -195,7 +195,7 @@ class DecoderSchemas:
             "additionalProperties": self._additional(schema, position),
         }
 
-    def _additional(self, schema: Plain, position: _Position) -> Plain | bool:
+    def _additional(self, schema: Plain, position: _DecoderPosition) -> Plain | bool:
         """Close an object that names properties and leaves this open: its author means these."""
         additional = schema.get("additionalProperties")
         if isinstance(additional, dict):
@@ -205,7 +205,7 @@ class DecoderSchemas:
             return additional
         return not schema.get("properties") and (not position.is_arguments or "patternProperties" in schema)
 
-    def _array(self, schema: Plain, position: _Position) -> Plain | None:
+    def _array(self, schema: Plain, position: _DecoderPosition) -> Plain | None:
         minimum, maximum = length_range(schema, "minItems", "maxItems", _MAX_ITEMS)
         if maximum == 0:
             return {"const": []}

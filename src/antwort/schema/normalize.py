@@ -139,15 +139,15 @@ async def normalize_all(schemas: Iterable[Plain]) -> None:
 # ---- one schema ----
 
 
-class _Position(msgspec.Struct, frozen=True):
+class _NormalizerPosition(msgspec.Struct, frozen=True):
     depth: int = 0
     path: tuple[str, ...] = ("#",)
     """The references that led here. One that is met again is cut."""
     is_optional: bool = False
     """Whether the value may be left out: then it need not be null."""
 
-    def inner(self, *, is_optional: bool = False) -> _Position:
-        return _Position(self.depth + 1, self.path, is_optional)
+    def inner(self, *, is_optional: bool = False) -> _NormalizerPosition:
+        return _NormalizerPosition(self.depth + 1, self.path, is_optional)
 
 
 class _TooLong(Exception):
@@ -158,7 +158,7 @@ def _normalize(schema: Plain) -> Plain:
     for max_depth, max_nodes in _BOUNDS:
         with suppress(_TooLong):
             normalizer = _Normalizer(schema, max_depth, max_nodes)
-            made = _one_object(normalizer.node({"type": "object", **schema}, _Position()))
+            made = _one_object(normalizer.node({"type": "object", **schema}, _NormalizerPosition()))
             if len(msgspec.json.encode(made)) <= _MAX_CHARACTERS:
                 return made
     return ANY_ARGUMENTS
@@ -175,7 +175,7 @@ class _Normalizer:
         self._resolved: dict[str, tuple[str, object]] = {}
         self._enums: dict[tuple[int, bool], tuple[object, Plain | None]] = {}  # holds what has the identity
 
-    def node(self, schema: object, position: _Position) -> Plain | None:
+    def node(self, schema: object, position: _NormalizerPosition) -> Plain | None:
         """Return None where no value fits the schema."""
         self._nodes_left -= 1
         if schema is False:
@@ -191,7 +191,7 @@ class _Normalizer:
         normalized = self._unannotated(keywords, position)
         return None if normalized is None else self._annotated(normalized, keywords)
 
-    def _merged(self, schema: Plain, position: _Position) -> tuple[Plain, _Position]:
+    def _merged(self, schema: Plain, position: _NormalizerPosition) -> tuple[Plain, _NormalizerPosition]:
         """Merge all that must hold, references followed. Beside a reference only annotations count: to older
         validators other keywords are not there.
         """
@@ -215,7 +215,7 @@ class _Normalizer:
             if self._nodes_left < 0:
                 break
             parts.append(part)
-        return merge(parts), _Position(position.depth, path, position.is_optional)
+        return merge(parts), _NormalizerPosition(position.depth, path, position.is_optional)
 
     def _resolve(self, reference: str) -> tuple[str, object]:
         resolved = self._resolved.get(reference)
@@ -245,7 +245,7 @@ class _Normalizer:
         if self._characters_left < 0:
             raise _TooLong
 
-    def _unannotated(self, keywords: Plain, position: _Position) -> Plain | None:
+    def _unannotated(self, keywords: Plain, position: _NormalizerPosition) -> Plain | None:
         if choices := _alternatives(keywords):
             return self._any_of(choices, position)
         if "const" in keywords:
@@ -260,14 +260,14 @@ class _Normalizer:
         made = [each for name in types if (each := self._of_type(name, keywords, position)) is not None]
         return _union(made) if made else None
 
-    def _any_of(self, choices: list[object], position: _Position) -> Plain | None:
+    def _any_of(self, choices: list[object], position: _NormalizerPosition) -> Plain | None:
         inner = position.inner(is_optional=position.is_optional)
         normalized = [each for choice in choices if (each := self.node(choice, inner)) is not None]
         if position.is_optional:
             normalized = [each for each in normalized if each.get("type") != "null"] or normalized
         return _union(normalized) if normalized else None
 
-    def _enum(self, source: object, values: list[object], position: _Position) -> Plain | None:
+    def _enum(self, source: object, values: list[object], position: _NormalizerPosition) -> Plain | None:
         """Normalize the values of one source once: the same one may be referred to a thousand times."""
         key = (id(source), position.is_optional)
         if key not in self._enums:
@@ -275,7 +275,7 @@ class _Normalizer:
         self._nodes_left -= len(values) // _ENTRIES_PER_NODE
         return self._enums[key][1]
 
-    def _of_type(self, name: str, keywords: Plain, position: _Position) -> Plain | None:
+    def _of_type(self, name: str, keywords: Plain, position: _NormalizerPosition) -> Plain | None:
         match name:
             case "object":
                 return self._object(keywords, position)
@@ -299,7 +299,7 @@ class _Normalizer:
             made["format"] = name
         return made
 
-    def _array(self, keywords: Plain, position: _Position) -> Plain:
+    def _array(self, keywords: Plain, position: _NormalizerPosition) -> Plain:
         first, rest = item_schemas(keywords)
         made: Plain = {"type": "array", "items": {}, **_lengths(keywords, "minItems", "maxItems", _MAX_ITEMS)}
         inner = position.inner()
@@ -308,7 +308,7 @@ class _Normalizer:
             made["maxItems"] = min(len(first), made.get("maxItems", len(first)))
         return {**made, "items": _union(items)} if items else made
 
-    def _object(self, keywords: Plain, position: _Position) -> Plain | None:
+    def _object(self, keywords: Plain, position: _NormalizerPosition) -> Plain | None:
         additional = True if keywords.get("patternProperties") else keywords.get("additionalProperties", True)
         required = [name for name in list_of(keywords.get("required")) if isinstance(name, str)]
         properties = self._properties(keywords, required, additional, position)
@@ -338,7 +338,7 @@ class _Normalizer:
         return made
 
     def _properties(
-        self, keywords: Plain, required: list[str], additional: object, position: _Position
+        self, keywords: Plain, required: list[str], additional: object, position: _NormalizerPosition
     ) -> dict[str, object]:
         """Return the properties that are described, also in an alternative, and those that are only required."""
         given = keywords.get("properties")

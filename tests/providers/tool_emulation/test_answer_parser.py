@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from antwort.errors import BackendCut
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.tool_emulation.parser import AnswerParser
+from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.testing.scripted import tokens
 
 ROME = '{"city": "R\\u00f6m \\"}]", "n": [1, {}]}'
@@ -20,7 +20,7 @@ CALLS = f'{{"calls": [{{"name": "weather", "arguments": {ROME}}}, {{"name": "b",
 
 
 def parsed(*pieces: str, finish: str = "stop", is_json: bool = False) -> list[Delta]:
-    parser = AnswerParser(is_json=is_json)
+    parser = EmulatedAnswerParser(is_json=is_json)
     out = [delta for piece in pieces for delta in parser.feed([TextDelta(piece)])]
     return out + parser.feed([Finished(finish)])
 
@@ -56,7 +56,7 @@ def test_an_answer_comes_out_as_its_words() -> None:
 
 
 def test_a_name_is_let_out_as_soon_as_it_is_whole_and_arguments_as_they_come() -> None:
-    parser = AnswerParser()
+    parser = EmulatedAnswerParser()
     pieces = ['{"calls":[{"na', 'me":"wea', 'ther"', ', "arguments": {"ci', 'ty": "Ro', 'me"}}', "]}"]
     seen = [parser.feed([TextDelta(piece)]) for piece in pieces]
     assert seen == [
@@ -71,7 +71,7 @@ def test_a_name_is_let_out_as_soon_as_it_is_whole_and_arguments_as_they_come() -
 
 
 def test_words_are_let_out_as_they_come_and_a_piece_with_escapes_is_one_delta() -> None:
-    parser = AnswerParser()
+    parser = EmulatedAnswerParser()
     pieces = ['{"answer": "', "It is\\n", "\\u00", "e9t\\u00e9 \\ud83d", '\\ude00"', "}"]
     seen = [parser.feed([TextDelta(piece)]) for piece in pieces]
     assert seen == [[], [TextDelta("It is\n")], [], [TextDelta("été ")], [TextDelta("😀")], []]
@@ -146,7 +146,7 @@ def test_a_text_of_another_form_is_passed_on_as_it_is(text: str) -> None:
 
 
 def test_a_text_of_another_form_streams() -> None:
-    assert AnswerParser().feed([TextDelta("Pa")]) == [TextDelta("Pa")]
+    assert EmulatedAnswerParser().feed([TextDelta("Pa")]) == [TextDelta("Pa")]
 
 
 def test_arguments_that_come_before_their_name_are_held_until_it_is_there() -> None:
@@ -251,7 +251,7 @@ def test_an_answer_of_a_limit_stays_one() -> None:
 
 
 def test_usage_and_reasoning_pass_through() -> None:
-    parser, usage = AnswerParser(), tokens(5, 7)
+    parser, usage = EmulatedAnswerParser(), tokens(5, 7)
     batch: list[Delta] = [ReasoningDelta("hm"), TextDelta(CALLS), Finished("stop", usage)]
     out = parser.feed(batch)
     assert out[0] == ReasoningDelta("hm")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antwort.api.wire import UNSET, UnsetType
 from antwort.providers.base import CallDelta, ChatRequest, ChatTool, ChatToolFunction, Finished, TextDelta
 from antwort.providers.tool_emulation.answer_schema import answer_schema, response_format
-from antwort.providers.tool_emulation.parser import AnswerParser
+from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions, answer_options
 from schema_kit import admitted, nasty_schemas, tool_schemas
 
@@ -37,7 +37,7 @@ def calls_in(text: str) -> tuple[list[tuple[str, Any]], str]:
     """The calls of an answer, and its words."""
     calls: list[tuple[str, str]] = []
     words = ""
-    for delta in AnswerParser().feed([TextDelta(text), Finished("stop")]):
+    for delta in EmulatedAnswerParser().feed([TextDelta(text), Finished("stop")]):
         if isinstance(delta, CallDelta) and delta.name:
             calls.append((delta.name, ""))
         elif isinstance(delta, CallDelta):

@@ -29,7 +29,7 @@ from antwort.providers.base import (
 from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
 from antwort.providers.tool_emulation.answer_schema import response_format
-from antwort.providers.tool_emulation.parser import AnswerParser
+from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.providers.tool_emulation.prompt import rewrite_messages
 from antwort.providers.tool_emulation.tool_choice import (
     ChoiceKind,
@@ -205,7 +205,7 @@ class EmulatedInference:
         """Whether anything of the answer to this request has gone out."""
         self.request: ChatRequest | None
         """What to send to the backend next; None: the inference is over."""
-        self._parser: AnswerParser | None = None
+        self._parser: EmulatedAnswerParser | None = None
         is_native = step in _NATIVE_STEPS
         if is_native:
             self.request = native_request(self._original, self._inner)
@@ -348,7 +348,7 @@ def native_request(request: ChatRequest, inner: Capabilities) -> ChatRequest:
     return adapt(request, inner)
 
 
-def constrained_request(request: ChatRequest) -> tuple[ChatRequest, AnswerParser | None]:
+def constrained_request(request: ChatRequest) -> tuple[ChatRequest, EmulatedAnswerParser | None]:
     """Return the request without tools, and the parser of its answer. Without tools to call and calls in the messages,
     the answer is plain, and has no parser.
     """
@@ -364,7 +364,7 @@ def constrained_request(request: ChatRequest) -> tuple[ChatRequest, AnswerParser
         logprobs=UNSET,  # they would be those of the JSON text
         top_logprobs=UNSET,
     )
-    return rewritten, AnswerParser(is_json=answer is not None)
+    return rewritten, EmulatedAnswerParser(is_json=answer is not None)
 
 
 def _requested_schema(request: ChatRequest) -> Plain | None:

@@ -28,7 +28,7 @@ class UnexpectedForm(Exception):
     """The text is not of the form that the parser looks for."""
 
 
-class AnswerParser:
+class EmulatedAnswerParser:
     """Parse one answer. `is_json`: an answer without calls is JSON that the client asked for, and passes as written."""
 
     def __init__(self, *, is_json: bool = False) -> None:
