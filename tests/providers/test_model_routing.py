@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.providers.routing import Known, Policy, Route, Router, RouteTo, Rules, Target, arranged
+from antwort.providers.routing import Policy, RoutableBackend, Route, Router, RouteTo, Rules, Target, arrange
 
-A = Known(name="a", models=frozenset({"qwen3", "shared"}))
-B = Known(name="b", models=frozenset({"llama", "shared"}), weight=3)
-CLOUD = Known(name="cloud", models=frozenset({"gpt", "shared"}), prefix="cloud/")
-CLOUD_EU = Known(name="eu", models=frozenset({"gpt-eu"}), prefix="cloud/eu/")
-DARK = Known(name="dark")
+A = RoutableBackend(name="a", models=frozenset({"qwen3", "shared"}))
+B = RoutableBackend(name="b", models=frozenset({"llama", "shared"}), weight=3)
+CLOUD = RoutableBackend(name="cloud", models=frozenset({"gpt", "shared"}), prefix="cloud/")
+CLOUD_EU = RoutableBackend(name="eu", models=frozenset({"gpt-eu"}), prefix="cloud/eu/")
+DARK = RoutableBackend(name="dark")
 ALL = (A, B, CLOUD, CLOUD_EU)
 
 RULES = Rules(
@@ -40,7 +40,9 @@ RULES = Rules(
 )
 
 
-def found(model: str, rules: Rules = RULES, backends: Sequence[Known] = ALL) -> list[tuple[str, str, int]] | None:
+def found(
+    model: str, rules: Rules = RULES, backends: Sequence[RoutableBackend] = ALL
+) -> list[tuple[str, str, int]] | None:
     group = Router(rules).find(model, backends)
     return None if group is None else [(to.backend, to.model, to.weight) for to in group.targets]
 
@@ -76,8 +78,8 @@ def test_a_model_finds_its_way(model: str, expected: list[tuple[str, str, int]] 
 
 
 def test_several_backends_of_one_prefix_are_a_group_of_those_that_list_the_model() -> None:
-    one = Known(name="one", prefix="gpu/", models=frozenset({"x"}))
-    two = Known(name="two", prefix="gpu/", models=frozenset({"x", "y"}))
+    one = RoutableBackend(name="one", prefix="gpu/", models=frozenset({"x"}))
+    two = RoutableBackend(name="two", prefix="gpu/", models=frozenset({"x", "y"}))
     assert found("gpu/x", Rules(), (one, two)) == [("one", "x", 1), ("two", "x", 1)]
     assert found("gpu/y", Rules(), (one, two)) == [("two", "y", 1)]
     assert found("gpu/z", Rules(), (one, two)) == [("one", "z", 1), ("two", "z", 1)]
@@ -85,7 +87,7 @@ def test_several_backends_of_one_prefix_are_a_group_of_those_that_list_the_model
 
 @pytest.mark.proves("RULING-4")
 @pytest.mark.parametrize("only", [A, DARK])
-def test_a_model_that_nobody_lists_goes_to_the_only_backend(only: Known) -> None:
+def test_a_model_that_nobody_lists_goes_to_the_only_backend(only: RoutableBackend) -> None:
     group = Router(Rules()).find("missing", (only,))
     assert group is not None
     assert (group.targets, group.is_guess) == ((Target(only.name, "missing"),), True)
@@ -98,7 +100,7 @@ def test_the_only_backend_is_not_asked_for_a_bare_name_where_it_has_a_prefix() -
 
 @pytest.mark.proves("RULING-4")
 def test_with_several_backends_it_goes_to_those_whose_list_nobody_knows() -> None:
-    hidden = Known(name="hidden", prefix="hidden/")
+    hidden = RoutableBackend(name="hidden", prefix="hidden/")
     group = Router(Rules()).find("missing", (A, DARK, hidden))
     assert group is not None
     assert (group.targets, group.is_guess) == ((Target("dark", "missing"),), True)
@@ -134,7 +136,9 @@ def test_whatever_the_rules_the_way_ends_at_backends_that_are_there(
     lists: list[tuple[str, frozenset[str] | None]],
     routes: list[tuple[str, int]],
 ) -> None:
-    backends = [Known(name=str(at), prefix=prefix, models=models) for at, (prefix, models) in enumerate(lists)]
+    backends = [
+        RoutableBackend(name=str(at), prefix=prefix, models=models) for at, (prefix, models) in enumerate(lists)
+    ]
     made = tuple(Route(model=name, to=(RouteTo(backend=str(at % len(backends))),)) for name, at in routes)
     router = Router(Rules(routes=made, aliases=aliases))
     group = router.find(model, backends)
@@ -150,9 +154,7 @@ def test_whatever_the_rules_the_way_ends_at_backends_that_are_there(
 
 
 def order(weights: Sequence[int], ranks: Sequence[int], policy: Policy = "weighted", chance: float = 0.0) -> list[int]:
-    return arranged(
-        range(len(weights)), policy, weight=weights.__getitem__, rank=ranks.__getitem__, draw=lambda: chance
-    )
+    return arrange(range(len(weights)), policy, weight=weights.__getitem__, rank=ranks.__getitem__, draw=lambda: chance)
 
 
 @pytest.mark.parametrize(

@@ -142,10 +142,10 @@ class Capabilities(Wire):
     """How it is held to the grammar of a free-form tool: in words, or by a `pattern` in the schema of the tool's
     parameters, which it decodes by. With `plain_pattern` it takes only those that every decoder understands."""
     context_length: int | None = None
-    """How many tokens a request and its answer may have together; None: nobody knows. Of several backends behind one
+    """How many tokens a request and its answer may have together; None: unknown. Of several backends behind one
     model, the largest that is known counts: what is too long for one of them goes on to another."""
     more_may_fit: bool = False
-    """Whether one of several backends may take more than that, as nobody knows how much it takes."""
+    """Whether one of several backends may take more than that, because its context length is unknown."""
 
 
 class OtherName(Model):
@@ -191,21 +191,21 @@ OnInference: TypeAlias = Callable[[InferenceRecord], None]
 
 
 ATTACHMENT_TOKENS = 1024
-"""What a picture, a file or a video counts for, as nobody can tell before the model has it: most models make a few
-hundred tokens of a picture, and some thousands of a large one."""
+"""What an image, a file or a video counts for in an estimate. Most models use a few hundred tokens for an image, and
+some thousands for a large one."""
 
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """What a provider may do besides: say how many tokens a request has for the backend's own tokenizer."""
+    """A provider that can count the tokens of a request with the backend's own tokenizer."""
 
     async def count(self, request: ChatRequest) -> int | None:
-        """With all that its template adds, and `ATTACHMENT_TOKENS` for each part that is no text; None where the
-        backend cannot be asked, or does not answer within about two seconds. Raises nothing: who asks has an estimate.
+        """Return the number of tokens, with those of the chat template, and `ATTACHMENT_TOKENS` for each part that is
+        no text; None where the backend cannot count, or does not answer within about two seconds. Raises nothing.
         """
         ...
 
 
 async def count_at(provider: Provider, request: ChatRequest) -> int | None:
-    """As the provider counts, if it does."""
+    """Return what the provider counts; None if it cannot count."""
     return await provider.count(request) if isinstance(provider, TokenCounter) else None

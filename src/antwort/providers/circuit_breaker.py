@@ -20,7 +20,7 @@ from typing import Any
 TRIAL_RETRY_SECONDS = 1.0
 """`Retry-After` of those that come while another request's trial is under way."""
 FAILURE_INTERVAL_SECONDS = 1.0
-"""Connection failures within this time count as one: whoever tries again at once learns nothing new."""
+"""Connection failures within this time count as one: an immediate retry learns nothing new."""
 MOST_REMEMBERED = 256
 LONGEST_REMEMBERED = 256
 """How many models, and models with tenants, are remembered, and how long a model's name may be for that: it may be a

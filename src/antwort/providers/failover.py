@@ -139,13 +139,13 @@ class Failover:
             self._left = [each for each in self._left if length is None or (each.context_length or length + 1) > length]
             if candidate.is_small:  # that much is known, whether the backend says it or not
                 error.limit = error.limit or candidate.context_length
-        told = error
+        reported = error
         if isinstance(error, ModelNotFound) and candidate.model != self._request.model:
-            told = ModelNotFound(self._request.model)  # the client knows the model by this name
+            reported = ModelNotFound(self._request.model)  # the client knows the model by this name
         self._tried.append(candidate)
-        self._errors.append(told)
+        self._errors.append(reported)
         if attempt.has_begun or not may_fail_over(error):
-            raise told from error.__cause__
+            raise reported from error.__cause__
 
 
 def _worth_waiting_for(tried: Sequence[Candidate], errors: Sequence[AntwortError]) -> Sequence[AntwortError]:

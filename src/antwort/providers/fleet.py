@@ -19,7 +19,7 @@ from antwort.providers.failover import Candidate, Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_telling
-from antwort.providers.routing import Group, Router, Rules, Target, arranged, lists
+from antwort.providers.routing import Group, Router, Rules, Target, arrange, lists
 
 __all__ = ["BackendStatus", "Fleet", "Member", "Retrying"]
 
@@ -149,7 +149,7 @@ class Fleet:
             raise UnsupportedFeature("The model does not take the images or files of the request.", param="input")
         if len(able) == 1:
             return able
-        return arranged(
+        return arrange(
             able,
             group.policy,
             weight=lambda each: each.weight,

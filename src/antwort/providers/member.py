@@ -17,7 +17,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Provider, count_at
 from antwort.providers.circuit_breaker import CircuitBreakers, remember
 from antwort.providers.errors import CheckRefused, NotReady
 from antwort.providers.retry_policy import is_interrupted, is_unconnected, may_fail_over
-from antwort.providers.routing import Known
+from antwort.providers.routing import RoutableBackend
 from antwort.providers.slots import Slots
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Member:
             provider.capabilities if emulation is None else emulation.capabilities
         )
         self.slots = Slots(most)
-        self.known = Known(name=name, prefix=prefix, weight=weight)
+        self.known = RoutableBackend(name=name, prefix=prefix, weight=weight)
         self.listing: tuple[Model, ...] = ()
         self.error: AntwortError | None = None
         """The last error, until something succeeds."""

@@ -1,4 +1,4 @@
-"""Which backends can answer for a model, and in which order they are asked. Pure."""
+"""Decide which backends serve a model, and in which order they are asked. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class RouteTo(Wire):
-    """One of those that can answer for a route."""
+    """A backend of a route."""
 
     backend: str
     model: str | None = None
-    """What the model is called there; None: as the request calls it."""
+    """The name of the model there; None: the name in the request."""
     weight: int | None = None
     """None: the backend's own."""
 
 
 class Route(Wire):
-    """A model by an explicit way; a name that ends in `*` stands for all that begin so."""
+    """The backends of a model. A name that ends in `*` matches every model that begins with the rest."""
 
     model: str
     to: tuple[RouteTo, ...]
@@ -32,15 +32,15 @@ class Route(Wire):
 
 
 class Rules(Wire):
-    """What an operator has said about the way of models."""
+    """The operator's routing settings."""
 
     routes: tuple[Route, ...] = ()
     aliases: Mapping[str, str] = {}
     policy: Policy = "failover"
 
 
-class Known(Wire):
-    """What is known of a backend. `models` is None as long as nobody knows them."""
+class RoutableBackend(Wire):
+    """What routing knows of a backend. `models` is None until the backend has listed them."""
 
     name: str
     models: frozenset[str] | None = None
@@ -49,7 +49,7 @@ class Known(Wire):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A backend that can answer, and what it calls the model."""
+    """A backend that serves a model, and the name of the model there."""
 
     backend: str
     model: str
@@ -57,16 +57,16 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """All that can answer for a model, the preferred one first."""
+    """All backends that serve a model, the preferred one first."""
 
     targets: tuple[Target, ...]
     policy: Policy = "failover"
     is_guess: bool = False
-    """Whether nobody is known to have the model, and these may have it all the same."""
+    """Whether no backend lists the model, and these are the ones that may still have it."""
 
 
 class Router:
-    """The rules, arranged for looking things up: an exact route, an alias, a route with `*`, a prefix, the lists."""
+    """Find the backends of a model: by exact route, alias, route with `*`, prefix, or their lists of models."""
 
     def __init__(self, rules: Rules) -> None:
         self._policy = rules.policy
@@ -75,9 +75,9 @@ class Router:
         wide = [(route.model[:-1], route) for route in rules.routes if route.model.endswith("*")]
         self._wide = sorted(wide, key=lambda each: len(each[0]), reverse=True)
 
-    def find(self, model: str, backends: Sequence[Known]) -> Group | None:
-        """Who can answer for `model`; None when nobody can."""
-        name = self._resolved(model)
+    def find(self, model: str, backends: Sequence[RoutableBackend]) -> Group | None:
+        """Return the backends that serve `model`; None: there are none."""
+        name = self._resolve(model)
         if (route := self._route(name)) is not None:
             return self._by_route(route, name, backends)
         if targets := _by_prefix(name, backends) or _by_list(name, backends):
@@ -86,11 +86,11 @@ class Router:
         return Group(targets, self._policy, is_guess=True) if targets else None
 
     def names(self) -> list[str]:
-        """The names that the rules add to those of the backends."""
+        """Return the names of models that the rules add to those of the backends."""
         return [*self._exact, *(alias for alias in self._aliases if alias not in self._exact)]
 
-    def _resolved(self, model: str) -> str:
-        """The name behind all aliases. An explicit route ends the way, and so does a circle."""
+    def _resolve(self, model: str) -> str:
+        """Follow aliases to the last name. An exact route ends the search, and so does a cycle."""
         seen = {model}
         while model not in self._exact and (behind := self._aliases.get(model)) is not None and behind not in seen:
             seen.add(behind)
@@ -102,7 +102,7 @@ class Router:
             return exact
         return next((route for start, route in self._wide if name.startswith(start)), None)
 
-    def _by_route(self, route: Route, name: str, backends: Sequence[Known]) -> Group:
+    def _by_route(self, route: Route, name: str, backends: Sequence[RoutableBackend]) -> Group:
         weights = {backend.name: backend.weight for backend in backends}
         targets = (
             Target(to.backend, name if to.model is None else to.model, to.weight or weights[to.backend])
@@ -111,8 +111,8 @@ class Router:
         return Group(tuple(targets), route.policy or self._policy)
 
 
-def _by_prefix(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
-    """Those with the longest prefix that fits: among them those that list the model, or else all."""
+def _by_prefix(name: str, backends: Sequence[RoutableBackend]) -> tuple[Target, ...]:
+    """Return the backends with the longest matching prefix: those that list the model, or else all of them."""
     fitting = [each for each in backends if each.prefix and name.startswith(each.prefix) and name != each.prefix]
     longest = max((len(each.prefix) for each in fitting), default=0)
     named = [each for each in fitting if len(each.prefix) == longest]
@@ -120,27 +120,27 @@ def _by_prefix(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
     return tuple(Target(each.name, name[longest:], each.weight) for each in having or named)
 
 
-def _by_list(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
-    """A backend with a prefix is asked only by its prefix: what an operator keeps apart is not mixed in by a name."""
-    return _as_they_are(name, [each for each in backends if not each.prefix and lists(each, name)])
+def _by_list(name: str, backends: Sequence[RoutableBackend]) -> tuple[Target, ...]:
+    """Return the backends that list the model. One with a prefix serves only names that begin with it."""
+    return _targets(name, [each for each in backends if not each.prefix and lists(each, name)])
 
 
-def _by_guess(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
-    """The only backend there is, or else those of which nobody knows the list; one with a prefix is never guessed."""
+def _by_guess(name: str, backends: Sequence[RoutableBackend]) -> tuple[Target, ...]:
+    """Return the only backend, or else those that have not listed their models; never one with a prefix."""
     is_only = len(backends) == 1
-    return _as_they_are(name, [each for each in backends if not each.prefix and (is_only or each.models is None)])
+    return _targets(name, [each for each in backends if not each.prefix and (is_only or each.models is None)])
 
 
-def _as_they_are(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
+def _targets(name: str, backends: Sequence[RoutableBackend]) -> tuple[Target, ...]:
     return tuple(Target(each.name, name, each.weight) for each in backends)
 
 
-def lists(backend: Known, model: str) -> bool:
-    """Whether it is known to have the model, by the name that it has there."""
+def lists(backend: RoutableBackend, model: str) -> bool:
+    """Return whether the backend lists the model under this name."""
     return backend.models is not None and model in backend.models
 
 
-def arranged(
+def arrange(
     candidates: Sequence[T],
     policy: Policy,
     *,
@@ -148,20 +148,19 @@ def arranged(
     rank: Callable[[T], int],
     draw: Callable[[], float],
 ) -> list[T]:
-    """The order in which they are asked: by their rank, the lowest first; by weight, one of the lowest is drawn first.
-
-    `draw` gives a number from 0 up to, but not, 1.
+    """Return the candidates in the order in which they are asked: by rank, lowest first. With the policy `weighted`,
+    one of the lowest rank is drawn to be the first. `draw` returns a number in [0, 1).
     """
     order = sorted(candidates, key=rank)
     if policy == "weighted" and len(order) > 1:
         lowest = rank(order[0])
-        first = _drawn([each for each in order if rank(each) == lowest], weight, draw())
+        first = _draw([each for each in order if rank(each) == lowest], weight, draw())
         order.remove(first)
         order.insert(0, first)
     return order
 
 
-def _drawn(candidates: Sequence[T], weight: Callable[[T], int], chance: float) -> T:
+def _draw(candidates: Sequence[T], weight: Callable[[T], int], chance: float) -> T:
     mark = chance * sum(map(weight, candidates))
     for each in candidates:
         mark -= weight(each)

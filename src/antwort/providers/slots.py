@@ -45,7 +45,7 @@ class Slots:
                 return
 
     def _hand_over(self) -> bool:
-        """Give a slot to the first that still waits; False where nobody does."""
+        """Give a slot to the first that still waits, and return whether there is one."""
         while self.queue:
             waiting = self.queue.popleft()
             if not waiting.done():
