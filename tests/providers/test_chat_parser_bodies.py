@@ -13,8 +13,11 @@ from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendError, BackendRefused
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, max_json_bytes
 from antwort.providers.base import MAX_OUTPUT_BYTES, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.chat_parser import ChatBodyParser
+from antwort.providers.chat import ChatProvider
+from antwort.providers.chat_parser import parse_chat_body
 from chunk_kit import DONE, Json, piece, read
+from fleet_kit import asking
+from replay_backend import Answer, serve
 
 USAGE = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
 COST = Usage(input_tokens=7, output_tokens=2, total_tokens=9)
@@ -26,9 +29,7 @@ def message(finish: str | None = "stop", *, usage: object = None, **fields: Any)
 
 
 def parse(body: bytes, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> list[Delta]:
-    parser = ChatBodyParser(max_bytes=max_bytes)
-    assert parser.feed(body) == []
-    return parser.finish()
+    return parse_chat_body(body, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize(
@@ -117,15 +118,13 @@ def test_a_whole_answer_over_the_limit_is_cut_there() -> None:
     ]
 
 
-def test_a_whole_answer_without_end_is_given_up() -> None:
-    parser = ChatBodyParser()
-    piece_of_it = b" " * (max_json_bytes(DEFAULT_OUTPUT_BYTES) // 4 + 1)
-    for _ in range(4):
-        assert not parser.ended
-        parser.feed(piece_of_it)
-    assert parser.ended
-    with pytest.raises(BackendError, match="too large"):
-        parser.finish()
+async def test_a_whole_answer_that_is_too_large_is_an_error() -> None:
+    body = b" " * (max_json_bytes(DEFAULT_OUTPUT_BYTES) + 1)
+    async with serve(Answer((body,), headers={"content-type": "application/json"}, framing="eof")) as backend:
+        provider = ChatProvider(backend.url)
+        with pytest.raises(BackendError, match="too large"):
+            _ = [batch async for batch in provider.infer(asking())]
+        await provider.close()
 
 
 # ---- ordinary answers in which some values are replaced by odd ones ----

@@ -10,7 +10,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendCut, BackendError, RateLimited
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
+from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
 
 Json = dict[str, Any]
 
@@ -326,10 +326,7 @@ def test_log_probabilities_stand_beside_their_text() -> None:
 
 
 def read_whole(response: Json | bytes) -> list[Delta]:
-    parser = ResponsesBodyParser()
-    body = response if isinstance(response, bytes) else json.dumps(response).encode()
-    assert parser.feed(body[:9]) == parser.feed(body[9:]) == []
-    return parser.finish()
+    return parse_responses_body(response if isinstance(response, bytes) else json.dumps(response).encode())
 
 
 def message(*parts: Json) -> Json:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from antwort.api.responses import InputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
-from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import (
     CallDelta,
     ChatMessage,
@@ -25,7 +24,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
+from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
 from antwort.providers.errors import NotReady
 from antwort.providers.responses_parser import ResponsesStreamParser
 from replay_backend import CASES, Answer, Case, recorded, serve
@@ -162,14 +161,10 @@ async def replayed(case: Case, answer: Answer | None = None) -> list[Delta]:
             await provider.close()
 
 
-def parser_for(case: Case) -> AnswerParser:
-    if case.is_native:
-        return ResponsesStreamParser()
-    return ChatStreamParser() if case.is_streamed else ChatBodyParser()
-
-
 def read_in(case: Case, pieces: Iterable[bytes]) -> list[Delta]:
-    parser = parser_for(case)
+    if not (case.is_native or case.is_streamed):
+        return parse_chat_body(b"".join(pieces))
+    parser = ResponsesStreamParser() if case.is_native else ChatStreamParser()
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     return deltas + parser.finish()
 

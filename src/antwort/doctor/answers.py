@@ -11,11 +11,10 @@ from antwort.api.responses import Usage
 from antwort.config.repeating import printable
 from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
-from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
+from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
 from antwort.providers.errors import SentRequest, parse_error_object, remove_secrets, scrub
-from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
+from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
@@ -143,26 +142,26 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 def hear(answer: Answer) -> Heard:
     """Of a good answer; anything that is wrong with it is told as `trouble`."""
-    parser = _parser(answer)
+    sent, is_chat = SentRequest(secrets=answer.secrets), answer.speech != "responses"
     timed: list[tuple[float, Delta]] = []
-    for seconds, data in answer.pieces:
-        timed += [(seconds, delta) for delta in parser.feed(data)]
     trouble = ""
     try:
-        timed += [(answer.seconds, delta) for delta in parser.finish()]
+        if answer.is_streamed:
+            parser = ChatStreamParser(sent) if is_chat else ResponsesStreamParser(sent)
+            for seconds, data in answer.pieces:
+                timed += [(seconds, delta) for delta in parser.feed(data)]
+            timed += [(answer.seconds, delta) for delta in parser.finish()]
+        else:
+            body = b"".join([data for _, data in answer.pieces])
+            timed = [
+                (answer.seconds, delta) for delta in (parse_chat_body if is_chat else parse_responses_body)(body, sent)
+            ]
     except AntwortError as exc:
         trouble = answer.quoted(str(exc).rstrip("."), 200)
     if answer.fault == "endless":  # it was hung up on: what came is judged like an answer that a limit cut off
         timed.append((answer.seconds, Finished("length")))
         trouble = ""
     return _heard(timed, answer, trouble)
-
-
-def _parser(answer: Answer) -> AnswerParser:
-    sent = SentRequest(secrets=answer.secrets)
-    if answer.speech == "responses":
-        return ResponsesStreamParser(sent) if answer.is_streamed else ResponsesBodyParser(sent)
-    return ChatStreamParser(sent) if answer.is_streamed else ChatBodyParser(sent)
 
 
 def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:

@@ -42,6 +42,10 @@ class BadAnswer(HttpFault):
     """What came is not HTTP, or more than was allowed."""
 
 
+class AnswerTooLong(BadAnswer):
+    """The body is longer than its reader allows."""
+
+
 class Cut(HttpFault):
     """The connection ended before the answer did. `heard`: at least one byte of the answer had come."""
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Protocol, Self
 
-from antwort.net.exchange import BadAnswer, Exchange
+from antwort.net.exchange import AnswerTooLong, Exchange
 
 
 class Carrier(Protocol):
@@ -28,7 +28,7 @@ class Reply(Exchange, kw_only=True, eq=False):
     carrier: Carrier
 
     async def read(self, limit: int) -> bytes:
-        """The whole body. Raises `BadAnswer` when it is longer than `limit`."""
+        """The whole body. Raises `AnswerTooLong` when it is longer than `limit`."""
         if self.complete:  # as short ones mostly are when their head has come
             return self.whole(limit)
         pieces, size = [], 0
@@ -36,14 +36,14 @@ class Reply(Exchange, kw_only=True, eq=False):
             pieces.append(data)
             size += len(data)
             if size > limit:
-                raise BadAnswer("the answer is too long")
+                raise AnswerTooLong("the answer is too long")
         return b"".join(pieces)
 
     def whole(self, limit: int) -> bytes:
         """The same of an answer that is complete."""
         data = self.take()
         if len(data) > limit:
-            raise BadAnswer("the answer is too long")
+            raise AnswerTooLong("the answer is too long")
         return data
 
     def __aiter__(self) -> AsyncIterator[bytes]:

@@ -1,7 +1,8 @@
 """Parse backends' answers: what the parsers of every API share. Pure.
 
-A parser has two methods. `feed` takes bytes and never raises; `finish` ends the answer and raises what went wrong. So
-the deltas before a failure are always delivered, and they are the same however the bytes were split into reads.
+The parser of a stream has two methods. `feed` takes bytes and never raises; `finish` ends the answer and raises what
+went wrong. So the deltas before a failure are always delivered, and they are the same however the bytes were split
+into reads. A whole answer is parsed by one function.
 
 The size of an answer is limited while it arrives: at the limit the parser ends it with the finish `MAX_OUTPUT_BYTES`
 and sets `is_cut`, and the caller closes the connection.
@@ -44,30 +45,6 @@ DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
 
 
-class AnswerParser(ABC):
-    """Parse the bytes of one answer into deltas. The last delta is `Finished`."""
-
-    __slots__ = ("_max_bytes", "_sent", "ended", "is_cut")
-
-    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        self._sent = sent
-        self._max_bytes = max_bytes
-        self.ended = False
-        """Whether the answer is complete or has failed; further bytes are ignored."""
-        self.is_cut = False
-        """Whether this parser ended the answer at its size limit, while the backend goes on."""
-
-    @abstractmethod
-    def feed(self, data: bytes) -> list[Delta]:
-        """Parse the next bytes."""
-
-    @abstractmethod
-    def finish(self) -> list[Delta]:
-        """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
-        missing.
-        """
-
-
 class OutputSize:
     """Count the bytes of an answer's output. It is shared by a parser and its parts."""
 
@@ -77,16 +54,21 @@ class OutputSize:
         self.bytes = 0
 
 
-class StreamParser(AnswerParser):
-    """Parse an answer that is streamed as server-sent events.
+class StreamParser(ABC):
+    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`.
 
     A subclass adds to `_size` what each event contains, except for text, which is counted here for a whole batch.
     """
 
-    __slots__ = ("_events", "_failure", "_size")
+    __slots__ = ("_events", "_failure", "_max_bytes", "_sent", "_size", "ended", "is_cut")
 
     def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        super().__init__(sent, max_bytes)
+        self._sent = sent
+        self._max_bytes = max_bytes
+        self.ended = False
+        """Whether the answer is complete or has failed; further bytes are ignored."""
+        self.is_cut = False
+        """Whether this parser ended the answer at its size limit, while the backend goes on."""
         self._events = SseParser()
         self._failure: AntwortError | None = None
         self._size = OutputSize()
@@ -100,6 +82,7 @@ class StreamParser(AnswerParser):
         """Handle the end of a stream that has neither ended nor failed before."""
 
     def feed(self, data: bytes) -> list[Delta]:
+        """Parse the next bytes."""
         out: list[Delta] = []
         for payload in self._events.feed(data):
             if self.ended:
@@ -118,6 +101,9 @@ class StreamParser(AnswerParser):
         return out if self._size.bytes <= self._max_bytes else self._cut(out)
 
     def finish(self) -> list[Delta]:
+        """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
+        missing.
+        """
         out: list[Delta] = []
         if not self.ended:
             try:
@@ -162,34 +148,6 @@ class StreamParser(AnswerParser):
         if not (kept and isinstance(kept[-1], Finished)):  # the excess is in calls that are still buffered
             kept.append(Finished(MAX_OUTPUT_BYTES))
         return kept
-
-
-class BodyParser(AnswerParser):
-    """Parse an answer that is one JSON body: buffer it in `feed`, and parse it in `finish`."""
-
-    __slots__ = ("_buffer", "_buffered_bytes")
-
-    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        super().__init__(sent, max_bytes)
-        self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
-
-    @abstractmethod
-    def _parse_body(self, body: bytes) -> list[Delta]:
-        """Return the deltas of the whole answer, `Finished` last, or raise its error."""
-
-    def feed(self, data: bytes) -> list[Delta]:
-        self._buffer.append(data)
-        self._buffered_bytes += len(data)
-        self.ended = self.is_cut = self._buffered_bytes > max_json_bytes(self._max_bytes)
-        return []
-
-    def finish(self) -> list[Delta]:
-        if self.is_cut:
-            raise BackendError("The backend's answer is too large.")
-        body, self._buffer = b"".join(self._buffer), []
-        answer = self._parse_body(body)
-        return answer if len(body) <= self._max_bytes else truncate(answer, self._max_bytes)
 
 
 def decode_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:

@@ -6,10 +6,8 @@ from typing import Any
 
 from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
-from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import Capabilities, ChatRequest
-from antwort.providers.chat_parser import ChatBodyParser, ChatStreamParser
-from antwort.providers.errors import SentRequest
+from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
 from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
 from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
@@ -19,6 +17,8 @@ __all__ = ["ChatProvider", "Pool", "Timeouts"]
 class ChatProvider(HttpProvider):
     path = "/chat/completions"
     count_methods = (by_tokenize, by_input_tokens, by_template)
+    stream_parser = ChatStreamParser
+    parse_body = staticmethod(parse_chat_body)
 
     def _body(self, request: ChatRequest) -> bytes:
         is_ready = request.stream is not True and request.stream_options is UNSET
@@ -27,9 +27,6 @@ class ChatProvider(HttpProvider):
     def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
         messages = yield from encode_steps(request.messages)
         return self._body(replace(request, messages=messages))
-
-    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
-        return (ChatStreamParser if is_streamed else ChatBodyParser)(sent, self._max_output_bytes)
 
 
 def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:

@@ -17,7 +17,6 @@ from antwort.providers.answer_parser import (
     CALL_OVERHEAD_BYTES,
     DECODE_ERRORS,
     DEFAULT_OUTPUT_BYTES,
-    BodyParser,
     OutputSize,
     ReportedCount,
     ReportedDetails,
@@ -29,6 +28,7 @@ from antwort.providers.answer_parser import (
     json_text,
     normalize_logprobs,
     normalize_usage,
+    truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
@@ -143,25 +143,23 @@ class ChatStreamParser(StreamParser):
             self._fail(BackendCut(BROKEN_OFF))
 
 
-class ChatBodyParser(BodyParser):
-    """Parse a whole answer: one choice with a `message`, or an error object with status 200."""
-
-    __slots__ = ()
-
-    def _parse_body(self, body: bytes) -> list[Delta]:
-        chunk, body = decode_body(_decode_chunk, body)
-        if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, self._sent)):
-            raise error
-        if not chunk.choices:
-            raise BackendError("The backend sent an answer without a choice.")
-        out: list[Delta] = []
-        answer = _ChatAnswer(OutputSize())
-        answer.feed(chunk, out)
-        if answer.finish_reason == "abort":
-            raise BackendError(_ABORTED)
-        answer.finish_reason = answer.finish_reason or "stop"  # the message is complete
-        answer.finish(out)
-        return out
+def parse_chat_body(
+    body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
+) -> list[Delta]:
+    """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
+    chunk, body = decode_body(_decode_chunk, body)
+    if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
+        raise error
+    if not chunk.choices:
+        raise BackendError("The backend sent an answer without a choice.")
+    out: list[Delta] = []
+    answer = _ChatAnswer(OutputSize())
+    answer.feed(chunk, out)
+    if answer.finish_reason == "abort":
+        raise BackendError(_ABORTED)
+    answer.finish_reason = answer.finish_reason or "stop"  # the message is complete
+    answer.finish(out)
+    return out if len(body) <= max_bytes else truncate(out, max_bytes)
 
 
 _ABORTED = "The backend aborted the inference."

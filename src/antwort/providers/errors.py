@@ -37,7 +37,7 @@ from antwort.errors import (
     RateLimited,
     RequestError,
 )
-from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.net.exchange import AnswerTooLong, ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 
 CONNECT_TIMEOUT = "backend_connect_timeout"
 """The code of a `BackendTimeout` before anything was sent: a retry is safe."""
@@ -105,6 +105,8 @@ def connection_error(fault: HttpFault) -> AntwortError:
             return BackendUnavailable("The backend closed the connection without an answer.", code=CONNECTION_CLOSED)
         case Cut():
             return BackendCut(BROKEN_OFF)
+        case AnswerTooLong():
+            return BackendError("The backend's answer is too large.")
         case _:
             return BackendError("The backend's answer cannot be understood.")
 

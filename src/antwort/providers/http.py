@@ -20,7 +20,7 @@ from antwort.event_loop import in_turns, short_turn
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import HttpFault
 from antwort.net.http import HttpClient, Pool, Reply
-from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, AnswerParser
+from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, StreamParser, max_json_bytes
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.errors import (
     TOO_SLOW,
@@ -58,6 +58,8 @@ class HttpProvider(ABC):
     """The capabilities of such backends, unless they are configured."""
     count_methods: ClassVar[tuple[CountMethod, ...]] = ()
     """The methods of such backends to count tokens."""
+    stream_parser: ClassVar[type[StreamParser]]
+    """Parses a streamed answer."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class HttpProvider(ABC):
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._inference_path = self._target(self.path)
         self._capabilities = capabilities or self.default_capabilities
-        self._max_output_bytes = output_bytes
+        self._max_output_bytes, self._max_body_bytes = output_bytes, max_json_bytes(output_bytes)
         self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
         self._by_name: dict[str, Capabilities] = {}
         """A cache until the next list of models. Clients may send any names, of any length: both are bounded."""
@@ -99,35 +101,42 @@ class HttpProvider(ABC):
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
         sent = SentRequest(request.model, self._secrets, body)
+        batch: list[Delta] = []
         try:
             async with await self._http.request("POST", self._inference_path, body) as reply:
                 await _raise_for(reply, sent)
-                is_streamed = _is_streamed(reply, is_expected=request.stream is True)
-                parser = self._parser(sent, is_streamed=is_streamed)
-                if has_signalled := is_streamed or not reply.complete:
+                if _is_streamed(reply, is_expected=request.stream is True):
                     yield []  # the backend has answered
-                async for data in reply:
+                    parser = self.stream_parser(sent, self._max_output_bytes)
+                    async for data in reply:
+                        if len(data) > _LARGE_READ_BYTES:
+                            await short_turn(_LARGE_READ_COST)
+                        batch = parser.feed(data)
+                        if parser.ended and not parser.is_cut:
+                            reply.release()  # only the end of the HTTP message is left
+                        if batch:
+                            yield batch
+                        if parser.ended:
+                            break
+                    if rest := parser.finish():
+                        batch = rest
+                        yield batch
+                else:
+                    is_waiting = not reply.complete
+                    if is_waiting:
+                        yield []
+                    data = await reply.read(self._max_body_bytes)
                     if len(data) > _LARGE_READ_BYTES:
                         await short_turn(_LARGE_READ_COST)
-                    batch = parser.feed(data)
-                    if parser.ended and not parser.is_cut:
-                        reply.release()  # only the end of the HTTP message is left
-                    if batch:
-                        if isinstance(last := batch[-1], Finished):
-                            self._lengths.record_answer(request.model, last.usage)
-                        yield batch
-                    if parser.ended:
-                        break
-            try:
-                batch = parser.finish()
-            except AntwortError:
-                if not has_signalled:
-                    yield []  # it has answered, if only with what cannot be parsed
-                raise
-            if batch:
-                if isinstance(last := batch[-1], Finished):
-                    self._lengths.record_answer(request.model, last.usage)
-                yield batch
+                    try:
+                        batch = self.parse_body(data, sent, self._max_output_bytes)
+                    except AntwortError:
+                        if not is_waiting:
+                            yield []  # it has answered, if only with what cannot be parsed
+                        raise
+                    yield batch
+            if batch and isinstance(end := batch[-1], Finished):
+                self._lengths.record_answer(request.model, end.usage)
         except HttpFault as fault:
             raise connection_error(fault) from fault
         except ContextTooLong as refusal:
@@ -138,13 +147,14 @@ class HttpProvider(ABC):
     def _body(self, request: ChatRequest) -> bytes:
         """Serialize a request for this backend."""
 
+    @staticmethod
+    @abstractmethod
+    def parse_body(body: bytes, sent: SentRequest, max_bytes: int) -> list[Delta]:
+        """Parse a whole answer, and cut its output at `max_bytes`."""
+
     @abstractmethod
     def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
         """Serialize a large request in steps, so that other tasks run in between."""
-
-    @abstractmethod
-    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
-        """Return a parser for the answer."""
 
     async def models(self) -> Sequence[Model]:
         try:

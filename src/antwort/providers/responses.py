@@ -7,11 +7,9 @@ from typing import Any
 
 from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, Plain, UnsetType, encode
-from antwort.providers.answer_parser import AnswerParser
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
-from antwort.providers.errors import SentRequest
 from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
-from antwort.providers.responses_parser import ResponsesBodyParser, ResponsesStreamParser
+from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
 from antwort.providers.token_counter import Post, post_for_input_tokens
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
@@ -27,6 +25,8 @@ async def by_response_input_tokens(post: Post, request: ChatRequest) -> int:
 class ResponsesProvider(HttpProvider):
     path = "/responses"
     count_methods = (by_response_input_tokens,)
+    stream_parser = ResponsesStreamParser
+    parse_body = staticmethod(parse_responses_body)
     default_capabilities = Capabilities(
         files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
     )
@@ -37,9 +37,6 @@ class ResponsesProvider(HttpProvider):
     def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
         body = responses_request(request)
         return encode({**body, "input": (yield from encode_steps(body["input"]))})
-
-    def _parser(self, sent: SentRequest, *, is_streamed: bool) -> AnswerParser:
-        return (ResponsesStreamParser if is_streamed else ResponsesBodyParser)(sent, self._max_output_bytes)
 
 
 # ---- the request ----

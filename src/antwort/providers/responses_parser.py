@@ -18,7 +18,6 @@ from antwort.errors import AntwortError, BackendCut, BackendError
 from antwort.providers.answer_parser import (
     DECODE_ERRORS,
     DEFAULT_OUTPUT_BYTES,
-    BodyParser,
     ReportedLogProb,
     ReportedUsage,
     StreamParser,
@@ -27,6 +26,7 @@ from antwort.providers.answer_parser import (
     json_text,
     normalize_logprobs,
     normalize_usage,
+    truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
@@ -296,29 +296,27 @@ class ResponsesStreamParser(StreamParser):
                 self._emit_item(item, index, out)
 
 
-class ResponsesBodyParser(BodyParser):
-    """Parse a whole response. A failed one is an error."""
-
-    __slots__ = ()
-
-    def _parse_body(self, body: bytes) -> list[Delta]:
-        response, body = decode_body(_response_decoder.decode, body)
-        out: list[Delta] = []
-        calls = 0
-        for item in _parse_items(response.output):
-            if item.type == "function_call":
-                out.append(CallDelta(calls, item.name, item.arguments))
-                calls += 1
-            elif item.type == "reasoning":
-                out.extend(item.reasoning())
-            elif item.type == "message":
-                for part in item.content:
-                    part.append_to(out)
-        end = _outcome(response, response.status, body, self._sent, has_calls=calls > 0)
-        if not isinstance(end, Finished):
-            raise end
-        out.append(end)
-        return out
+def parse_responses_body(
+    body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
+) -> list[Delta]:
+    """Parse a whole response. The error of a failed one is raised."""
+    response, body = decode_body(_response_decoder.decode, body)
+    out: list[Delta] = []
+    calls = 0
+    for item in _parse_items(response.output):
+        if item.type == "function_call":
+            out.append(CallDelta(calls, item.name, item.arguments))
+            calls += 1
+        elif item.type == "reasoning":
+            out.extend(item.reasoning())
+        elif item.type == "message":
+            for part in item.content:
+                part.append_to(out)
+    end = _outcome(response, response.status, body, sent, has_calls=calls > 0)
+    if not isinstance(end, Finished):
+        raise end
+    out.append(end)
+    return out if len(body) <= max_bytes else truncate(out, max_bytes)
 
 
 _TEXT_DELTAS = frozenset({"response.output_text.delta", "output_text.delta"})
