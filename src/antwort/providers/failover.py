@@ -90,7 +90,8 @@ class Failover:
     async def next(self) -> Attempt:
         """Begin an attempt at the next candidate, with a slot there. Raises the most telling error if none is left."""
         for candidate in self._left:
-            if not candidate.is_small and candidate.is_healthy and candidate.member.slots.take():
+            member = candidate.member
+            if not candidate.is_small and member.is_healthy(candidate.model) and member.slots.take():
                 break
         else:
             candidate = await self._wait_for_slot()
