@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.errors import AntwortError, BackendError
-from antwort.providers.base import Finished, TextDelta
+from antwort.providers.base import Delta, Finished, TextDelta
 from antwort.providers.chat import ChatProvider
 from antwort.providers.fleet import Fleet, Member, Retrying
 from antwort.providers.routing import Route, RouteTo, Rules
@@ -38,12 +38,29 @@ async def test_the_same_is_read_in_whatever_form_an_answer_comes(answer: Answer)
             assert [delta async for batch in provider.infer(asking()) for delta in batch] == SAID
 
 
-@pytest.mark.parametrize("answer", [STREAM, whole(b"{")])
-async def test_an_empty_batch_tells_that_a_backend_has_answered_before_its_answer_can_be_parsed(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [STREAM, ANSWER])
+async def test_an_empty_batch_says_that_the_backend_has_answered_a_streamed_request(answer: Answer) -> None:
+    async with serve(answer) as backend, provider_of(backend) as provider:
+        batches = [batch async for batch in provider.infer(asking(stream=True))]
+    assert batches[0] == []
+    assert [delta for batch in batches for delta in batch] == SAID
+
+
+@pytest.mark.parametrize("answer", [STREAM, ANSWER])
+async def test_the_answer_to_a_request_that_is_not_streamed_is_one_batch(answer: Answer) -> None:
+    async with serve(answer) as backend, provider_of(backend) as provider:
+        assert [batch async for batch in provider.infer(asking())] == [SAID]
+
+
+@pytest.mark.parametrize(
+    ("answer", "before"), [(whole(b"{"), []), (Answer(STREAM.pieces[:1], headers=STREAM.headers), SAID[:1])]
+)
+async def test_a_failure_after_the_head_comes_after_all_that_was_read(answer: Answer, before: list[Delta]) -> None:
     async with serve(answer) as backend, provider_of(backend) as provider:
         batches = provider.infer(asking())
-        assert await anext(batches) == []
-        await batches.aclose()
+        assert await anext(batches) == before
+        with pytest.raises(BackendError):
+            await anext(batches)
 
 
 @pytest.mark.parametrize("form", [b"%b", b"\n%b"])

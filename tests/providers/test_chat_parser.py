@@ -6,7 +6,7 @@ import pytest
 
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import BackendError
-from antwort.providers.base import CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.base import MAX_OUTPUT_BYTES, CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.chat_parser import ChatStreamParser
 from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
 
@@ -178,3 +178,9 @@ def test_an_event_without_an_end_is_not_read_for_ever() -> None:
     assert fed == 17
     with pytest.raises(BackendError, match="too large"):
         parser.finish()
+
+
+def test_an_answer_that_is_too_large_while_its_call_has_no_name_is_cut() -> None:
+    parser = ChatStreamParser(max_bytes=1000)
+    assert parser.feed(calls(piece(None, "x" * 2000, index=0))) == [Finished(MAX_OUTPUT_BYTES)]
+    assert (parser.ended, parser.is_cut, parser.finish()) == (True, True, [])

@@ -455,6 +455,10 @@ def test_addresses_and_keys_are_removed_and_the_rest_stays(text: str, clean: str
     assert scrub(text) == (text if clean is None else clean)
 
 
+def test_only_short_secrets_must_be_whole_words() -> None:
+    assert scrub("atllmshere and ateightlongs", ("llm", "eightlon")) == "atllmshere and at[removed]gs"
+
+
 def test_known_secrets_are_removed_exactly() -> None:
     secrets = ("llm", "llm:8000", "correct horse battery")
     text = "llm says: correct horse battery is wrong at LLM:8000; ask llms or llm-2"

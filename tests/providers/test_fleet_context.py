@@ -186,6 +186,14 @@ async def test_one_that_is_certainly_too_small_is_passed_over() -> None:
     assert await answer(fleet, asking()) == "a"
 
 
+@pytest.mark.parametrize(("texts", "answers"), [(["x" * 20_000, ""], "b"), (["x", ""], "a")])
+async def test_texts_in_parts_of_a_message_count(texts: list[str], answers: str) -> None:
+    parts = [{"type": "text", "text": text} for text in texts] + [{"type": "image_url", "text": None}]
+    a, b = Sized("a", {"m": 1000}), Sized("b", {"m": 8192})
+    request = ChatRequest(model="m", messages=[ChatMessage(role="user", content=parts)])
+    assert await answer(fleet_of(a, b), request) == answers
+
+
 async def test_also_while_the_larger_one_is_busy() -> None:
     time = Time()
     a, b = Sized("a", {"m": 1000}), Sized("b", {"m": 8192})

@@ -84,6 +84,7 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
             {"type": "array", "prefixItems": [TEXT, NUMBER], "items": False},
             {"type": "array", "items": {"anyOf": [TEXT, NUMBER]}, "maxItems": 2},
         ),
+        ({"type": "array", "items": [TEXT]}, {"type": "array", "items": ANY_VALUE}),
         (
             {"type": "array", "items": [TEXT], "additionalItems": NUMBER},
             {"type": "array", "items": {"anyOf": [TEXT, NUMBER]}},

@@ -235,9 +235,10 @@ async def infer(
         most_calls=plan.settings.limits.turn_calls,
     )
     full, window = chat_request(run, plan), window_of(plan, provider)
+    has_answered = False
     while True:
         request = full if window.is_far(full) else await control.signal.race(partial(window.fit, full))
-        has_answered = has_said = False
+        has_said = False
         failure: Exception | None = None
         control.is_asking = True
         answer = provider.infer(request)

@@ -97,15 +97,19 @@ class Failover:
             candidate = await self._wait_for_slot()
         self._left.remove(candidate)
         member, request = candidate.member, self._request
-        if self._is_shared:
-            request = candidate.adapt(request)
-        if candidate.model != request.model:
-            request = replace(request, model=candidate.model)
-        if self._connect_seconds is not None:
-            askable = 1 + sum(not each.wait for each in self._left)
-            share = 0.0 if member.is_out_of_reach else self._connect_seconds / askable
-            CONNECT_SHARE.set(max(LEAST_CONNECT_SECONDS, share))
-        return Attempt(candidate, request, self._clock, self._on_inference)
+        try:
+            if self._is_shared:
+                request = candidate.adapt(request)
+            if candidate.model != request.model:
+                request = replace(request, model=candidate.model)
+            if self._connect_seconds is not None:
+                askable = 1 + sum(not each.wait for each in self._left)
+                share = 0.0 if member.is_out_of_reach else self._connect_seconds / askable
+                CONNECT_SHARE.set(max(LEAST_CONNECT_SECONDS, share))
+            return Attempt(candidate, request, self._clock, self._on_inference)
+        except BaseException:
+            member.slots.give_back()
+            raise
 
     async def _wait_for_slot(self) -> Candidate:
         """Wait for a slot of a healthy candidate, or of one that recovers meanwhile. Candidates with a context that is
@@ -194,8 +198,8 @@ class Attempt:
         self.candidate = candidate
         self.began = clock()
         self._on_inference = on_inference
-        self._trial = member.breakers.enter(candidate.model) if member.breakers.by_model else None
         self._emulated = None if member.emulation is None else member.emulation.begin(request)
+        self._trial = member.breakers.enter(candidate.model) if member.breakers.by_model else None
         self.request: ChatRequest | None = request if self._emulated is None else self._emulated.request
         """What to ask the backend next; None when the attempt is over."""
         self.has_answered = False

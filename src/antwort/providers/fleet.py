@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random as random_module
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
@@ -20,6 +22,9 @@ from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_telling
 from antwort.providers.routing import Group, Router, Rules, Target, arrange, lists
+
+if TYPE_CHECKING:
+    from antwort.providers.tool_emulation.emulation import ToolEmulation
 
 __all__ = ["BackendStatus", "Fleet", "Member", "Retrying"]
 
@@ -110,7 +115,7 @@ class Fleet:
                                 try:
                                     async for batch in batches:
                                         out = attempt.feed(batch)
-                                        if out or not (batch or has_answered):
+                                        if out or not has_answered:
                                             has_answered = True
                                             yield out
                                 except AntwortError as error:
@@ -240,13 +245,38 @@ class Fleet:
         return [member.status for member in self._members]
 
 
-class Retrying(Fleet):
-    """A provider whose inferences are retried while nothing of their answer has come.
+class SingleBackend(Fleet):
+    """One provider with the retry and the tool emulation of a fleet, without health checks and their log lines."""
 
-    After the first delta, a retry could contradict what the client has read. Delays double from `base` to `cap`
-    seconds, less a random part of up to a half. No try begins later than `budget` seconds after the first, and a
-    backend that asks for a longer delay is not waited for.
-    """
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        retry: RetryPolicy = NO_RETRY,
+        emulation: ToolEmulation | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._member = Member("backend", provider, emulation=emulation, failures=math.inf, clock=clock, log=_SILENT)
+        self._provider = provider
+        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, later=_no_timer)
+
+    async def open(self) -> None:
+        pass
+
+    async def models(self) -> Sequence[Model]:
+        return await self._provider.models()
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await self._member.count(request)
+
+    async def check(self) -> None:
+        await self._provider.check()
+
+
+class Retrying(SingleBackend):
+    """A provider whose inferences are retried while nothing of their answer has come: see `RetryPolicy`."""
 
     def __init__(
         self,
@@ -260,21 +290,11 @@ class Retrying(Fleet):
         random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(
-            [Member("backend", provider, failures=math.inf, clock=clock)],
-            retry=RetryPolicy(attempts, base, cap, budget),
-            sleep=sleep,
-            random=random,
-            clock=clock,
-            later=_no_timer,
-        )
-        self._provider = provider
+        retry = RetryPolicy(attempts, base, cap, budget)
+        super().__init__(provider, retry=retry, sleep=sleep, random=random, clock=clock)
 
-    async def models(self) -> Sequence[Model]:
-        return await self._provider.models()
 
-    async def check(self) -> None:
-        await self._provider.check()
+_SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
 
 
 class _NoTimer:

@@ -101,14 +101,18 @@ class HttpProvider(ABC):
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
         sent = SentRequest(request.model, self._secrets, body)
-        batch: list[Delta] = []
+        collected: list[Delta] | None = None
+        """The answer to a request that is not streamed, which is one batch in whatever form it comes."""
         try:
             reply = await self._http.request("POST", self._inference_path, body)
             try:
                 if not 200 <= reply.status < 300:
                     raise await _refusal(reply, sent)
-                if _is_streamed(reply, is_expected=request.stream is True):
+                if request.stream is True:
                     yield []  # the backend has answered
+                else:
+                    collected = []
+                if _is_streamed(reply, is_expected=request.stream is True):
                     parser = self.stream_parser(sent, self._max_output_bytes)
                     async for data in reply:
                         if len(data) > _LARGE_READ_BYTES:
@@ -116,31 +120,32 @@ class HttpProvider(ABC):
                         batch = parser.feed(data)
                         if parser.ended and not parser.is_cut:
                             reply.release()  # only the end of the HTTP message is left
-                        if batch:
+                        if collected is not None:
+                            collected += batch
+                        elif batch:
+                            if isinstance(end := batch[-1], Finished):
+                                self._lengths.record_answer(request.model, end.usage)
                             yield batch
                         if parser.ended:
                             break
-                    if rest := parser.finish():
-                        batch = rest
-                        yield batch
+                    batch = parser.finish()
                 else:
-                    is_waiting = not reply.complete
-                    if is_waiting:
-                        yield []
                     data = await reply.read(self._max_body_bytes)
                     if len(data) > _LARGE_READ_BYTES:
                         await short_turn(_LARGE_READ_COST)
-                    try:
-                        batch = self.parse_body(data, sent, self._max_output_bytes)
-                    except AntwortError:
-                        if not is_waiting:
-                            yield []  # it has answered, if only with what cannot be parsed
-                        raise
+                    batch = self.parse_body(data, sent, self._max_output_bytes)
+                if collected:
+                    batch = collected + batch
+                if batch:
+                    if isinstance(end := batch[-1], Finished):
+                        self._lengths.record_answer(request.model, end.usage)
                     yield batch
+            except (AntwortError, HttpFault):
+                if collected is not None:
+                    yield collected  # an empty batch says that the backend has answered
+                raise
             finally:
                 reply.close()
-            if batch and isinstance(end := batch[-1], Finished):
-                self._lengths.record_answer(request.model, end.usage)
         except HttpFault as fault:
             raise connection_error(fault) from fault
         except ContextTooLong as refusal:

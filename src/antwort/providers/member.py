@@ -23,7 +23,7 @@ from antwort.providers.slots import Slots
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import ToolEmulation
 
-_log = logging.getLogger("antwort.providers")
+LOG = logging.getLogger("antwort.providers")
 
 BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
 
@@ -63,8 +63,10 @@ class Member:
         failures: float = 5,
         open_for: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger = LOG,
     ) -> None:
         self.name = name
+        self._log = log
         self.kind = kind
         self.provider = provider
         self.emulation = emulation
@@ -96,7 +98,7 @@ class Member:
 
     def is_healthy(self, model: str) -> bool:
         """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
-        return not self.is_out_of_reach and (not self.breakers.by_model or self.breakers.wait(model) == 0)
+        return not self.is_out_of_reach and self.breakers.wait(model) == 0
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""
@@ -131,7 +133,7 @@ class Member:
         is_lost, was_open = is_unconnected(error), self.breakers.is_open
         if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
             # Going out of reach is logged once, elsewhere; to find a request too long is no failure.
-            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+            self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._lost(error)
         if is_interrupted(error):
@@ -193,19 +195,19 @@ class Member:
 
     def _note_opened(self, *, was_open: bool) -> None:
         if self.breakers.is_open and not was_open:
-            _log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
+            self._log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _lost(self, error: AntwortError) -> None:
         if not self.is_out_of_reach:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
-            _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
+            self._log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self.is_out_of_reach = self._is_seen = True
         self._is_read = False
         self.error = error
 
     def _recovered(self) -> None:
         if self.is_out_of_reach:
-            _log.info("the backend %s is back", self.name)
+            self._log.info("the backend %s is back", self.name)
             self.is_out_of_reach = False
         self._is_seen = True
         self.error = None

@@ -10,6 +10,7 @@ from antwort.api.wire import UNSET, replace
 from antwort.errors import BackendCut, BackendRefused, BackendUnavailable
 from antwort.providers.base import (
     CallDelta,
+    Capabilities,
     ChatMessage,
     ChatRequest,
     ChatTool,
@@ -110,3 +111,21 @@ async def test_tokens_are_counted_of_the_request_as_it_would_be_sent(mode: ToolC
     fixture = Fixture(mode=mode)
     assert await fixture.fleet.count(REQUEST) == 12
     assert [request.tools is UNSET for request in fixture.backend.counted] == [is_rewritten]
+
+
+async def test_an_empty_batch_says_that_the_backend_has_answered_while_its_answer_is_held_back() -> None:
+    fixture = Fixture(answer(say("No call.")), answer(NOW))
+    batches = [batch async for batch in fixture.fleet.infer(REQUIRED)]
+    assert batches[0] == []
+    assert [delta for batch in batches for delta in batch][:2] == NOW_PARSED
+
+
+async def test_a_slot_is_given_back_where_an_attempt_cannot_begin() -> None:
+    def broken(_: str) -> Capabilities:
+        raise RuntimeError("broken")
+
+    member = Member("b", ScriptedProvider(), models=["m"], most=1, emulation=ToolEmulation("auto", broken))
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            _ = [batch async for batch in Fleet([member]).infer(REQUEST)]
+    assert member.slots.take()
