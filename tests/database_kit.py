@@ -83,6 +83,7 @@ def impatient_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = sqlite3.connect
 
     def impatient(path: Path, *_: float, timeout: float = 0.01, **options: Any) -> sqlite3.Connection:
-        return connect(path, min(timeout, 0.01), **options)
+        made: sqlite3.Connection = connect(path, min(timeout, 0.01), **options)
+        return made
 
     monkeypatch.setattr(sqlite3, "connect", impatient)
