@@ -327,6 +327,7 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
 async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    await load_sdk()  # by a thread, which time must not jump over
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
 
     async def busy(asked: Asked, send: Send) -> None:
