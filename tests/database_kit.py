@@ -7,7 +7,10 @@ import sqlite3
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
 
 from antwort.db import Connection, Database
 from antwort.db.dialects import per_dialect
@@ -73,3 +76,14 @@ async def trace(
         connection.set_trace_callback(told)
 
     await (database.read(begin) if lane == "read" else database.write(begin))
+
+
+def impatient_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections to SQLite files that are opened from now on give up on a locked file after 10 ms."""
+    connect = sqlite3.connect
+
+    def impatient(path: Path, *_: float, timeout: float = 0.01, **options: Any) -> sqlite3.Connection:
+        made: sqlite3.Connection = connect(path, min(timeout, 0.01), **options)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", impatient)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from antwort.local.child import Order
+from antwort.local.demo import DEMO, demo_path
 from antwort.local.process import ModelProcess
 
 _SCRIPT = """
@@ -45,10 +47,10 @@ ORDER = Order(
 )
 
 
-async def begin(*steps: str) -> ModelProcess:
+async def begin(*steps: str, order: Order = ORDER) -> ModelProcess:
     """A process that takes these steps: `log=TEXT`, `ready=ADDRESS`, `exit=STATUS`, `wait` for its input to end, and
     `deaf`, which does not."""
-    return await ModelProcess.start(ORDER, (sys.executable, "-S", "-c", _SCRIPT, *steps))
+    return await ModelProcess.start(order, (sys.executable, "-S", "-c", _SCRIPT, *steps))
 
 
 class Lives:
@@ -58,13 +60,22 @@ class Lives:
         self._scripts = list(scripts)
         self.begun: list[ModelProcess] = []
 
-    async def __call__(self) -> ModelProcess:
+    async def __call__(self, order: Order = ORDER) -> ModelProcess:
         steps = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
-        self.begun.append(await begin(*steps))
+        self.begun.append(await begin(*steps, order=order))
         return self.begun[-1]
 
 
 def gguf_file(path: Path) -> Path:
     """A file that begins as a model does."""
     path.write_bytes(b"GGUF\x03\x00\x00\x00")
+    return path
+
+
+def demo_file(data_folder: Path) -> Path:
+    """Write a file that has the name and the size of the demo model, without its content: it takes no space."""
+    path = demo_path(data_folder)
+    path.parent.mkdir(parents=True)
+    gguf_file(path)
+    os.truncate(path, DEMO.size)
     return path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from antwort import MemoryStore
 from antwort.db.base import Database
@@ -107,10 +107,11 @@ class PostgresHome(SqlHome):
         return self._add(database, options)
 
 
-async def postgres_home(dsn: str) -> PostgresHome:
+async def postgres_home(dsn: str, **options: Any) -> PostgresHome:
+    """Open a database; the options are those of `PostgresDatabase`."""
     from antwort.db.postgres import PostgresDatabase
 
-    database = PostgresDatabase(dsn)
+    database = PostgresDatabase(dsn, **options)
     await database.open()
     await migrate(database)
     return PostgresHome(database, dsn)

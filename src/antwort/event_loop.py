@@ -6,9 +6,9 @@ Work that may take long is done in pieces, with a wait for the next turn of the 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Generator
-from time import perf_counter
 from typing import TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -119,22 +119,22 @@ class Pace:
     __slots__ = ("_began",)
 
     def __init__(self) -> None:
-        self._began = perf_counter()
+        self._began = time.perf_counter()
 
     async def pause(self) -> None:
-        if perf_counter() - self._began > _LONG_SECONDS:
+        if time.perf_counter() - self._began > _LONG_SECONDS:
             await next_turn()
-            self._began = perf_counter()
+            self._began = time.perf_counter()
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
     """What the steps lead to. Where they take long, others get their turn between them."""
-    began = perf_counter()
+    began = time.perf_counter()
     while True:
         try:
             next(steps)
         except StopIteration as end:
             return cast("T", end.value)
-        if perf_counter() - began > _LONG_SECONDS:
+        if time.perf_counter() - began > _LONG_SECONDS:
             await next_turn()
-            began = perf_counter()
+            began = time.perf_counter()

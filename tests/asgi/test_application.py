@@ -24,6 +24,7 @@ from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
 from antwort.transport.exchange import Message, Scope
+from jumping_time import jumping_time
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from raw_http import ask
 from serving import HELLO, STREAMED, until
@@ -490,9 +491,9 @@ async def test_a_request_that_is_broken_off_while_the_engine_drains_is_told_that
         await draining
 
 
-async def test_a_stream_that_cannot_be_ended_in_a_moment_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+@jumping_time
+async def test_a_stream_that_cannot_be_ended_in_a_moment_is_cut() -> None:
     """Here the server takes nothing more of it."""
-    monkeypatch.setattr("antwort.transport.http.LAST_WORDS", 0.05)
     stuck = asyncio.Event()
     app = create_app(Engine(provider := ScriptedProvider(answer(say("It"), asyncio.Event()))))
 
@@ -507,8 +508,10 @@ async def test_a_stream_that_cannot_be_ended_in_a_moment_is_cut(monkeypatch: pyt
     answering = asyncio.ensure_future(app(scope, lambda: _next(come), send))
     await stuck.wait()
     answering.cancel()
+    began = asyncio.get_running_loop().time()
     with pytest.raises(asyncio.CancelledError):
         await answering
+    assert asyncio.get_running_loop().time() - began < 3
     await until(lambda: provider.under_way == 0)
     await app.stop()
 

@@ -7,11 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import RenderableType
+from markdown_it.token import Token
 
 from antwort.chat.answer import Answer, Called, Problem, Said, Thought
+from antwort.chat.blocks import PARSER
 from antwort.chat.frames import Tokens
-from antwort.chat.markdown import rendered
 from antwort.chat.region import repaint, rows
 from antwort.chat.screen import FINE, PLAIN, glyphs_for
 from chat_screen_kit import ThoughtOf, writing_of
@@ -156,11 +156,13 @@ def test_a_long_block_costs_no_more_the_longer_it_grows_and_is_whole_at_the_end(
 ) -> None:
     costs: list[int] = []
 
-    def noted(source: str) -> RenderableType:
-        costs.append(len(source))
-        return rendered(source)
+    parse = PARSER.parse
 
-    monkeypatch.setattr("antwort.chat.writing.rendered", noted)
+    def noted(source: str) -> list[Token]:
+        costs.append(len(source))
+        return parse(source)
+
+    monkeypatch.setattr(PARSER, "parse", noted)
     seen = grown(text, list(range(0, len(text), 1000)), 80, 24)
     assert max(costs[:-2], default=0) <= 8000
     assert [line for line in seen.lines() if line] == [line for line in whole(text) if line]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from antwort.chat import home as homes
 from antwort.chat.home import usual
 from antwort.local.demo import DEMO_NAME
 from chat_backend import ChatBackend, Says
@@ -104,7 +103,7 @@ async def test_what_looks_like_a_mouse_is_passed_over() -> None:
 
 @pytest.mark.parametrize("answer", [b"200 OK", b"401 Unauthorized"])
 async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
-    answer: bytes, monkeypatch: pytest.MonkeyPatch
+    answer: bytes,
 ) -> None:
     heard: list[bytes] = []
 
@@ -116,17 +115,15 @@ async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        monkeypatch.setattr(homes, "USUAL_URL", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        assert await usual("sk-hush") is None
+        assert await usual("sk-hush", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is None
     assert heard
     assert b"hush" not in b"".join(heard)
 
 
-async def test_a_server_of_ours_at_the_usual_address_gets_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_of_ours_at_the_usual_address_gets_the_key() -> None:
     key = "sk-test-abcdefghijklmnopqrstuvwxyz"
     async with launched("--scripted", "--memory", "--set", f"auth.keys=[{{name: a, key: {key}}}]") as server:
-        monkeypatch.setattr(homes, "USUAL_URL", server.url)
-        found = await usual(key)
+        found = await usual(key, server.url)
         assert found is not None
         try:
             assert await found.client.models() == ["scripted"]

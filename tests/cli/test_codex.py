@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import tomllib
 from pathlib import Path
@@ -220,9 +221,9 @@ def test_a_host_that_cannot_be_is_one_where_nobody_answers(
 # ---- servers that are none ----
 
 
-async def _looked(answer: Answer, key: str = "") -> Server:
+async def _looked(answer: Answer, key: str = "", timeout_seconds: float = 5.0) -> Server:
     async with answering(lambda _: answer) as server:
-        return await asyncio.to_thread(codex.look, f"{server.url}/v1", key)
+        return await asyncio.to_thread(codex.look, f"{server.url}/v1", key, timeout_seconds)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[" * 200_000, b"", b'{"data": 3}', b'{"data":[{"id":"a\\ud800"}]}'])
@@ -235,18 +236,21 @@ async def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
     assert (await _looked(whole(body))).models == ("qwen3",)
 
 
-async def test_a_context_that_the_server_tells_of_is_told_to_codex(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_context_that_the_server_tells_of_is_told_to_codex(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = b'{"data":[{"id":"small","context_length":4096},{"id":"odd"}]}'
-    server = await _looked(whole(body))
-    monkeypatch.setattr(codex, "look", lambda base, key: server)
-    told = [tomllib.loads(str(codex._block(URL, model))).get("model_context_window") for model in ("small", "odd")]
+    told = []
+    async with answering(lambda _: whole(body)) as server:
+        for model in ("small", "odd"):
+            assert await asyncio.to_thread(main, ["codex", "--url", server.url, "--model", model]) == 0
+            told.append(tomllib.loads(capsys.readouterr().out).get("model_context_window"))
     assert told == [4096, None]
 
 
-async def test_a_list_that_drips_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codex, "_PATIENCE", 0.3)
+async def test_a_list_that_drips_is_given_up_in_time() -> None:
     async with asyncio.timeout(10):
-        assert (await _looked(Answer((b'{"da',), ending="hold"))).models is None
+        assert (await _looked(Answer((b'{"da',), ending="hold"), timeout_seconds=0.3)).models is None
 
 
 async def test_a_key_that_no_header_can_hold_is_not_sent() -> None:
@@ -347,14 +351,15 @@ def test_without_a_server_the_model_must_be_said(home: Path, nowhere: str, capsy
         ((), "lists no models; say which one"),
     ],
 )
-def test_of_several_models_one_must_be_said(
-    models: tuple[str, ...], words: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_of_several_models_one_must_be_said(
+    models: tuple[str, ...], words: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(codex, "look", lambda base, key: Server(models, needs_key=False, status=200))
-    assert main(["codex"]) == 1
-    assert words in capsys.readouterr().err
-    assert main(["codex", "--model", "other"]) == 0
-    assert "does not list 'other'" in capsys.readouterr().err
+    body = json.dumps({"data": [{"id": model} for model in models]}).encode()
+    async with answering(lambda _: whole(body)) as server:
+        assert await asyncio.to_thread(main, ["codex", "--url", server.url]) == 1
+        assert words in capsys.readouterr().err
+        assert await asyncio.to_thread(main, ["codex", "--url", server.url, "--model", "other"]) == 0
+        assert "does not list 'other'" in capsys.readouterr().err
 
 
 def test_write_makes_the_file_and_a_second_time_changes_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sys
 
 import pytest
@@ -102,10 +103,10 @@ def test_a_command_line_that_stops_short_is_shown_the_commands(
 def test_an_interrupt_ends_any_command_quietly(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_: object) -> int:
+    def interrupted(_: int) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("antwort.cli.key.run", interrupted)
+    monkeypatch.setattr(secrets, "token_urlsafe", interrupted)
     assert main(["key"]) == 130
     assert capsys.readouterr() == ("", "")
 

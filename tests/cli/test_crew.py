@@ -47,10 +47,10 @@ def given(database: str, folder: Path) -> tuple[Settings, dict[str, object]]:
 
 
 @asynccontextmanager
-async def working(database: str, folder: Path) -> AsyncIterator[Crew]:
+async def working(database: str, folder: Path, **options: float) -> AsyncIterator[Crew]:
     settings, flags = given(database, folder)
     with listen("127.0.0.1", 0) as front:
-        crew = Crew(front, flags, settings)
+        crew = Crew(front, flags, settings, **options)
         await crew.begin()
         yield crew
 
@@ -117,11 +117,9 @@ async def test_a_worker_that_stands_still_does_not_keep_the_others_for_ever(
     migrated_database: str,
     tmp_path: Path,
     spawned: Spawned,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(crews, "_LAST_STEPS", 0.2)
-    async with working(migrated_database, tmp_path) as crew:
+    async with working(migrated_database, tmp_path, last_steps_seconds=0.2) as crew:
         work = asyncio.create_task(crew.work())
         spawned[0].send_signal(signal.SIGSTOP)
         assert await ended(crew, work) == 1

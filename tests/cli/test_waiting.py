@@ -7,8 +7,8 @@ import io
 
 import pytest
 
-from antwort.cli import waiting
 from antwort.cli.waiting import shown
+from jumping_time import jumping_time
 
 
 class Terminal(io.StringIO):
@@ -19,12 +19,6 @@ class Terminal(io.StringIO):
 async def answer(after: asyncio.Event) -> str:
     await after.wait()
     return "done"
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_SILENT", 0.0)
-    monkeypatch.setattr(waiting, "_PAUSE", 0.01)
 
 
 async def test_on_a_terminal_a_line_counts_and_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,14 +36,12 @@ async def test_what_is_soon_over_is_not_spoken_of_elsewhere(capsys: pytest.Captu
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.usefixtures("quick")
+@jumping_time
 async def test_what_takes_long_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     over = asyncio.Event()
-    asyncio.get_running_loop().call_later(0.1, over.set)
+    asyncio.get_running_loop().call_later(25, over.set)
     assert await shown(answer(over), "loading m") == "done"
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 1
-    assert set(lines) == {"loading m ... 0 s"}
+    assert capsys.readouterr().out.splitlines() == [f"loading m ... {seconds} s" for seconds in (1, 11, 21)]
 
 
 async def test_who_stops_waiting_stops_the_work_and_leaves_a_clean_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,10 +59,9 @@ def test_an_error_that_does_not_come_fails_its_case_and_the_next_one_is_tried(gr
 
 
 def test_a_runner_that_breaks_off_fails_what_it_left_and_the_next_client_has_its_turn(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: Ground,
 ) -> None:
-    monkeypatch.setattr(run, "RUNNERS", {FIRST: broken, SECOND: tried})
-    lines = run.collected(ground, ground, [FIRST, SECOND])
+    lines = run.collected(ground, ground, [FIRST, SECOND], {FIRST: broken, SECOND: tried})
     first = [line for line in lines if line.client == FIRST]
     assert {line.case for line in first} == set(cases_of(FIRST))
     assert [line.case for line in first if line.outcome == "ok"] == ["plain"]
@@ -72,11 +71,10 @@ def test_a_runner_that_breaks_off_fails_what_it_left_and_the_next_client_has_its
 
 
 def test_a_failed_case_is_written_down_and_the_run_ends_badly(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "RUNNERS", {FIRST: broken})
     out = tmp_path / "lines.jsonl"
-    assert run.main(["--only", FIRST, "--out", str(out)]) == 1
+    assert run.main(["--only", FIRST, "--out", str(out)], {FIRST: broken}) == 1
     kept = read_record(out).lines
     assert len(kept) == 2 * len(cases_of(FIRST))
     assert [line.case for line in kept if line.outcome == "ok"] == ["plain"]
@@ -84,7 +82,7 @@ def test_a_failed_case_is_written_down_and_the_run_ends_badly(
 
 
 def test_with_default_settings_one_line_tells_of_all_cases_but_errors(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    ground: Ground,
 ) -> None:
     seen: list[Sequence[str]] = []
 
@@ -93,8 +91,7 @@ def test_with_default_settings_one_line_tells_of_all_cases_but_errors(
         plays = {case: unrefused if cases and case == "image" else well for case in cases_of(FIRST)}
         return trying.lines(Client(FIRST, "openai", plays), ground, cases or tuple(CASES))
 
-    monkeypatch.setattr(run, "RUNNERS", {FIRST: runner})
-    lines = run.collected(ground, ground, [FIRST])
+    lines = run.collected(ground, ground, [FIRST], {FIRST: runner})
     told = [line for line in lines if line.case == "as-is"]
     assert [(line.streamed, line.outcome) for line in told] == [(False, "failed"), (True, "failed")]
     assert all(line.detail.startswith("image: ") for line in told)

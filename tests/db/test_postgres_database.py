@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import NoneType
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,7 +15,6 @@ import pytest
 from antwort.db import Connection
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_faults import TOO_SLOW, UNKNOWN, UNREACHABLE, store_fault
-from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault, StoreUnavailable
 from database_kit import INSERT, held, make_table, note, read_notes, together
 from postgres import Postgres
@@ -31,18 +31,13 @@ async def database(postgres_database: str) -> AsyncGenerator[PostgresDatabase, N
 
 
 @asynccontextmanager
-async def opened(dsn: str) -> AsyncGenerator[PostgresDatabase, None]:
-    database = PostgresDatabase(dsn)
+async def opened(dsn: str, **options: Any) -> AsyncGenerator[PostgresDatabase, None]:
+    database = PostgresDatabase(dsn, **options)
     await database.open()
     try:
         yield database
     finally:
         await database.close()
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Raw, "patience", SHORT)
 
 
 async def works_again(database: PostgresDatabase, text: str) -> list[str]:
@@ -227,9 +222,8 @@ async def test_a_commit_without_an_answer_says_that_nobody_knows(database: Postg
     assert await database.read(read_notes) == ["later"]
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_a_database_that_hangs_is_a_fault_and_works_when_it_goes_on(own_postgres: Postgres) -> None:
-    async with opened(f"{own_postgres.fresh_database()}?connect_timeout=2") as database:
+    async with opened(f"{own_postgres.fresh_database()}?connect_timeout=2", answer_seconds=SHORT) as database:
         await make_table(database)
         await database.read(read_notes)
         own_postgres.pause()
@@ -294,21 +288,20 @@ def test_an_address_with_a_password_that_is_not_spelt_out_is_refused_and_not_rep
     assert "secret" not in str(caught.value)
 
 
-async def test_where_one_gets_through_the_others_try_at_once(
-    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("antwort.db.postgres._FIRST_PAUSE", 3600.0)
-    monkeypatch.setattr("antwort.db.postgres._LONGEST_PAUSE", 3600.0)
-    with monkeypatch.context() as refused:
-        refused.setattr(Raw, "connect", refuse_all)
+async def test_where_one_gets_through_the_others_try_at_once(postgres: Postgres, postgres_database: str) -> None:
+    def accept(*, connections: bool) -> None:
+        with psycopg.connect(postgres.dsn(), autocommit=True) as other:
+            name = postgres_database.rpartition("/")[2]
+            other.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {connections}".encode())
+
+    async with opened(postgres_database, retry_seconds=(3600.0, 3600.0)) as database:
+        await make_table(database)
+        accept(connections=False)
         with pytest.raises(StoreFault):
             await database.hasten(note("never"))
-    with pytest.raises(StoreFault):  # it will not try again for an hour
-        await database.hasten(note("never"))
-    await database.read(read_notes)
-    await database.hasten(note("at once"))
-    assert await database.read(read_notes) == ["at once"]
-
-
-def refuse_all(*_: object, **__: object) -> Raw:
-    raise psycopg.OperationalError("refused")
+        accept(connections=True)
+        with pytest.raises(StoreFault):  # it will not try again for an hour
+            await database.hasten(note("never"))
+        await database.read(read_notes)
+        await database.hasten(note("at once"))
+        assert await database.read(read_notes) == ["at once"]

@@ -6,16 +6,16 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
 
-from antwort.db import Connection, lanes
+from antwort.db import Connection
 from antwort.db import sqlite as db
 from antwort.db.sqlite import SqliteDatabase
 from antwort.errors import StoreFault
-from database_kit import held, make_table, note, read_notes, together, trace
+from database_kit import held, impatient_sqlite, make_table, note, read_notes, together, trace
 
 
 @pytest.fixture
@@ -31,19 +31,20 @@ async def test_all_that_is_queued_is_one_transaction_and_one_wake_up(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    settled: list[int] = []
-    settle = lanes._settle
+    woken: list[object] = []
+    loop = asyncio.get_running_loop()
+    wake = loop.call_soon_threadsafe
 
-    def counted(jobs: list[lanes.Job[object]]) -> None:
-        settled.append(len(jobs))
-        settle(jobs)
+    def counted(callback: Callable[..., object], *args: object) -> asyncio.Handle:
+        woken.append(callback)
+        return wake(callback, *args)
 
     await trace(database, seen.append, "write")
     async with held(database):
         tasks = [asyncio.create_task(database.write(note(str(number)))) for number in range(200)]
-        monkeypatch.setattr(lanes, "_settle", counted)
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
     await asyncio.gather(*tasks)
-    assert settled == [1, 200]
+    assert len(woken) == 2, "once for what the writer was busy with, and once for all 200"
     assert (seen.count("BEGIN IMMEDIATE"), seen.count("COMMIT")) == (2, 3)
     assert await database.read(read_notes) == [str(number) for number in range(200)]
 
@@ -112,7 +113,7 @@ async def test_a_file_can_be_opened_only_once_in_one_process_too(database: Sqlit
 
 
 async def test_a_foreign_lock_is_a_clear_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db, "BUSY_SECONDS", 0.01)
+    impatient_sqlite(monkeypatch)
     database = SqliteDatabase(tmp_path / "notes.db")
     await database.open()
     other = sqlite3.connect(database.path, isolation_level=None)

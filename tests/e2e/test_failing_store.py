@@ -18,6 +18,7 @@ from antwort.storage.sql import SqlStore
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
+from database_kit import impatient_sqlite
 from postgres import Postgres
 from raw_http import Wire, connected
 from serving import RESPONSES, serving
@@ -108,7 +109,7 @@ async def test_a_response_for_whose_record_the_disk_has_no_room_is_failed_then_a
 async def test_a_file_that_another_process_locks_is_a_503_that_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strict: bool
 ) -> None:
-    monkeypatch.setattr("antwort.db.sqlite.BUSY_SECONDS", 0.01)
+    impatient_sqlite(monkeypatch)
     async with ChatBackend(Says()) as backend:
         settings = in_front_of(backend.url, data=tmp_path)
         app = await build(replace(settings, loop=replace(settings.loop, strict=strict)))

@@ -314,9 +314,9 @@ async def test_a_server_that_the_run_has_used_is_waited_for(others: list[dict[st
 
 @jumping_time
 async def test_it_is_waited_for_no_longer_than_the_run_may_take() -> None:
-    log, server, now = Log(), Depot(), [1000.0]
+    server, now = Depot(), [1000.0]
+    log = Log(clock=lambda: now[0])
     server.gate = asyncio.Event()
-    log._clock = lambda: now[0]
     story = [answer(call("look", n=1)), answer(say("Done."))]
     async with engine_on(log, Story(*story), server, clock=lambda: now[0]) as one:
         queued = await one.create(ask(background=True, tools=[DEPOT], deadline=50))
@@ -440,10 +440,9 @@ async def test_nothing_unsafe_that_it_has_begun_is_left_open_for_who_goes_on_fro
 
 @jumping_time
 async def test_the_time_of_a_run_begins_with_its_first_claim_whoever_makes_it() -> None:
-    log, server = Log(), Depot()
+    server, now = Depot(), [1000.0]
+    log = Log(clock=lambda: now[0])
     server.gate = asyncio.Event()
-    now = [1000.0]
-    log._clock = lambda: now[0]
     async with engine_on(log, Story(answer(call("look", n=1))), server, clock=lambda: now[0]) as one:
         queued = await one.create(ask(background=True, tools=[DEPOT], deadline=50))
         await server.asked.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,10 @@ from typing import Any
 
 import pytest
 
-import antwort.local.demo
-import antwort.local.files
 from antwort.backends import make_fleet, make_local
 from antwort.config import CannotStart, Settings
-from antwort.config import settings as settings_module
 from antwort.config.settings import BackendSettings, LocalSettings
-from antwort.local import traits
-from local_kit import gguf_file
+from local_kit import demo_file, gguf_file
 
 AWAY = BackendSettings(name="b", url="http://127.0.0.1:9/v1")
 
@@ -51,10 +48,9 @@ def test_it_is_not_there_where_others_answer() -> None:
     ],
 )
 def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
-    model: str, monkeypatch: pytest.MonkeyPatch, tool_calling: Any, is_demo: bool, mode: str | None
+    model: str, tmp_path: Path, tool_calling: Any, is_demo: bool, mode: str | None
 ) -> None:
-    monkeypatch.setattr(traits, "is_demo", lambda _: is_demo)
-    monkeypatch.setattr("antwort.local.provider.is_demo", lambda _: is_demo)
+    model = str(demo_file(tmp_path)) if is_demo else model
     fleet = make_fleet(Settings(local=LocalSettings(model=model, tool_calling=tool_calling)))
     [member] = fleet._members
     assert (member.emulation.mode if member.emulation else None) == mode
@@ -104,23 +100,27 @@ PULL = "antwort model pull --data '{0}'"
 def test_the_one_command_is_told_that_brings_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_llama: bool, has_model: bool, said: str
 ) -> None:
-    monkeypatch.setattr(antwort.local.files, "has_llama", lambda: has_llama)
-    monkeypatch.setattr(antwort.local.demo, "is_there", lambda _: has_model)
     data = tmp_path / "my data"
+    if not has_llama:
+        monkeypatch.setitem(sys.modules, "xllamacpp", None)  # as where it cannot be imported
+    if has_model:
+        demo_file(data)
     with pytest.raises(CannotStart) as caught:
         make_local(Settings(data=str(data)))
     assert str(caught.value) == f"No backend is named, and {said.format(data)}; {OTHERS}"
 
 
 def test_a_model_that_is_named_needs_llama_cpp_alone(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(antwort.local.files, "has_llama", lambda: False)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(CannotStart) as caught:
         make_local(Settings(local=LocalSettings(model=model)))
     assert str(caught.value) == f"The model cannot be run: llama.cpp is not installed; `{INSTALL}` brings it."
 
 
 def test_a_user_without_a_home_has_no_demo_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_module, "own_folder", lambda _: None)
+    for name in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nor does the machine know the user
     with pytest.raises(CannotStart, match=r"no home folder .* --data DIR, or name a backend"):
         make_local(Settings(memory=True))
 

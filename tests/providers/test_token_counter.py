@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET
 from antwort.net.exchange import ConnectFailed
-from antwort.providers import token_counter
 from antwort.providers.base import (
     ATTACHMENT_TOKENS,
     ChatMessage,
@@ -39,6 +38,7 @@ from antwort.providers.token_counter import (
 from antwort.providers.tool_emulation.provider import Constrained
 from antwort.testing import ScriptedProvider
 from fleet_kit import Time
+from jumping_time import jumping_time
 from replay import answering
 from replay_backend import Answer, Seen, whole
 
@@ -285,8 +285,8 @@ async def test_a_count_cancelled_after_a_long_wait_pauses_counting(seconds: floa
 # ---- over HTTP ----
 
 
-async def test_a_slow_tokenizer_runs_into_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "COUNT_TIMEOUT_SECONDS", 0.3)  # long enough for the request to arrive
+@jumping_time
+async def test_a_slow_tokenizer_runs_into_the_timeout() -> None:
     async with asyncio.timeout(10), answering(lambda _: Answer(ending="silence")) as backend:
         provider = ChatProvider(f"{backend.url}/v1")
         assert [await provider.count(ASKED), await provider.count(ASKED)] == [None, None]

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from antwort.db.postgres_link import Raw
 from antwort.runs.base import Claimed, Unavailable
 from antwort.runs.sql import SqlRunLog
 from postgres import Postgres
@@ -135,13 +134,8 @@ async def test_a_process_that_was_stopped_for_too_long_writes_nothing_any_more(
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Raw, "patience", 0.5)
-
-
-@pytest.fixture
-async def on_own(own_postgres: Postgres, impatient: None) -> AsyncGenerator[SqlRunLog, None]:
-    home = await postgres_home(own_postgres.migrated_database())
+async def on_own(own_postgres: Postgres) -> AsyncGenerator[SqlRunLog, None]:
+    home = await postgres_home(own_postgres.migrated_database(), answer_seconds=0.5)
     log = SqlRunLog(home.database, lease=60, poll=0.1)
     await log.join(ONE)
     await log.join(TWO)

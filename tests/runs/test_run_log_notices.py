@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
+from psycopg.rows import TupleRow
 
+from antwort.db import Operation
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_link import Raw
+from antwort.errors import StoreFault
 from antwort.runs.base import Record, RunLog
 from antwort.runs.listening import Listener
-from antwort.runs.reading import Look
-from antwort.runs.reading import look as look_at
+from antwort.runs.sql import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
+
+T = TypeVar("T")
 
 LONG = 3600.0
 
@@ -104,12 +108,18 @@ async def _cut_off_listeners(dsn: str) -> None:
     assert len(cut) == 2
 
 
-async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(
-    home: PostgresHome, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(home: PostgresHome) -> None:
+    class Told(Raw):
+        """Others tell something each time that the connection is tried, and before it answers."""
+
+        def execute(self, query: Any, *args: Any, **options: Any) -> psycopg.Cursor[TupleRow]:
+            if query == b"SELECT 1":
+                with psycopg.connect(home.dsn, autocommit=True) as connection:
+                    connection.execute("SELECT pg_notify('antwort_runs', 'after a silence')")
+            return super().execute(query, *args, **options)
+
     heard: asyncio.Queue[str] = asyncio.Queue()
-    tell_after_a_silence(home.dsn, monkeypatch)
-    listener = Listener(PostgresDatabase(home.dsn).connect, Heard(heard))
+    listener = Listener(lambda: Told.connect(home.dsn, autocommit=True), Heard(heard), quiet_seconds=0.01)
     try:
         assert await heard.get() == "all"
         assert [await heard.get(), await heard.get()] == ["after a silence"] * 2
@@ -130,47 +140,60 @@ class Heard:
         self._heard.put_nowait("all")
 
 
-def tell_after_a_silence(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time that the connection is tried, and before it answers."""
-    execute = Raw.execute
+class Watched(PostgresDatabase):
+    """Counts what is read. With `is_deaf`, nothing can be heard there of what others do."""
 
-    def told(raw: Raw, query: bytes) -> object:
-        if query == b"SELECT 1":
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("SELECT pg_notify('antwort_runs', 'after a silence')")
-        return execute(raw, query)
+    looks = 0
+    is_deaf = False
 
-    monkeypatch.setattr("antwort.runs.listening._QUIET", 0.01)
-    monkeypatch.setattr(Raw, "execute", told)
+    async def read(self, operation: Operation[T]) -> T:
+        self.looks += 1
+        return await super().read(operation)
+
+    def connect(self) -> Raw:
+        if self.is_deaf:
+            raise StoreFault("deaf")
+        return super().connect()
 
 
-async def test_who_hears_the_news_does_not_look_for_itself(
-    home: PostgresHome, here: RunLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+async def watched(home: PostgresHome) -> AsyncGenerator[Watched, None]:
+    database = Watched(home.dsn)
+    await database.open()
+    yield database
+    await database.close()
+
+
+@asynccontextmanager
+async def closing_log(log: SqlRunLog) -> AsyncGenerator[SqlRunLog, None]:
+    try:
+        yield log
+    finally:
+        await log.close()
+
+
+async def test_who_hears_the_news_does_not_look_for_itself(here: RunLog, watched: Watched) -> None:
     claimed = await begun(here)
-    there = await home.other()
-    await there.join(TWO)
-    await there.wait_for_work(LONG)
-    monkeypatch.setattr("antwort.runs.news._SELDOM", 0.01)
-    looks = counted_looks(monkeypatch)
-    async with aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading:
-        assert [await anext(reading) for _ in range(20)] == [[]] * 20
-        assert len(looks) == 2  # when it comes, and once it is told of what comes
-        await here.append(claimed.lease, said(1, 2, "a"))
-        assert [each async for each in until_something(reading)] == [said(1, 2, "a")]
+    async with closing_log(SqlRunLog(watched, keepalive_seconds=(LONG, 0.01))) as there:
+        await there.join(TWO)
+        await there.wait_for_work(LONG)
+        before = watched.looks
+        async with aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading:
+            assert [await anext(reading) for _ in range(20)] == [[]] * 20
+            assert watched.looks == before + 2  # when it comes, and once it is told of what comes
+            await here.append(claimed.lease, said(1, 2, "a"))
+            assert [each async for each in until_something(reading)] == [said(1, 2, "a")]
 
 
-async def test_who_cannot_be_told_looks_for_itself(
-    home: PostgresHome, here: RunLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_cannot_be_told_looks_for_itself(here: RunLog, watched: Watched) -> None:
     claimed = await begun(here)
-    there = await home.other()
-    monkeypatch.setattr("antwort.runs.news._OFTEN", 0.01)
-    monkeypatch.setattr(Listener, "is_connected", False)
-    looks = counted_looks(monkeypatch)
-    async with aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading:
+    watched.is_deaf = True
+    async with (
+        closing_log(SqlRunLog(watched, keepalive_seconds=(0.01, LONG))) as there,
+        aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading,
+    ):
         assert [await anext(reading) for _ in range(20)] == [[]] * 20
-    assert len(looks) >= 20
+        assert watched.looks >= 20
 
 
 async def test_a_log_that_is_closed_listens_no_more(home: PostgresHome, here: RunLog) -> None:
@@ -180,17 +203,6 @@ async def test_a_log_that_is_closed_listens_no_more(home: PostgresHome, here: Ru
     async with aclosing(here.read(ME, claimed.lease.run_id)) as reading:
         await anext(reading)
     assert threading.active_count() == before
-
-
-def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    looks: list[None] = []
-
-    def look(*args: Any, **named: Any) -> Look | None:
-        looks.append(None)
-        return look_at(*args, **named)
-
-    monkeypatch.setattr("antwort.runs.reading.look", look)
-    return looks
 
 
 async def until_something(reading: AsyncGenerator[list[Record], None]) -> AsyncGenerator[Record, None]:

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 
 import psycopg
 import pytest
+from psycopg.rows import TupleRow
 
 from antwort.api.approvals import Approval
-from antwort.db.postgres_link import PostgresLink
 from antwort.storage.base import Decision, LogPiece
 from antwort.storage.postgres import PostgresStore
 from storage_cases import ME, STOPPED, asked, ended, entries, message, open_conversation, said_in, tell, texts
@@ -25,17 +25,17 @@ async def store(migrated_database: str) -> AsyncGenerator[PostgresStore, None]:
 def lost_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The answer to the next commit is lost for each entry."""
     lost: list[str] = []
-    commit = PostgresLink.commit
+    execute = psycopg.Connection.execute
 
-    def lose(link: PostgresLink) -> None:
-        if not lost:
-            return commit(link)
+    def lose(connection: psycopg.Connection[TupleRow], query: bytes) -> psycopg.Cursor[TupleRow]:
+        if query != b"COMMIT" or not lost:
+            return execute(connection, query)
         if request.param == "it was written":
-            commit(link)
-        link.close()
+            execute(connection, query)
+        connection.close()
         raise psycopg.OperationalError(lost.pop())
 
-    monkeypatch.setattr(PostgresLink, "commit", lose)
+    monkeypatch.setattr(psycopg.Connection, "execute", lose)
     return lost
 
 

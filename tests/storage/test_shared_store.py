@@ -7,7 +7,6 @@ import threading
 import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import TypeVar
 
 import psycopg
@@ -277,9 +276,10 @@ async def test_a_large_log_is_compressed_before_the_writer_has_it(
     def compress(log: bytes, level: int) -> bytes:
         assert threading.current_thread() is not threading.main_thread()
         loop.call_soon_threadsafe(done.set)
-        return zlib.compress(log, level)
+        return compressed(log, level)
 
-    monkeypatch.setattr("antwort.storage.logs.zlib", SimpleNamespace(compress=compress))
+    compressed = zlib.compress
+    monkeypatch.setattr(zlib, "compress", compress)
     async with held(store._database):
         log = [LogPiece(first=0, next=1, data=b"all that was said " * 10_000)]
         finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=log))

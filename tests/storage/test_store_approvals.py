@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -14,7 +14,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import encode, replace
 from antwort.errors import ApprovalInUse, InvalidField, ResponseNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Decision, Entry, NewResponse, Page, ResponseStore, as_of
+from antwort.storage.base import LARGEST_PAGE, Decision, Entry, NewResponse, Page, ResponseStore, as_of
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import downgrade, upgrade
 from antwort.storage.sqlite import SqliteStore
@@ -23,7 +23,9 @@ from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, messag
 NOW, LATER = 1_700_000_000, 1_700_000_100
 
 
-def waiting(approval_id: str, response_id: str, *, expires_at: int = LATER) -> Approval:
+def waiting(
+    approval_id: str, response_id: str, *, expires_at: int = LATER, arguments: str = '{"box":"7 €"}'
+) -> Approval:
     return Approval(
         id=approval_id,
         created_at=NOW,
@@ -31,19 +33,23 @@ def waiting(approval_id: str, response_id: str, *, expires_at: int = LATER) -> A
         response_id=response_id,
         server_label="depot",
         name="ship",
-        arguments='{"box":"7 €"}',
+        arguments=arguments,
     )
 
 
 async def asking(
-    store: ResponseStore, *ids: str, identity: Identity = ME, response_id: str | None = None, expires_at: int = LATER
+    store: ResponseStore,
+    *ids: str,
+    identity: Identity = ME,
+    response_id: str | None = None,
+    **options: Any,
 ) -> Response:
-    """A response that asks for these approvals."""
+    """A response that asks for these approvals; the options are those of `waiting`."""
     new = asked("hello", identity=identity, response_id=response_id)
     output = [McpApprovalRequest(id=each, server_label="depot", name="ship", arguments="{}") for each in ids]
     response = ended(new, *output, status="requires_action")
     await store.begin(new)
-    approvals = [waiting(each, response.id, expires_at=expires_at) for each in ids]
+    approvals = [waiting(each, response.id, **options) for each in ids]
     await store.finish(identity, response, STOPPED, (), approvals)
     return response
 
@@ -172,9 +178,8 @@ async def test_a_cursor_that_is_not_there_is_named(store: ResponseStore) -> None
         assert caught.value.param == ("after" if page.after else "before")
 
 
-async def test_a_page_of_large_arguments_ends_early(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antwort.storage.rules.LARGEST_PAGE", 20)
-    await asking(store, "mcpr_1", "mcpr_2", "mcpr_3")
+async def test_a_page_of_large_arguments_ends_early(store: ResponseStore) -> None:
+    await asking(store, "mcpr_1", "mcpr_2", "mcpr_3", arguments=f'{{"box":"{"x" * (LARGEST_PAGE // 2)}"}}')
     page = await store.approvals(ME, Page(), None, NOW)
     assert ([each.id for each in page.approvals], page.has_more) == (["mcpr_3", "mcpr_2"], True)
 

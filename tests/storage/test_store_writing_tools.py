@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from antwort.storage import writing_tools
-from antwort.storage.base import SEEN_AGAIN_SECONDS, WRITING_TOOLS_PER_SERVER, ResponseStore
+from antwort.storage.base import (
+    SEEN_AGAIN_SECONDS,
+    WRITING_TOOLS_PER_SERVER,
+    WRITING_TOOLS_PER_TENANT,
+    ResponseStore,
+)
 
 NOW = 1_700_000_000
+SERVERS = WRITING_TOOLS_PER_TENANT // WRITING_TOOLS_PER_SERVER
+"""With all the tools that they may have, these are all that a tenant may have."""
 
 
 def names(count: int, prefix: str = "tool") -> frozenset[str]:
@@ -43,28 +47,29 @@ async def test_a_server_with_too_many_names_has_only_writing_tools_from_then_on(
 
 
 async def test_beyond_what_a_tenant_may_have_the_servers_listed_least_recently_are_forgotten(
-    store: ResponseStore, monkeypatch: pytest.MonkeyPatch
+    store: ResponseStore,
 ) -> None:
-    monkeypatch.setattr(writing_tools, "WRITING_TOOLS_PER_TENANT", 10)
-    await store.note_writing_tools("acme", "first", names(4), NOW)
-    await store.note_writing_tools("acme", "second", names(4), NOW + 1)
-    await store.note_writing_tools("other", "first", names(4), NOW)
+    some = names(WRITING_TOOLS_PER_SERVER)
+    await store.note_writing_tools("acme", "first", some, NOW)
+    await store.note_writing_tools("acme", "second", some, NOW + 1)
+    await store.note_writing_tools("other", "first", some, NOW)
+    for number in range(2, SERVERS):
+        await store.note_writing_tools("acme", f"server {number}", some, NOW + 2)
     later = NOW + SEEN_AGAIN_SECONDS
-    assert await store.note_writing_tools("acme", "first", [], later) == names(4)  # it is in use
-    await store.note_writing_tools("acme", "third", names(4), later)
+    assert await store.note_writing_tools("acme", "first", [], later) == some  # it is in use
+    await store.note_writing_tools("acme", "one more", ["wipe"], later)
     assert await store.note_writing_tools("acme", "second", [], later) == frozenset()
-    assert await store.note_writing_tools("acme", "first", [], later) == names(4)
-    assert await store.note_writing_tools("other", "first", [], later) == names(4)
+    assert await store.note_writing_tools("acme", "first", [], later) == some
+    assert await store.note_writing_tools("other", "first", [], later) == some
 
 
-async def test_a_server_does_not_push_out_its_own(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing_tools, "WRITING_TOOLS_PER_TENANT", 10)
+async def test_a_server_does_not_push_out_its_own(store: ResponseStore) -> None:
+    for number in range(SERVERS):
+        await store.note_writing_tools("acme", f"server {number}", names(WRITING_TOOLS_PER_SERVER), NOW + 1)
     await store.note_writing_tools("acme", "s1", ["wipe"], NOW)
-    for number in range(5):
-        await store.note_writing_tools("acme", "s1", names(8, f"t{number}"), NOW + number)
-    found = await store.note_writing_tools("acme", "s1", [], NOW)
-    assert found is not None
-    assert "wipe" in found
+    await store.note_writing_tools("acme", "s1", names(WRITING_TOOLS_PER_SERVER - 1), NOW)
+    all_of_them = names(WRITING_TOOLS_PER_SERVER - 1) | {"wipe"}
+    assert await store.note_writing_tools("acme", "s1", [], NOW) == all_of_them
 
 
 async def test_those_who_note_at_once_lose_nothing(store: ResponseStore) -> None:

@@ -9,11 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
 from antwort.notes import note
-from antwort.telemetry import writing
 from antwort.telemetry.lines import HumanLines, JsonLines
 from antwort.telemetry.logs import gathering
 from antwort.telemetry.writing import HEAP, PAUSE, LineWriter
@@ -48,14 +48,17 @@ class Turns:
 class House:
     """A writer, and the time and the event loop that it goes by."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, lines: logging.Formatter) -> None:
+    def __init__(self, lines: logging.Formatter) -> None:
         self.now, self.loop = 100.0, Turns()
         self.running: Turns | None = self.loop
-        monkeypatch.setattr(writing, "running_loop", lambda: self.running)
         self.end, write_end = os.pipe()
         os.set_blocking(self.end, False)
         self.stream = os.fdopen(write_end, "w")
-        self.writer = LineWriter(self.stream, clock=lambda: self.now)
+        self.writer = LineWriter(
+            self.stream,
+            clock=lambda: self.now,
+            running_loop=lambda: cast("asyncio.AbstractEventLoop | None", self.running),
+        )
         self.writer.setFormatter(lines)
         self.logger = logging.RootLogger(logging.INFO)
         self.logger.addHandler(self.writer)
@@ -74,8 +77,8 @@ class House:
 
 
 @pytest.fixture(params=[JsonLines, HumanLines])
-def house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    made = House(monkeypatch, request.param())
+def house(request: pytest.FixtureRequest) -> Iterator[House]:
+    made = House(request.param())
     with made.writer.gathering():
         yield made
     made.stream.close()
@@ -162,10 +165,8 @@ def test_another_event_loop_writes_at_the_end_of_its_turn_as_ever(house: House) 
     assert house.written() == ["again"]
 
 
-def test_what_waits_is_written_when_the_gathering_ends_and_nothing_waits_from_then_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    house = House(monkeypatch, JsonLines())
+def test_what_waits_is_written_when_the_gathering_ends_and_nothing_waits_from_then_on() -> None:
+    house = House(JsonLines())
 
     def work() -> None:
         with house.writer.gathering():
@@ -192,8 +193,8 @@ def test_what_waits_is_written_when_the_program_ends(house: House, end: Callable
     assert house.written() == ["waits"]
 
 
-def test_nothing_is_gathered_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, JsonLines())
+def test_nothing_is_gathered_unless_asked_for() -> None:
+    house = House(JsonLines())
     for _ in range(2):
         written_just_now(house)
     house.stream.close()
@@ -201,7 +202,7 @@ def test_nothing_is_gathered_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_log_of_a_server_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, JsonLines())
+    house = House(JsonLines())
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler(), house.writer])
     with gathering():
         written_just_now(house)
@@ -237,9 +238,7 @@ async def test_lines_of_threads_and_of_event_loops_are_all_written_once_and_each
 ENDS = """
 import asyncio, logging, os, sys
 from antwort.notes import note
-from antwort.telemetry import writing
 from antwort.telemetry.logs import configure, gathering
-writing.PAUSE = 1000
 configure("info", "json")
 async def main():
     with gathering():

@@ -35,11 +35,11 @@ async def provider() -> AsyncIterator[ChatProvider]:
 
 
 @asynccontextmanager
-async def provided(backend: DemoBackend) -> AsyncIterator[ChatProvider]:
+async def provided(backend: DemoBackend, path: str = "/v1") -> AsyncIterator[ChatProvider]:
     with listen("127.0.0.1", 0) as sock:
         server = uvicorn.Server(uvicorn.Config(backend, lifespan="off", log_config=None))
         serving = asyncio.create_task(server._serve([sock]))
-        provider = ChatProvider(f"http://127.0.0.1:{sock.getsockname()[1]}/v1")
+        provider = ChatProvider(f"http://127.0.0.1:{sock.getsockname()[1]}{path}")
         try:
             yield provider
         finally:
@@ -112,10 +112,10 @@ async def test_a_request_that_is_none_is_refused(provider: ChatProvider) -> None
         await heard(provider, bad)
 
 
-async def test_anything_else_is_not_found(provider: ChatProvider) -> None:
-    provider._path = "/v2"
-    with pytest.raises(AntwortError):
-        await provider.models()
+async def test_anything_else_is_not_found() -> None:
+    async with provided(DemoBackend(["small"]), "/v2") as provider:
+        with pytest.raises(AntwortError):
+            await provider.models()
 
 
 # ---- with a context ----

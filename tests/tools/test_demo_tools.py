@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -15,7 +16,7 @@ from antwort.api.wire import UNSET
 from antwort.providers.base import ChatTool, ChatToolFunction
 from antwort.providers.tool_emulation.prompt import describe_tools
 from antwort.testing import ScriptedProvider, answer, call, say
-from antwort.tools import demo, zones
+from antwort.tools import zones
 from antwort.tools.base import ToolResult
 from antwort.tools.demo import calculate, convert_units, current_time, demo_tools
 from engine_kit import ask, engine_of, kinds, only
@@ -40,7 +41,7 @@ has_zones = pytest.mark.skipif(not available_timezones(), reason="there is no zo
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "datetime", Stopped)
+    monkeypatch.setattr("datetime.datetime", Stopped)
 
 
 def problem(result: str | ToolResult) -> str:
@@ -120,7 +121,7 @@ def test_countries_are_those_of_the_zone_database(
     if has_tables:
         (tmp_path / "iso3166.tab").write_text("# codes\nJP\tJapan\n", encoding="utf-8")
         (tmp_path / "zone.tab").write_text("JP\t+353916+1394441\tAsia/Tokyo\n", encoding="utf-8")
-    monkeypatch.setattr(zones, "TZPATH", (str(tmp_path),))
+    monkeypatch.setattr(zoneinfo, "TZPATH", (str(tmp_path),))
     zones._tables.cache_clear()
     try:
         assert zones._is_in("Asia/Tokyo", "japan") is has_tables
@@ -166,7 +167,7 @@ def test_a_long_name_is_not_repeated_at_length() -> None:
 @pytest.fixture
 def _no_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     zones._zones.cache_clear()
-    monkeypatch.setattr(zones, "available_timezones", set)
+    monkeypatch.setattr(zoneinfo, "available_timezones", set)
     yield
     zones._zones.cache_clear()
 

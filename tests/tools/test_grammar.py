@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from itertools import count
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.tools import GrammarInput
-from antwort.tools import grammar as module
 from antwort.tools.grammar import MAX_DEFINITION, MAX_REGEX, MAX_RULES, Checks, read_grammar
 from antwort.tools.lark import words_of
 from grammar_kit import PATCHES, fits, lark, mismatch, nearly, patches, pattern_for, problem_of, regex
@@ -154,7 +154,7 @@ def test_a_long_list_of_words_is_nothing_out_of_the_ordinary() -> None:
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes a tenth of a second."""
     now = count()
-    monkeypatch.setattr(module, "perf_counter", lambda: next(now) / 10)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now) / 10)
 
 
 @pytest.mark.usefixtures("ticking")
@@ -166,7 +166,7 @@ def test_a_text_that_takes_too_long_is_let_through() -> None:
 def test_a_check_of_an_ambiguous_grammar_is_given_up_after_50_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock takes 10 ms."""
     now = count()
-    monkeypatch.setattr(module, "perf_counter", lambda: next(now) / 100)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now) / 100)
     assert mismatch(lark('start: s\ns: s s | "a" |'), "a" * 2000 + "b") is None
     assert next(now) <= 9
 

@@ -181,9 +181,7 @@ Check = Callable[[ExecutorContract], None]
         (Faulty("ignores stopping"), ExecutorContract.test_a_call_that_is_cancelled_stops_within_a_second),
     ],
 )
-def test_the_contract_finds_the_fault(executor: ToolExecutor, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antwort.testing.executors._SOON", 0.05)
-
+def test_the_contract_finds_the_fault(executor: ToolExecutor, check: Check) -> None:
     class Contract(TestLocalExecutor):
         def executor(self) -> ToolExecutor:
             return executor

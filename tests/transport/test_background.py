@@ -491,10 +491,10 @@ async def test_a_full_queue_leaves_the_key_free() -> None:
 # ---- what a key may use ----
 
 
-def limited(engine: Engine, **limits: int) -> Transport:
+def limited(*answers: Answer, **limits: int) -> tuple[Engine, Transport]:
     ring = Keyring([a_key("sk-ann", "ann", limits=KeyLimits(**limits))])
-    engine._on_end = (ring.quotas.count,)
-    return Transport(engine, identify=ring.identify, quotas=ring.quotas)
+    engine = Engine(ScriptedProvider(*answers), store=MemoryStore(), on_end=[ring.quotas.count])
+    return engine, Transport(engine, identify=ring.identify, quotas=ring.quotas)
 
 
 async def asked(server: Serving, method: str, path: str, body: dict[str, Any] | None = None) -> Reply:
@@ -502,8 +502,8 @@ async def asked(server: Serving, method: str, path: str, body: dict[str, Any] | 
 
 
 async def test_a_background_response_takes_a_place_while_it_is_asked_for_and_not_while_it_is_made() -> None:
-    engine = scripted(answer(asyncio.Event()), answer(asyncio.Event()))
-    async with serving(engine, limited(engine, concurrent=1, requests_per_minute=2)) as server:
+    answers = [answer(asyncio.Event()), answer(asyncio.Event())]
+    async with serving(*limited(*answers, concurrent=1, requests_per_minute=2)) as server:
         replies = [await asked(server, "POST", RESPONSES, LATER) for _ in range(3)]
         for reply in replies[:2]:
             await asked(server, "POST", f"{RESPONSES}/{reply.json()['id']}/cancel")
@@ -511,10 +511,10 @@ async def test_a_background_response_takes_a_place_while_it_is_asked_for_and_not
 
 
 async def test_its_tokens_count_when_it_has_ended() -> None:
-    engine = scripted(answer(say("Hello"), usage=tokens(90, 20)))
-    async with serving(engine, limited(engine, tokens_per_minute=100)) as server:
+    engine, app = limited(answer(say("Hello"), usage=tokens(90, 20)), tokens_per_minute=100)
+    async with serving(engine, app) as server:
         response_id = (await asked(server, "POST", RESPONSES, LATER)).json()["id"]
         await ended(server, response_id, bearing("sk-ann"))
-        await until(lambda: not engine._live)
+        await until(lambda: engine.live == 0)
         refused = await asked(server, "POST", RESPONSES, LATER)
     assert (refused.status, refused.headers["x-ratelimit-remaining-tokens"]) == (429, "0")

@@ -9,8 +9,10 @@ import pytest
 from openai import AsyncOpenAI
 
 from antwort.api.wire import encode
+from antwort.engine.engine import Engine
 from antwort.errors import BackendUnavailable
 from antwort.identity import Identity
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say, think, tokens
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
@@ -123,8 +125,8 @@ async def test_a_client_that_leaves_stops_the_summary() -> None:
 async def test_it_takes_a_place_and_its_tokens_count() -> None:
     limits = KeyLimits(requests_per_minute=2, tokens_per_minute=1000)
     ring = Keyring([a_key("sk-ann", "ann", identity=Identity("acme", "ann", key="ann"), limits=limits)])
-    engine = engine_of(ScriptedProvider(answer(say("Ada."), usage=tokens(900, 200))))
-    engine._on_end = (ring.quotas.count,)
+    provider = ScriptedProvider(answer(say("Ada."), usage=tokens(900, 200)))
+    engine = Engine(provider, store=MemoryStore(), on_end=[ring.quotas.count])
     async with serving(engine, Transport(engine, identify=ring.identify, quotas=ring.quotas)) as server:
         reply = await server.ask("POST", COMPACT, ASKED, bearing("sk-ann"))
         assert (reply.status, dict(reply.headers)["x-ratelimit-remaining-requests"]) == (200, "1")

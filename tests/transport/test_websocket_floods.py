@@ -49,7 +49,13 @@ async def test_no_more_than_a_few_hundred_frames_are_handled_before_others_have_
 ) -> None:
     async with both_sides() as (_, line):
         seen: list[Frame] = []
-        monkeypatch.setattr(line, "handle_cont", seen.append)
+        receive = line.conn.receive_data
+
+        def noted(data: bytes) -> None:
+            receive(data)
+            seen.extend(each for each in line.conn.events if isinstance(each, Frame) and each.opcode is Opcode.CONT)
+
+        monkeypatch.setattr(line.conn, "receive_data", noted)
         many = [frame(Opcode.CONT, last=False) for _ in range(FRAGMENTS - 1)]
         line.data_received(b"".join([frame(Opcode.TEXT, b"{", last=False), *many]))
         goes = [len(seen)]

@@ -12,6 +12,7 @@ from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
 from antwort.transport.incoming import State
 from antwort.transport.server import Server, listen
+from jumping_time import jumping_time
 from raw_http import connected
 from serving import HELLO, RESPONSES, serving, until
 
@@ -87,14 +88,14 @@ async def test_a_head_that_comes_in_pieces_behind_another_request_has_the_same_l
         assert (await wire.reply()).status == (200 if size < LIMIT else 431)
 
 
-async def test_a_connection_that_is_used_is_kept_and_one_that_is_idle_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antwort.transport.server._KEEP_ALIVE", 0.5)
+@jumping_time
+async def test_a_connection_that_is_used_is_kept_and_one_that_is_idle_is_not() -> None:
     async with serving(Engine(demo_provider())) as server, connected(server.port) as wire:
         began = asyncio.get_running_loop().time()
         for _ in range(5):
             wire.send("GET", "/healthz")
             assert (await wire.reply()).status == 200
-            await asyncio.sleep(0.2)
-        assert asyncio.get_running_loop().time() - began > 0.9
-        assert await asyncio.wait_for(wire.reader.read(), 5) == b""
-        assert asyncio.get_running_loop().time() - began > 1.2
+            await asyncio.sleep(40)
+        assert asyncio.get_running_loop().time() - began >= 200
+        assert await asyncio.wait_for(wire.reader.read(), 80) == b""
+        assert 234 < asyncio.get_running_loop().time() - began < 237, "75 seconds after the last answer"

@@ -48,11 +48,11 @@ async def running(url: str, key: str | None) -> Home:
         raise ChatFault(f"{url!r} is not the address of a server, such as {USUAL_URL}.") from exc
 
 
-async def usual(key: str | None) -> Home | None:
+async def usual(key: str | None, url: str = USUAL_URL) -> Home | None:
     """The server at the usual address, if one answers there. Whoever else listens there does not get to see the key."""
-    stranger = Client(USUAL_URL)
+    stranger = Client(url)
     try:
-        return Home(Client(USUAL_URL, key)) if await stranger.is_there() else None
+        return Home(Client(url, key)) if await stranger.is_there() else None
     finally:
         await stranger.close()
 

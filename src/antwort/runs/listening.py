@@ -22,8 +22,7 @@ from antwort.runs.dialects import CHANNEL
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CLOSING = 1.0
 """Seconds that it may take to end."""
-_QUIET = 10.0
-"""Seconds of silence after which the connection is tried."""
+QUIET_SECONDS = 10.0
 
 
 class Listened(Protocol):
@@ -35,10 +34,12 @@ class Listened(Protocol):
 
 
 class Listener:
-    """A thread. `heard` is called on the event loop that this is made on."""
+    """A thread. `heard` is called on the event loop that this is made on. After `quiet_seconds` of silence the
+    connection is tried.
+    """
 
-    def __init__(self, connect: Callable[[], Raw], heard: Listened) -> None:
-        self._connect, self._heard = connect, heard
+    def __init__(self, connect: Callable[[], Raw], heard: Listened, *, quiet_seconds: float = QUIET_SECONDS) -> None:
+        self._connect, self._heard, self._quiet_seconds = connect, heard, quiet_seconds
         self._loop = asyncio.get_running_loop()
         self._bell, self._ring = socket.socketpair()
         self._is_closed = Event()
@@ -83,7 +84,7 @@ class Listener:
             while not self._is_closed.is_set():
                 if payloads := _take(raw):
                     self._call(self._heard.hear, payloads)
-                if not selector.select(_QUIET):
+                if not selector.select(self._quiet_seconds):
                     raw.execute(b"SELECT 1")
 
     def _hear(self, notice: psycopg.Notify) -> None:

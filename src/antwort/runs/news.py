@@ -14,17 +14,24 @@ if TYPE_CHECKING:
     from antwort.db.postgres_link import Raw
     from antwort.runs.listening import Listener
 
-_OFTEN, _SELDOM = 1.0, 5.0
-"""Seconds between the signs of life of one who follows a run: where news may be missed, and where they are heard."""
+KEEPALIVE_SECONDS = (1.0, 5.0)
+"""Between the signs of life of one who follows a run: where news may be missed, and where they are heard."""
 _LOOKS = (10.0, 15.0)
 """Seconds until one who hears the news looks for itself all the same; not all at once."""
 
 
 class News:
-    def __init__(self, sender: str, connect: Callable[[], Raw] | None, poll: float | None) -> None:
+    def __init__(
+        self,
+        sender: str,
+        connect: Callable[[], Raw] | None,
+        poll: float | None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
+    ) -> None:
         """`connect`: to where others tell what they do; None: there are no others. `poll`: seconds after which one who
-        follows a run looks for itself, whatever it hears.
+        follows a run looks for itself, whatever it hears. `keepalive_seconds`: see `KEEPALIVE_SECONDS`.
         """
+        self._keepalive_unheard, self._keepalive_heard = keepalive_seconds
         self._sender, self._connect, self._poll = sender, connect, poll
         self.work, self.cancels, self.tails = Hint(), Hint(), Tails()
         self._listener: Listener | None = None
@@ -48,7 +55,7 @@ class News:
     @property
     def pause(self) -> float:
         """Seconds until the next sign of life."""
-        return self._poll or (_SELDOM if self._is_told else _OFTEN)
+        return self._poll or (self._keepalive_heard if self._is_told else self._keepalive_unheard)
 
     def look_in(self) -> float:
         """Seconds after which one who has heard nothing looks for itself."""

@@ -34,7 +34,7 @@ from antwort.runs.base import (
 )
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
-from antwort.runs.news import News
+from antwort.runs.news import KEEPALIVE_SECONDS, News
 from antwort.runs.packed import LargeRecords
 from antwort.storage.rows import ItemRow
 from antwort.storage.staging import early_pieces, staged, staged_output
@@ -69,9 +69,10 @@ class SqlRunLog:
         per_owner: int | None = None,
         keep_log: float = 604800.0,
         poll: float | None = None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
     ) -> None:
         """`poll`: seconds after which one who follows a run looks for itself, and gives a sign of life. Where it is not
-        told, that depends on what is heard (`News`)."""
+        told, that depends on what is heard (`News`), as `keepalive_seconds` says."""
         self._database, self._lease = database, lease
         self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
         self._is_alone = database.dialect == "sqlite"
@@ -79,7 +80,7 @@ class SqlRunLog:
         """No worker has joined yet: those on record are of processes that have ended."""
         self._sender = new_id("sender")
         connect = None if self._is_alone else cast("PostgresDatabase", database).connect
-        self._news = News(self._sender, connect, poll)
+        self._news = News(self._sender, connect, poll, keepalive_seconds)
         self._appends = Appends(database, self._sender, self._news.tails.tell)
         self._ending: set[Lease] = set()
         """What `finish` is about to end."""

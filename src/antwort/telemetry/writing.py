@@ -34,9 +34,6 @@ _LAST_WORDS = 1.0
 _WELL = {level: logging.getLevelName(level).lower() for level in (logging.DEBUG, logging.INFO)}
 """The levels of what goes well, in words: those can be put off."""
 
-running_loop = _get_running_loop
-"""The one of this thread, or None; the public question is answered with an exception."""
-
 
 class LineWriter(NoteTaker):
     """Writes records to a stream, as long as it takes them.
@@ -47,11 +44,19 @@ class LineWriter(NoteTaker):
 
     What is at work here can be interrupted by itself: the garbage collector runs whenever it likes, on any thread, and
     what it ends may have something to log. So nobody waits for a lock: what comes meanwhile is left to who has it.
+
+    `clock` returns the time in seconds, and `running_loop` the event loop of this thread, or None.
     """
 
-    def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None,
+        *,
+        clock: Callable[[], float] = monotonic,
+        running_loop: Callable[[], asyncio.AbstractEventLoop | None] = _get_running_loop,  # the public one raises
+    ) -> None:
         super().__init__()
-        self._stream, self._clock = stream, clock
+        self._stream, self._clock, self._running_loop = stream, clock, running_loop
         self._fd = _descriptor(stream)
         self._poll = None if self._fd is None or _never_waits(self._fd) else select.poll()
         if self._poll is not None and self._fd is not None:
@@ -86,7 +91,7 @@ class LineWriter(NoteTaker):
 
     def take(self, name: str, level: int, message: str, said: Fields, fields: Fields) -> bool:
         """What goes well, and can be put off, where no filter wants to see it before."""
-        word, at_once, loop = _WELL.get(level), self._at_once, running_loop()
+        word, at_once, loop = _WELL.get(level), self._at_once, self._running_loop()
         if word is None or at_once is None or loop is None or level < self.level or self.filters:
             return False
         line = at_once(time(), word, name, message, said, fields)
@@ -111,7 +116,7 @@ class LineWriter(NoteTaker):
             self._ready.append(line)
         except Exception:
             self.handleError(record)
-        loop = running_loop() if _can_wait(record) else None
+        loop = self._running_loop() if _can_wait(record) else None
         if loop is None or len(self._ready) >= HEAP:
             self.flush()
         elif len(line) > _PIECE:  # to gather those would be to keep much
@@ -124,7 +129,7 @@ class LineWriter(NoteTaker):
         """Meanwhile, the lines of this event loop wait for each other where they come thick and fast. Whoever asks for
         that sees to it that it comes to an end before the event loop does.
         """
-        self._gatherer = running_loop()
+        self._gatherer = self._running_loop()
         try:
             yield
         finally:

@@ -3,7 +3,7 @@ models that it is said to first are small."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import datetime
 
 from antwort.tools import arithmetic, units
 from antwort.tools.base import ToolResult
@@ -34,21 +34,21 @@ def current_time(zone: str = "") -> str | ToolResult:
         zone: A city or time zone, such as Tokyo or Europe/Berlin.
     """
     if not zone.strip():
-        now = datetime.now().astimezone()
+        now = datetime.datetime.now().astimezone()
         return _told(now, _offset(now))
     try:
         name, place = find_zone(zone)
     except UnknownZone as exc:
         return _failed(exc)
-    now = datetime.now(place)
+    now = datetime.datetime.now(place)
     return _told(now, name if name.startswith("UTC") else f"{name}, {_offset(now)}")
 
 
-def _offset(now: datetime) -> str:
+def _offset(now: datetime.datetime) -> str:
     return f"UTC{now.isoformat(timespec='seconds')[19:]}"
 
 
-def _told(now: datetime, zone: str) -> str:
+def _told(now: datetime.datetime, zone: str) -> str:
     return f"{_DAYS[now.weekday()]}, {now.day} {_MONTHS[now.month - 1]} {now.year}, {now:%H:%M:%S} ({zone})"
 
 

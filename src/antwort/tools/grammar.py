@@ -9,7 +9,7 @@ next may be without end (`/a+/ "a"` goes on with an `a` for ever).
 from __future__ import annotations
 
 import functools
-from time import perf_counter
+import time
 from typing import TYPE_CHECKING, Final
 
 from antwort.api.tools import GrammarInput
@@ -55,7 +55,7 @@ class Grammar:
             return None
         matcher = self._matcher.deep_copy()
         data = text.encode(errors="replace")
-        read = _read(matcher, data, perf_counter() + patience)
+        read = _read(matcher, data, time.perf_counter() + patience)
         if read is None or matcher.is_error() or (read == len(data) and matcher.is_accepting()):
             return None
         return _described(data, read)
@@ -79,9 +79,9 @@ class Checks:
         known = self._found.get((grammar.source, text))
         if known is not None or self._left <= 0:
             return known
-        started = perf_counter()
+        started = time.perf_counter()
         found = grammar.mismatch(text, self._left)
-        self._left -= perf_counter() - started
+        self._left -= time.perf_counter() - started
         if found is not None:
             self._found[grammar.source, text] = found
         return found
@@ -161,7 +161,7 @@ def _read(matcher: LLMatcher, data: bytes, deadline: float) -> int | None:
         read += fitting
         if fitting < len(piece):
             break
-        if perf_counter() > deadline:
+        if time.perf_counter() > deadline:
             return None
     return read
 

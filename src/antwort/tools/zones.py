@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+import zoneinfo
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, timedelta, timezone, tzinfo
 from functools import cache
 from pathlib import Path
-from zoneinfo import TZPATH, ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 _LONGEST = 60
 _NOWHERE = frozenset({"Factory", "localtime", "posixrules"})
@@ -114,7 +115,7 @@ def _tables() -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 
 def _lines(table: str) -> list[str]:
-    for folder in TZPATH:
+    for folder in zoneinfo.TZPATH:
         with suppress(OSError):
             text = Path(folder, table).read_text(encoding="utf-8")
             return [line for line in text.splitlines() if line.count("\t") and not line.startswith("#")]
@@ -124,7 +125,7 @@ def _lines(table: str) -> list[str]:
 @cache
 def _zones() -> Mapping[str, str]:
     """Every name that a zone is found by. On a machine without the zone database, none."""
-    names = sorted(zone for zone in available_timezones() - _NOWHERE if not zone.startswith(_OTHER_TREES))
+    names = sorted(zone for zone in zoneinfo.available_timezones() - _NOWHERE if not zone.startswith(_OTHER_TREES))
     known = {other: zone for zone, others in _ALSO.items() if zone in names for other in others.split("|")}
     by_city = {_plain(zone.rpartition("/")[2]): zone for zone in reversed(names)}
     return {**known, **by_city, **{_plain(zone): zone for zone in names}}

@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-import pytest
-
-from antwort.tools.mcp import session as sessions
 from antwort.tools.mcp.changes import Changes
 from session_kit import STREAM, TOOL, Asked, Send, event, puppet, result, session_with, until
 
@@ -116,8 +113,7 @@ def test_what_is_left_asks_for_nothing() -> None:
         assert listed.asked == 0
 
 
-async def test_changes_in_a_row_are_all_in_a_list_that_nobody_has_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_BETWEEN_CHANGES", 0.05)
+async def test_changes_in_a_row_are_all_in_a_list_that_nobody_has_asked_for() -> None:
     tools, sizes = [TOOL], []
     opened: asyncio.Future[Send] = asyncio.get_running_loop().create_future()
 

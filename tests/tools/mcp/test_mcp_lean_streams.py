@@ -9,19 +9,16 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from antwort.tools.mcp import declining, listening
+from antwort.tools.mcp import listening
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
+from antwort.tools.mcp.owner import load_sdk
 from antwort.tools.mcp.session import ServerSession
 from antwort.tools.mcp.unsolicited_traffic import Allowance, Unsolicited
+from jumping_time import jumping_time
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_SHORTEST", 0.0)
 
 
 def answer(number: object) -> bytes:
@@ -187,18 +184,16 @@ async def test_an_answer_that_lacks_only_its_last_line_is_one() -> None:
         assert not (await session.call("do", "{}", key="k")).is_error
 
 
-def test_how_long_to_wait_is_the_servers_to_say_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
+def test_how_long_to_wait_is_the_servers_to_say_within_bounds() -> None:
     for said, waited in ((0, 0.1), (5_000, 5.0), (999_999_999, 30.0)):
         heard = listening.Listening(100, Unsolicited(Allowance(ServerSpec(label="x")), lambda _: False), ignore)
         heard._pause = said / 1000
         assert heard.pause == waited
 
 
-async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(declining, "_PATIENCE", 0.05)
+@jumping_time
+async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more() -> None:
+    await load_sdk()  # by a thread, which time must not jump over
     asked_back = b"".join(event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(3000))
 
     async def ask_back(asked: Asked, send: Send) -> None:

@@ -35,6 +35,8 @@ class Office(Backend):
         self.takes_basic = True
         self.refuses = False
         self.answer: dict[str, Any] = {}
+        self.written: bytes | None = None
+        """The body of the answer, instead of a token."""
         """What the answer of the token endpoint says beside the token."""
         self._answers = (Answer(),)
 
@@ -70,6 +72,8 @@ class Office(Backend):
         knows = (self.takes_basic and headers.get("authorization") == basic) or form.get("client_secret") == [SECRET]
         if self.refuses or not knows or form["grant_type"] != ["client_credentials"]:
             return _json({"error": "invalid_client", "error_description": SECRET}, 401)
+        if self.written is not None:
+            return whole(self.written)
         self.given += 1
         return _json({"access_token": f"token-{self.given}", "token_type": "Bearer", **self.answer})
 
@@ -244,9 +248,9 @@ async def test_what_cannot_be_sent_as_a_token_is_none(answer: dict[str, Any]) ->
             await login.headers()
 
 
-async def test_an_answer_that_is_not_json_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_is_not_json_is_no_token() -> None:
     async with office() as there, login_at(there, direct=True) as login:
-        monkeypatch.setattr(there, "_desk", lambda *_: whole(b"<html>"))
+        there.written = b"<html>"
         with pytest.raises(Unauthorized):
             await login.headers()
 

@@ -287,9 +287,8 @@ async def test_one_that_talks_without_end_is_read_no_faster_than_it_is_heard() -
         assert len(talk.lines) <= 2 * waiting + 4000
 
 
-async def test_one_that_reads_nothing_is_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antwort.tools.mcp.program._UNREAD", 100_000)
-    big = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="x" * 100_000))
+async def test_one_that_reads_nothing_is_taken_for_hung() -> None:
+    big = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="x" * 5 * 2**20))
     async with running("import time; time.sleep(600)") as (_, outbox):
         await outbox.send(big)
         await outbox.send(big)

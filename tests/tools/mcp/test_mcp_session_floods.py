@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.net.reach import Reach
-from antwort.tools.mcp import declining, unsolicited_traffic
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.owner import _Sdk
+from antwort.tools.mcp.owner import _Sdk, load_sdk
 from antwort.tools.mcp.watching import Watch, Watched
+from jumping_time import jumping_time
 from session_kit import (
     PATIENCE,
     STREAM,
@@ -52,13 +52,13 @@ def floods(*methods: str) -> Act:
     return act
 
 
-async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(declining, "_PATIENCE", 0.05)
+@jumping_time
+async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session() -> None:
+    await load_sdk()  # by a thread, which time must not jump over
     async with puppet(GET=floods(*["ping"] * 1000), answer=hangs) as server, pooled() as pool:
         await pool.get(server.spec).tools()
-        await until(lambda: pool.open_sessions == 0)
+        await asyncio.sleep(4)
+        assert pool.open_sessions == 0
         assert len(server.seen("answer")) <= 1
 
 
@@ -306,8 +306,9 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
         assert told(caplog) == 0
 
 
-async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsolicited_traffic, "_WINDOW", 0.04)
+@jumping_time
+async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
+    await load_sdk()  # by a thread, which time must not jump over
     heard = list[float | None]()
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -322,18 +323,24 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: 
         assert len(heard) == 300
 
 
+@jumping_time
 async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(unsolicited_traffic, "_WINDOW", 0.01)
+    await load_sdk()  # by a thread, which time must not jump over
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
 
     async def busy(asked: Asked, send: Send) -> None:
         await send(STREAM + UNASKED["logs"] * 100)
         await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
 
-    async with puppet(tools_call=busy) as server, session_with(replace(server.spec, unsolicited=LITTLE)) as session:
+    async with (
+        puppet(tools_call=busy) as server,
+        session_with(replace(server.spec, unsolicited=20 * LITTLE)) as session,
+    ):
+        began = asyncio.get_running_loop().time()
         assert not (await session.call("do", "{}", key="k")).is_error
+        assert asyncio.get_running_loop().time() - began > 4
     assert told(caplog) == 0
 
 

@@ -57,8 +57,7 @@ async def test_a_server_is_asked_once_and_the_list_stays_the_same_object(way: st
 
 
 @pytest.mark.parametrize("way", ["newest", "older", "sse", "stdio"])
-async def test_a_change_that_the_server_tells_of_is_seen(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_BETWEEN_CHANGES", 0.0)
+async def test_a_change_that_the_server_tells_of_is_seen(way: str) -> None:
     async with session_by(way) as (session, _):
         before = await session.tools()
         assert "fresh" not in names(before)
@@ -67,10 +66,7 @@ async def test_a_change_that_the_server_tells_of_is_seen(way: str, monkeypatch: 
         assert await session.tools() is after
 
 
-async def test_a_session_that_is_left_while_it_lists_hears_of_changes_when_it_is_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sessions, "_BETWEEN_CHANGES", 0.0)
+async def test_a_session_that_is_left_while_it_lists_hears_of_changes_when_it_is_back() -> None:
     changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     async with puppet() as server:
         session = sessions.ServerSession(replace(server.spec, list_age=1e-9))
