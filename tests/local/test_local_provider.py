@@ -14,7 +14,7 @@ import pytest
 from antwort.errors import AntwortError, InvalidField, ModelNotFound
 from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
-from antwort.net.connection import CONNECT_SHARE
+from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.providers.errors import NotReady
 from chat_backend import ChatBackend, Says
@@ -85,10 +85,10 @@ async def test_an_inference_waits_no_longer_than_it_may(
 ) -> None:
     """Another backend may be there for the same model: then there is only a share of the time."""
     async with provided(tmp_path, monkeypatch, SLOW, patience=0.01 if share is None else 60) as (provider, _):
-        CONNECT_SHARE.set(share)
+        CONNECT_LIMIT_SECONDS.set(share)
         with pytest.raises(NotReady) as caught:
             await said(provider)
-        CONNECT_SHARE.set(None)
+        CONNECT_LIMIT_SECONDS.set(None)
     assert caught.value.retry_after is not None
 
 
