@@ -241,9 +241,9 @@ async def infer(
         failure: Exception | None = None
         control.is_asking = True
         answer = provider.infer(request)
+        next_batch = partial(anext, answer, None)
         try:
-            while not turn.is_full:
-                deltas = await control.signal.race(answer.__anext__)
+            while not turn.is_full and (deltas := await control.signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
                     control.on_answer()
@@ -254,8 +254,6 @@ async def infer(
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, plan.calls_left(run), plan))
-        except StopAsyncIteration:
-            pass
         except Exception as error:
             failure = error
         finally:

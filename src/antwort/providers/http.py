@@ -103,8 +103,10 @@ class HttpProvider(ABC):
         sent = SentRequest(request.model, self._secrets, body)
         batch: list[Delta] = []
         try:
-            async with await self._http.request("POST", self._inference_path, body) as reply:
-                await _raise_for(reply, sent)
+            reply = await self._http.request("POST", self._inference_path, body)
+            try:
+                if not 200 <= reply.status < 300:
+                    raise await _refusal(reply, sent)
                 if _is_streamed(reply, is_expected=request.stream is True):
                     yield []  # the backend has answered
                     parser = self.stream_parser(sent, self._max_output_bytes)
@@ -135,6 +137,8 @@ class HttpProvider(ABC):
                             yield []  # it has answered, if only with what cannot be parsed
                         raise
                     yield batch
+            finally:
+                reply.close()
             if batch and isinstance(end := batch[-1], Finished):
                 self._lengths.record_answer(request.model, end.usage)
         except HttpError as fault:
@@ -159,7 +163,8 @@ class HttpProvider(ABC):
     async def models(self) -> Sequence[Model]:
         try:
             async with asyncio.timeout(MODELS_TIMEOUT_SECONDS), await self._get("/models") as reply:
-                await _raise_for(reply, SentRequest(secrets=self._secrets))
+                if not 200 <= reply.status < 300:
+                    raise await _refusal(reply, SentRequest(secrets=self._secrets))
                 models = parse_models(await reply.read(_MAX_BODY_BYTES))
         except TimeoutError as exc:
             raise BackendTimeout(TOO_SLOW) from exc
@@ -303,11 +308,10 @@ def _is_streamed(reply: HttpResponse, *, is_expected: bool) -> bool:
     return reply.headers.is_events or (is_expected and not reply.headers.is_json)
 
 
-async def _raise_for(reply: HttpResponse, sent: SentRequest) -> None:
-    if 200 <= reply.status < 300:
-        return
+async def _refusal(reply: HttpResponse, sent: SentRequest) -> AntwortError:
+    """Return the error that the backend has answered with."""
     try:
         body = await reply.read(_MAX_ERROR_BYTES)
     except HttpError:
         body = b""  # the status is enough
-    raise error_for(reply.status, reply.headers, body, sent)
+    return error_for(reply.status, reply.headers, body, sent)
