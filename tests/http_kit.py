@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
+from antwort.net.client import HttpClient, Pool
 from antwort.net.connection import Timeouts
-from antwort.net.http import HttpClient, Pool
 from replay_backend import Answer, Backend, whole
 
 PATIENCE = 5.0

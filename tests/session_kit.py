@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Served, TryServer, served
 from antwort.tools.mcp.base import ServerSpec, Session
 from antwort.tools.mcp.sessions import SessionPool
@@ -30,7 +30,7 @@ async def until(claim: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def pooled(
-    limit: int = 256, idle: float = 600.0, reach: Reach | None = None
+    limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None
 ) -> AsyncGenerator[SessionPool, None]:
     pool = SessionPool(limit=limit, idle=idle, reach=reach)
     try:

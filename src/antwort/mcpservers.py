@@ -15,8 +15,7 @@ from antwort.config.secrets import Secret
 from antwort.config.settings import Settings
 from antwort.config.sharing import only_near
 from antwort.net.media import MediaHosts
-from antwort.net.places import OutOfReach, read_place
-from antwort.net.reach import Reach, read_pattern
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_host_pattern, parse_url
 from antwort.tools.limits import ToolBounds, ToolLimits
 from antwort.tools.mcp.base import ClientCredentials
 from antwort.tools.mcp.brought import HeaderRules
@@ -47,7 +46,7 @@ def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
     reach = mcp.reach
     return McpPolicy(
         declared=mcp.declared,
-        reach=Reach(
+        reach=AddressPolicy(
             allow=reach.allow,
             deny=reach.deny,
             only_allowed=reach.only_allowed,
@@ -107,13 +106,13 @@ def find_label_problems(settings: Settings, taken: Collection[str]) -> Iterator[
 def find_network_problems(settings: Settings) -> Iterator[Problem]:
     for at, server in enumerate(settings.mcp_servers):
         try:
-            read_place(server.url or "https://example.com/")
-        except OutOfReach as exc:
+            parse_url(server.url or "https://example.com/")
+        except AddressNotAllowed as exc:
             yield Problem(f"mcp_servers[{at}].url", str(exc).rstrip("."))
     for field in ("allow", "deny"):
         for at, entry in enumerate(getattr(settings.mcp.reach, field)):
             try:
-                read_pattern(entry)
+                parse_host_pattern(entry)
             except ValueError as exc:
                 yield Problem(f"mcp.reach.{field}[{at}]", str(exc))
     for at, host in enumerate(settings.limits.media_hosts):

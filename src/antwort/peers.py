@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from antwort.net.exchange import HttpFault
-from antwort.net.http import HttpClient, Reply, Timeouts
+from antwort.net.client import HttpClient, HttpResponse, Timeouts
+from antwort.net.response import HttpError
 from antwort.transport.relay import Ask, PeerGone
 
 _CONNECT, _FIRST = 1.5, 10.0
@@ -22,7 +22,7 @@ def peer_asker(keepalive: float) -> Ask:
     timeouts = Timeouts(connect=_CONNECT, first_byte=_FIRST, idle=2 * keepalive + _QUIET)
 
     @asynccontextmanager
-    async def ask(address: str, target: str, fields: bytes) -> AsyncIterator[Reply]:
+    async def ask(address: str, target: str, fields: bytes) -> AsyncIterator[HttpResponse]:
         try:
             client = HttpClient(address, timeouts=timeouts)
         except ValueError as exc:
@@ -30,7 +30,7 @@ def peer_asker(keepalive: float) -> Ask:
         try:
             async with await client.request("GET", target, fields=fields) as reply:
                 yield reply
-        except HttpFault as exc:
+        except HttpError as exc:
             raise PeerGone(str(exc)) from exc
         finally:
             await client.close()

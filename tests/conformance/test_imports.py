@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.
-    "chat": ("api", "net.http", "net.exchange", "net.sse", *LEAVES),
+    "chat": ("api", "net.client", "net.response", "net.sse", *LEAVES),
     # Beside contracts, the hook through which it checks the streams of engines, and the server in front of one.
     "testing": (
         "api",
@@ -184,7 +184,7 @@ def test_the_rules_themselves_point_one_way() -> None:
         ("api.items", "identity"),
         ("api.items", "engine.loop"),
         ("schema.refs", "tools.base"),
-        ("schema.validate", "net.http"),
+        ("schema.validate", "net.client"),
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),

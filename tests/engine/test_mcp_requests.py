@@ -13,7 +13,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS, Identity
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.limits import ToolLimits
@@ -30,7 +30,7 @@ THEIRS = "https://tools.example.com/mcp"
 DOCS = {"type": "mcp", "server_label": "docs"}
 NEWS = {"type": "mcp", "server_label": "news"}
 STRANGER = {"type": "mcp", "server_label": "theirs", "server_url": THEIRS, "require_approval": "never"}
-OPEN = McpPolicy(declared=True, reach=Reach())
+OPEN = McpPolicy(declared=True, reach=AddressPolicy())
 
 
 def servers(*labels: str, **fields: Any) -> list[McpServer]:

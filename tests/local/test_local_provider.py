@@ -15,7 +15,7 @@ from antwort.errors import AntwortError, InvalidField, ModelNotFound
 from antwort.local.demo import DEMO_NAME
 from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
-from antwort.net.connection import CONNECT_SHARE
+from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.providers.errors import NotReady
 from chat_backend import ChatBackend, Says
@@ -84,10 +84,10 @@ async def test_every_process_has_a_key_of_its_own(tmp_path: Path) -> None:
 async def test_an_inference_waits_no_longer_than_it_may(tmp_path: Path, share: float | None) -> None:
     """Another backend may be there for the same model: then there is only a share of the time."""
     async with provided(tmp_path, SLOW, patience=0.01 if share is None else 60) as (provider, _):
-        CONNECT_SHARE.set(share)
+        CONNECT_LIMIT_SECONDS.set(share)
         with pytest.raises(NotReady) as caught:
             await said(provider)
-        CONNECT_SHARE.set(None)
+        CONNECT_LIMIT_SECONDS.set(None)
     assert caught.value.retry_after is not None
 
 

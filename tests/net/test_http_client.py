@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.net.connection import CONNECT_SHARE, Timeouts
-from antwort.net.exchange import HEAD_CAP, BadAnswer, ConnectFailed
-from antwort.net.http import HttpClient, Reply, header_lines
+from antwort.net.client import HttpClient, HttpResponse, header_lines
+from antwort.net.connection import CONNECT_LIMIT_SECONDS, Timeouts
+from antwort.net.response import MAX_HEAD_BYTES, ConnectFailed, InvalidResponse
 from http_kit import OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
 
@@ -84,7 +84,7 @@ async def test_trailers_are_passed_over() -> None:
 )
 async def test_an_answer_that_is_not_http_is_a_bad_answer(raw: bytes) -> None:
     async with serve(raw) as backend, client_of(backend) as client:
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidResponse):
             await fetched(client)
         assert client.open_connections == 0
 
@@ -107,14 +107,14 @@ END = b"Content-Length: 2\r\n\r\nhi"
 )
 async def test_a_head_over_the_limit_is_a_bad_answer(pieces: tuple[bytes, ...]) -> None:
     async with serve(Answer(pieces, framing="raw", ending="hold")) as backend, client_of(backend) as client:
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidResponse):
             async with asyncio.timeout(5):
                 await fetched(client)
         assert client.open_connections == 0
 
 
 async def test_a_long_head_under_the_limit_is_read_and_its_body_does_not_count() -> None:
-    body = b"x" * 2 * HEAD_CAP
+    body = b"x" * 2 * MAX_HEAD_BYTES
     raw = b"HTTP/1.1 200 OK\r\n" + FIELDS * 4 + b"Content-Length: %d\r\n\r\n" % len(body) + body
     async with serve(raw) as backend, client_of(backend) as client, await client.request("GET", "/") as reply:
         assert reply.headers["x-a"].count(",") == 3999
@@ -138,7 +138,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 async def test_what_is_around_a_body_is_limited_as_a_head_is(pieces: tuple[bytes, ...]) -> None:
     async with serve(Answer(pieces, framing="raw", ending="hold")) as backend, client_of(backend) as client:
-        with pytest.raises(BadAnswer):
+        with pytest.raises(InvalidResponse):
             async with asyncio.timeout(5):
                 await fetched(client)
         assert client.open_connections == 0
@@ -157,7 +157,7 @@ async def test_a_body_of_single_bytes_and_a_trailer_are_read(size: int) -> None:
 async def test_a_body_over_the_limit_is_given_up() -> None:
     async with serve(sse(b"x" * 1000, ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            with pytest.raises(BadAnswer, match="too long"):
+            with pytest.raises(InvalidResponse, match="too long"):
                 await reply.read(999)
         assert client.open_connections == 0
         await gone(backend)
@@ -205,7 +205,7 @@ async def test_a_name_that_cannot_be_a_host_is_a_failed_connection() -> None:
 def test_a_host_is_written_as_a_head_can_carry_it(origin: str, host: str, field: str) -> None:
     client = HttpClient(origin)
     assert client.host == host
-    assert f"Host: {field}\r\n".encode() in client._message("GET", "/", None)[0]
+    assert f"Host: {field}\r\n".encode() in client._message("GET", "/", None, b"")[0]
 
 
 async def test_a_request_has_headers_of_its_own_and_a_body_of_any_type() -> None:
@@ -275,7 +275,7 @@ def test_a_header_that_would_break_the_request_is_refused(headers: dict[str, str
 
 def test_a_reply_needs_no_generator_to_be_closed() -> None:
     """An iterator that holds nothing itself: leaving it half read leaves nothing to clean up."""
-    assert not hasattr(Reply, "aclose")
+    assert not hasattr(HttpResponse, "aclose")
 
 
 # ---- connecting as one of several ----
@@ -287,8 +287,8 @@ def test_a_reply_needs_no_generator_to_be_closed() -> None:
 def test_a_share_of_the_time_for_connecting_is_all_there_is_unless_more_than_two_seconds_are_needed(
     own: float, share: float | None, seconds: float
 ) -> None:
-    token = CONNECT_SHARE.set(share)
+    token = CONNECT_LIMIT_SECONDS.set(share)
     try:
-        assert Timeouts(connect=own).to_connect() == seconds
+        assert Timeouts(connect=own).connect_seconds() == seconds
     finally:
-        CONNECT_SHARE.reset(token)
+        CONNECT_LIMIT_SECONDS.reset(token)

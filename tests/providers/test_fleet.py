@@ -23,7 +23,7 @@ from antwort.errors import (
     UnsupportedFeature,
 )
 from antwort.identity import TENANT
-from antwort.net.connection import CONNECT_SHARE
+from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
 from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED, AnsweredTimeout, NotReady
@@ -490,7 +490,7 @@ class Far(FakeBackend):
         self.time, self.shares = time, shares
 
     def _be_there(self) -> None:
-        self.shares.append(share := CONNECT_SHARE.get())
+        self.shares.append(share := CONNECT_LIMIT_SECONDS.get())
         self.time.now += share or 0
         raise BackendTimeout("dark", code=CONNECT_TIMEOUT)
 
@@ -505,7 +505,7 @@ async def test_all_who_can_answer_are_connected_to_while_the_client_can_be_told_
     assert shares == [pytest.approx(each) for each in expected]
     await failure(fleet)  # those that are known to be lost get less
     assert shares[several:] == ([None] if several == 1 else [LEAST_CONNECT_SECONDS] * several)
-    assert CONNECT_SHARE.get() is None
+    assert CONNECT_LIMIT_SECONDS.get() is None
 
 
 async def test_one_that_fails_at_once_leaves_its_time_to_the_next() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET
-from antwort.net.exchange import ConnectFailed
+from antwort.net.response import ConnectFailed
 from antwort.providers.base import (
     ATTACHMENT_TOKENS,
     ChatMessage,

@@ -11,8 +11,8 @@ from antwort.config.settings import Settings
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.mcpservers import find_problems
-from antwort.net.media import MediaHosts, OutOfReach
-from antwort.net.places import LONGEST
+from antwort.net.media import AddressNotAllowed, MediaHosts
+from antwort.net.ssrf import MAX_URL_CHARACTERS
 from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, answer, say
 from evil_urls import EVIL
@@ -90,7 +90,7 @@ def test_a_setting_that_names_no_host_is_a_problem() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *(url for url in EVIL if len(url) <= LONGEST and "example" not in url),
+        *(url for url in EVIL if len(url) <= MAX_URL_CHARACTERS and "example" not in url),
         "http://example.com/a.png",
         "HTTP://EXAMPLE.COM/a.png",
         "file:///etc/passwd",
@@ -105,8 +105,8 @@ def test_a_setting_that_names_no_host_is_a_problem() -> None:
     ],
 )
 def test_other_addresses_are_refused_however_they_are_written(url: str) -> None:
-    with pytest.raises(OutOfReach):
-        MediaHosts().judge(url)
+    with pytest.raises(AddressNotAllowed):
+        MediaHosts().check(url)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_other_addresses_are_refused_however_they_are_written(url: str) -> None:
     ],
 )
 def test_public_addresses_and_data_are_taken(url: str) -> None:
-    MediaHosts().judge(url)
+    MediaHosts().check(url)
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_public_addresses_and_data_are_taken(url: str) -> None:
 )
 def test_what_is_allowed_is_taken_and_nothing_beside_it(host: str, url: str) -> None:
     hosts = MediaHosts([host])
-    hosts.judge(url)
+    hosts.check(url)
     if host != "*":
         for other in ("http://example.org/a.png", "https://127.0.0.1/a.png", "http://localhost/a.png"):
-            with pytest.raises(OutOfReach):
-                hosts.judge(other)
+            with pytest.raises(AddressNotAllowed):
+                hosts.check(other)
 
 
 async def test_credentials_in_an_address_are_refused_without_a_word_of_fields_that_parts_do_not_have() -> None:

@@ -12,8 +12,8 @@ import msgspec
 from antwort.api.wire import encode
 from antwort.chat.frames import Frame, message_in, read_frame
 from antwort.errors import NotAuthenticated
-from antwort.net.exchange import BadAnswer, Cut, HttpFault, TimedOut
-from antwort.net.http import HttpClient, Reply, Timeouts
+from antwort.net.client import HttpClient, HttpResponse, Timeouts
+from antwort.net.response import ConnectionLost, HttpError, InvalidResponse, ResponseTimeout
 from antwort.net.sse import SseParser
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ class Client:
         try:
             _, health = await self._look("/healthz")
             status, listed = await self._look("/v1/toolsets")
-        except HttpFault:
+        except HttpError:
             return False
         return _read(health, _Health) == _Health("ok") and (
             _is_our_refusal(listed) if status == 401 else _read(listed, _Toolsets) is not None
@@ -127,11 +127,11 @@ class Client:
                         if payload != _END:
                             yield read_frame(payload)
                     if parser.open_size > _LARGEST:
-                        raise BadAnswer("an event is too long")
+                        raise InvalidResponse("an event is too long")
 
     async def cancel(self, response_id: str) -> None:
         """Make sure that it has ended. One that has is left as it is, and a server that cannot be asked, too."""
-        with contextlib.suppress(HttpFault):
+        with contextlib.suppress(HttpError):
             target = f"{self._root}/responses/{quote(response_id, safe='')}/cancel"
             (await self._http.request("POST", target, timeouts=_AT_ONCE)).close()
 
@@ -148,16 +148,16 @@ class Client:
     def _faults(self) -> Iterator[None]:
         try:
             yield
-        except TimedOut as exc:
+        except ResponseTimeout as exc:
             raise ServerGone(f"The server at {self.url} does not answer.") from exc
-        except BadAnswer as exc:
+        except InvalidResponse as exc:
             raise ServerGone(f"What answers at {self.url} is not understood.") from exc
-        except Cut as exc:
+        except ConnectionLost as exc:
             raise ServerGone(f"The connection to {self.url} was lost.") from exc
-        except HttpFault as exc:
+        except HttpError as exc:
             raise ServerGone(f"The server at {self.url} cannot be reached.") from exc
 
-    async def _check(self, reply: Reply) -> None:
+    async def _check(self, reply: HttpResponse) -> None:
         if reply.status < 400:
             return
         fault = _read(await reply.read(_LARGEST), _Fault) or _Fault()

@@ -66,7 +66,7 @@ def _nothing(label: str | None, labels: Sequence[str]) -> str:
 
 
 def _unnamed(given: Mapping[str, object]) -> McpServer:
-    from antwort.net.places import OutOfReach, read_place
+    from antwort.net.ssrf import AddressNotAllowed, parse_url
     from antwort.tools.mcp.servers import McpServer
 
     url, command = given.get("url"), given.get("command")
@@ -74,7 +74,7 @@ def _unnamed(given: Mapping[str, object]) -> McpServer:
         if url is not None and not str(url).lower().startswith(("http://", "https://")):
             raise Misused("--url must be an address that begins with http:// or https://.")
         if url is not None:
-            read_place(str(url))
+            parse_url(str(url))
         words = tuple(shlex.split(str(command))) if command is not None else ()
         return McpServer(
             UNNAMED,
@@ -83,7 +83,7 @@ def _unnamed(given: Mapping[str, object]) -> McpServer:
             transport=_transport(given, str(url or "")),
             token=None if words else token(given),
         )
-    except (OutOfReach, ValueError) as exc:
+    except (AddressNotAllowed, ValueError) as exc:
         raise Misused(f"{'--url' if command is None else '--command'} cannot be used: {exc}") from exc
 
 

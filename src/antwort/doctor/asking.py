@@ -13,9 +13,9 @@ import msgspec
 from antwort.api.wire import Plain, Wire, encode
 from antwort.config.secrets import Secret
 from antwort.doctor.answers import Answer, Fault, Piece, Speech
+from antwort.net.client import HttpClient, HttpResponse
 from antwort.net.connection import Timeouts
-from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
-from antwort.net.http import HttpClient, Reply
+from antwort.net.response import ConnectFailed, ConnectionLost, ConnectTimeout, HttpError, ResponseTimeout
 from antwort.providers.base import ChatRequest
 from antwort.providers.responses import responses_request
 
@@ -92,7 +92,7 @@ class Line:
                     await reading.read(reply)
         except TimeoutError:
             return reading.ended("endless" if reading.pieces else "slow")
-        except HttpFault as fault:
+        except HttpError as fault:
             return reading.ended(*_told(fault, reading))
         return reading.ended("endless" if reading.size > cap else "")
 
@@ -109,7 +109,7 @@ class _Reading:
         self.pieces: list[Piece] = []
         self.size = 0
 
-    async def read(self, reply: Reply) -> None:
+    async def read(self, reply: HttpResponse) -> None:
         self._status, self._headers = reply.status, {name: reply.headers[name] for name in reply.headers}
         tail = b"\n"
         async for data in reply:
@@ -171,17 +171,17 @@ def beside(base: str, path: str) -> str:
     return f"{address.rstrip('/').removesuffix('/v1')}{path}{mark}{query}"
 
 
-def _told(fault: HttpFault, reading: _Reading) -> tuple[Fault, str]:
+def _told(fault: HttpError, reading: _Reading) -> tuple[Fault, str]:
     match fault:
         case ConnectFailed():
             return "unreachable", _reason(fault.__cause__)
-        case ConnectTimedOut():
+        case ConnectTimeout():
             return "unreachable", "connecting took too long"
-        case TimedOut():
+        case ResponseTimeout():
             return ("endless" if reading.pieces else "slow"), ""
-        case Cut(heard=False):
+        case ConnectionLost(response_started=False):
             return "cut", "it closed the connection without an answer"
-        case Cut():
+        case ConnectionLost():
             return "cut", "its answer broke off"
         case _:
             return "garbled", "what answers there does not speak HTTP"

@@ -18,7 +18,7 @@ from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, 
 from antwort.doctor.findings import UNASKED, Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
 from antwort.doctor.tool_verdicts import Choice, Tools, judge
-from antwort.net.exchange import BadAnswer
+from antwort.net.response import InvalidResponse
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.errors import retry_after
@@ -294,7 +294,7 @@ class Visit:
     async def _post(self, path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
         answer = await self._line.post((beside if is_unversioned else below)(self._base, path), body)
         if answer.fault:
-            raise BadAnswer(answer.fault)
+            raise InvalidResponse(answer.fault)
         return CountReply(answer.status, answer.body)
 
     async def _ask_for_too_much(self) -> Answer | None:

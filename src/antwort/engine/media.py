@@ -19,7 +19,7 @@ from antwort.api.items import (
 from antwort.api.steps import Steps
 from antwort.engine.foreign import foreign_result
 from antwort.errors import InvalidField
-from antwort.net.media import MediaHosts, OutOfReach
+from antwort.net.media import AddressNotAllowed, MediaHosts
 
 
 def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Steps[None]:
@@ -53,8 +53,8 @@ def _check_parts(parts: Sequence[ContentPart], path: str, hosts: MediaHosts) -> 
 def _check_part(part: ContentPart, path: str, hosts: MediaHosts) -> None:
     for field, url in _addresses(part):
         try:
-            hosts.judge(url)
-        except OutOfReach as exc:
+            hosts.check(url)
+        except AddressNotAllowed as exc:
             raise InvalidField(f"{path}.{field}", str(exc)) from exc
 
 

@@ -21,7 +21,7 @@ from antwort.local.keeper import Keeper
 from antwort.local.orders import make_order
 from antwort.local.process import ModelProcess
 from antwort.local.traits import is_demo
-from antwort.net.connection import CONNECT_SHARE
+from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
@@ -181,7 +181,7 @@ class LocalProvider:
 
     async def _backend(self, most: float | None = None) -> ChatProvider:
         """Whom to ask: each process has an address and a key of its own. Raises `NotReady`."""
-        limits = (self._patience, CONNECT_SHARE.get(), most)
+        limits = (self._patience, CONNECT_LIMIT_SECONDS.get(), most)
         process = await self._keeper.process(min(each for each in limits if each is not None))
         if self._chat is None or self._chats_with is not process:
             former = self._chat

@@ -1,1 +1,1 @@
-"""HTTP as a client: connections, exchanges and streams of events, for whoever asks others."""
+"""HTTP/1.1 client, parser for server-sent events, and policy against server-side request forgery (SSRF)."""

@@ -1,7 +1,6 @@
-"""Connections to a backend. Each carries one exchange at a time.
+"""One HTTP/1.1 connection of the client: it carries one request and its response at a time.
 
-Nothing here runs as a task: the event loop's callbacks and one timer for each connection do all the work, so there is
-nothing to leave behind.
+It runs no task: the event loop's callbacks and one timer per connection do all the work.
 """
 
 from __future__ import annotations
@@ -15,200 +14,203 @@ from math import inf
 from typing import Protocol, cast
 
 from antwort.api.wire import Wire
-from antwort.net.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
-from antwort.net.reply import Reply
+from antwort.net.response import ConnectionLost, HttpError, HttpResponse, InvalidResponse, ResponseTimeout
 
-HIGH_WATER = 64 * 1024
-"""Unread bytes of an answer above which the connection is read no further."""
+HIGH_WATER_BYTES = 64 * 1024
+"""Unread bytes of a response above which reading from the socket pauses."""
 DRAIN_SECONDS = 1.0
+"""Longest time for discarding the rest of a released response before its connection is closed."""
 DRAIN_BYTES = 64 * 1024
-"""How long, and how far, the unwanted rest of an answer is read for the sake of its connection."""
-CONNECT_SHARE: ContextVar[float | None] = ContextVar("connect_share", default=None)
-"""Seconds that the inference being begun has left for connecting; None: as its backend's timeouts say."""
-_A_DAY = 86_400.0
-_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
-"""Linux alone has it."""
-
-
-_HELD_BACK = 2.0
+"""Most bytes of the rest of a released response that are discarded before its connection is closed."""
+CONNECT_LIMIT_SECONDS: ContextVar[float | None] = ContextVar("connect_limit_seconds", default=None)
+"""Most seconds that the current inference may take to connect; None: as its backend's timeouts say."""
+_MAX_TIMER_SECONDS = 86_400.0
+_CREATED_EVENT_DELAY_SECONDS = 2.0
+"""How long the server delays `response.created`, so that an early failure becomes an HTTP error."""
+_TCP_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux only
 
 
 class Timeouts(Wire):
-    """In seconds. An answer that is not streamed has its first byte only when the whole inference is done.
+    """Timeouts of a request in seconds.
 
-    Connecting takes in the name, the connection and TLS. It is given up before the two seconds are over for which
-    `response.created` is held back, so that a backend that is not there shows as an HTTP error.
+    Connecting includes name lookup, TCP and TLS. Its default is below the two seconds for which `response.created`
+    is delayed, so that an unreachable backend becomes an HTTP error. A response that is not streamed has its first
+    byte only when the whole inference is done.
     """
 
     connect: float = 1.5
     first_byte: float = 300.0
     idle: float = 120.0
 
-    def to_connect(self) -> float:
-        """Seconds for connecting now. A share is for those who connect fast enough to have one: whoever was given
-        more than two seconds needs them.
+    def connect_seconds(self) -> float:
+        """Return the timeout for connecting now. `CONNECT_LIMIT_SECONDS` can shorten it, unless the operator configured
+        a longer one than `response.created` is delayed.
         """
-        share = CONNECT_SHARE.get()
-        return self.connect if share is None or self.connect > _HELD_BACK else min(self.connect, share)
+        limit = CONNECT_LIMIT_SECONDS.get()
+        if limit is None or self.connect > _CREATED_EVENT_DELAY_SECONDS:
+            return self.connect
+        return min(self.connect, limit)
 
 
-class Home(Protocol):
-    """Where a connection belongs, as far as it knows."""
+class ConnectionOwner(Protocol):
+    """The client that a connection belongs to, as the connection uses it."""
 
     @property
-    def idle(self) -> list[Connection]:
-        """Connections that are open, and carry nothing."""
+    def idle(self) -> list[HttpConnection]:
+        """Open connections that carry nothing."""
         ...
 
     @property
-    def most_idle(self) -> int: ...
+    def max_idle(self) -> int: ...
 
     @property
     def idle_expiry(self) -> float: ...
 
     @property
-    def is_prompt(self) -> bool:
-        """Whether the first piece of an answer is acknowledged at once. Servers that send head and body apart, and
-        have not told their socket to hurry, keep the body back until then, for some 40 ms.
+    def quick_ack(self) -> bool:
+        """Whether the first packet of a response is acknowledged at once (TCP_QUICKACK). A server that writes head and
+        body separately, without TCP_NODELAY, sends the body only after that acknowledgement: about 40 ms later.
         """
         ...
 
-    def note_reads(self, reads: int) -> None:
-        """In how many pieces an answer came: where it is one, only those want to know who acknowledge at once."""
+    def record_reads(self, reads: int) -> None:
+        """Record in how many reads a response arrived. Only called with 1 while `quick_ack` is set."""
         ...
 
-    def welcome(self, connection: Connection) -> None: ...
+    def connection_opened(self, connection: HttpConnection) -> None: ...
 
-    def forget(self, connection: Connection) -> None: ...
+    def connection_closed(self, connection: HttpConnection) -> None: ...
 
 
-class Connection(asyncio.Protocol):
-    """Carries one exchange at a time. Its timer is re-armed only when it fires, or when a nearer deadline comes."""
+class HttpConnection(asyncio.Protocol):
+    """A connection to one origin. Its timer is re-armed only when it fires, or for an earlier deadline."""
 
-    def __init__(self, home: Home, loop: asyncio.AbstractEventLoop) -> None:
-        self._home = home
+    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+        self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
-        self._idle = 0.0
+        self._response: HttpResponse | None = None
+        self._idle_seconds = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
         self._deadline = 0.0
-        self._armed_for = inf
         self._is_paused = False
         self.is_closed = False
 
-    def ask(self, message: Sequence[bytes], timeouts: Timeouts) -> Reply:
-        """Send a request. The reply's waiter is done when the head of the answer has come, or none will."""
-        reply = Reply(self._loop.create_future(), carrier=self)
+    def send(self, message: Sequence[bytes], timeouts: Timeouts) -> HttpResponse:
+        """Send a request. The waiter of the response is done when its head has arrived, or never will."""
+        response = HttpResponse(self._loop.create_future(), self)
         transport = self._transport
-        if transport is None or transport.is_closing():  # what is written then goes nowhere
-            reply.end(Cut(heard=False))
-            return reply
-        self._exchange = reply
-        self._idle = timeouts.idle
+        if transport is None or transport.is_closing():  # it would drop what is written
+            response.finish(ConnectionLost(response_started=False))
+            return response
+        self._response = response
+        self._idle_seconds = timeouts.idle
         self._deadline = deadline = self._loop.time() + timeouts.first_byte
-        if deadline < self._armed_for:
-            self._arm()
+        if deadline < self._timer_at:
+            self._arm_timer()
         transport.writelines(message)
-        if self._home.is_prompt:
-            _acknowledge_at_once(transport)
-        return reply
+        if self._owner.quick_ack:
+            _set_quick_ack(transport)
+        return response
 
-    def abort(self, failure: HttpFault | None = None) -> None:
-        """Close at once: this is how a backend learns that nobody waits for it."""
+    def abort(self, error: HttpError | None = None) -> None:
+        """Close at once, and end the response with `error`. The backend notices that its client is gone."""
         self.is_closed = True
-        self._home.forget(self)
+        self._owner.connection_closed(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.end(failure or Cut(heard=exchange.heard))
+        response, self._response = self._response, None
+        if response is not None:
+            response.finish(error or ConnectionLost(response_started=response.has_started))
 
     def drain(self) -> None:
-        """Let the unwanted rest of the answer run out, within bounds, so that the connection can be used again."""
-        if self._exchange is not None:
-            self._exchange.is_unwanted = True
-            self._exchange.take()
-            self._exchange.is_lagging = False
+        """Discard the rest of the response, up to `DRAIN_SECONDS` and `DRAIN_BYTES`, to use the connection again."""
+        if self._response is not None:
+            self._response.is_draining = True
+            self._response.take()
+            self._response.reader_lagged = False
             self.resume()
-            self._expect_within(DRAIN_SECONDS)
+            self._set_deadline(DRAIN_SECONDS)
 
     def resume(self) -> None:
+        """Read from the socket again after a pause."""
         if self._is_paused and self._transport is not None and not self._transport.is_closing():
             self._is_paused = False
             self._transport.resume_reading()
-            self._expect_within(self._idle)
+            self._set_deadline(self._idle_seconds)
 
-    # called by the event loop
+    # ---- called by the event loop ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         made = cast("asyncio.Transport", transport)
-        if self.is_closed:  # whoever wanted it has gone
+        if self.is_closed:  # the request was cancelled meanwhile
             made.abort()
         else:
             self._transport = made
-            self._home.welcome(self)
+            self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        exchange = self._exchange
-        if exchange is None:  # nobody asked
+        response = self._response
+        if response is None:  # unsolicited bytes
             self.abort()
             return
         try:
-            exchange.feed(data)
-        except BadAnswer as fault:
-            self.abort(fault)
+            response.feed(data)
+        except InvalidResponse as error:
+            self.abort(error)
             return
-        if exchange.complete:
-            self._complete(exchange)
-        elif exchange.is_unwanted:
-            if exchange.size > DRAIN_BYTES:
+        if response.is_complete:
+            self._complete(response)
+        elif response.is_draining:
+            if response.buffered_bytes > DRAIN_BYTES:
                 self.abort()
-        elif exchange.answered:
-            self._expect_within(self._idle)
-            if exchange.size > HIGH_WATER:
+        elif response.has_head:
+            self._set_deadline(self._idle_seconds)
+            if response.buffered_bytes > HIGH_WATER_BYTES:
                 self._pause()
-            exchange.wake()
+            response.notify()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        exchange = self._exchange
-        if exchange is None:
+        response = self._response
+        if response is None:
             self.abort()
             return
-        exchange.complete = exchange.answered and exchange.until_eof and exc is None
-        cut = Cut(heard=exchange.heard)
-        cut.__cause__ = exc
-        self.abort(cut)
+        response.is_complete = response.has_head and response.until_eof and exc is None
+        error = ConnectionLost(response_started=response.has_started)
+        error.__cause__ = exc
+        self.abort(error)
 
-    # within
+    # ---- internals ----
 
-    def _complete(self, exchange: Exchange) -> None:
-        transport, home = self._transport, self._home
+    def _complete(self, response: HttpResponse) -> None:
+        """Return the connection to the pool if it is clean, and wake the reader."""
+        transport, owner = self._transport, self._owner
         assert transport is not None
-        self._exchange = None
-        if exchange.arrivals > 1 or home.is_prompt:
-            if self._is_paused:  # as it can be only in the midst of an answer
+        self._response = None
+        if response.reads > 1 or owner.quick_ack:
+            if self._is_paused:  # only possible after more than one read
                 self.resume()
-            home.note_reads(exchange.arrivals)
+            owner.record_reads(response.reads)
         if (
-            exchange.keeps_alive
+            response.keep_alive
             and not transport.get_write_buffer_size()
             and not transport.is_closing()
-            and len(idle := home.idle) < home.most_idle
+            and len(idle := owner.idle) < owner.max_idle
         ):
             idle.append(self)
-            self._deadline = deadline = self._loop.time() + home.idle_expiry
-            if deadline < self._armed_for:
-                self._arm()
+            self._deadline = deadline = self._loop.time() + owner.idle_expiry
+            if deadline < self._timer_at:
+                self._arm_timer()
         else:
             self.abort()
-        exchange.parser = None  # as where it ends otherwise
-        if not (waiter := exchange.waiter).done():
+        response.parser = None  # as in HttpResponse.finish, without the call
+        if not (waiter := response.waiter).done():
             waiter.set_result(None)
 
     def _pause(self) -> None:
@@ -216,32 +218,32 @@ class Connection(asyncio.Protocol):
             self._is_paused = True
             self._transport.pause_reading()
 
-    def _expect_within(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
-        if deadline < self._armed_for:
-            self._arm()
+        if deadline < self._timer_at:
+            self._arm_timer()
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._armed_for = min(self._deadline, self._loop.time() + _A_DAY)
-        self._timer = self._loop.call_at(self._armed_for, self._look_at_the_clock)
+        self._timer_at = min(self._deadline, self._loop.time() + _MAX_TIMER_SECONDS)
+        self._timer = self._loop.call_at(self._timer_at, self._check_deadline)
 
-    def _look_at_the_clock(self) -> None:
-        self._timer, self._armed_for = None, inf
-        if (exchange := self._exchange) is not None:
-            was_lagging, exchange.is_lagging = exchange.is_lagging, bool(exchange.pieces)
-            if was_lagging or exchange.is_lagging:  # the reader is slow, or was until a moment ago, and not the backend
-                self._deadline = self._loop.time() + self._idle
+    def _check_deadline(self) -> None:
+        self._timer, self._timer_at = None, inf
+        if (response := self._response) is not None:
+            lagged, response.reader_lagged = response.reader_lagged, bool(response.chunks)
+            if lagged or response.reader_lagged:  # the backend is not to blame for a slow reader
+                self._deadline = self._loop.time() + self._idle_seconds
         if self._loop.time() < self._deadline:
-            self._arm()
+            self._arm_timer()
         else:
-            self.abort(TimedOut("the answer took too long"))
+            self.abort(ResponseTimeout("the answer took too long"))
 
 
-def _acknowledge_at_once(transport: asyncio.Transport) -> None:
-    """The system forgets it with each thing that is sent."""
+def _set_quick_ack(transport: asyncio.Transport) -> None:
+    """Acknowledge the next packet at once. The system resets this option with each write."""
     link = transport.get_extra_info("socket")
-    if _QUICKACK is not None and link is not None:
+    if _TCP_QUICKACK is not None and link is not None:
         with suppress(OSError):  # it is closed already
-            link.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            link.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)

@@ -1,6 +1,6 @@
-"""Which addresses of pictures and videos a request may name: backends fetch them, from inside the operator's network.
+"""Which addresses of images and videos a request may name. Backends fetch them from inside the operator's network.
 
-Nothing is fetched or looked up here: an address is judged as it is written.
+Nothing is fetched or looked up here: an address is checked as it is written.
 """
 
 from __future__ import annotations
@@ -8,44 +8,41 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from antwort.net.addresses import is_public, translated
-from antwort.net.places import OutOfReach, read_place
-from antwort.net.reach import read_pattern
+from antwort.net.ssrf import AddressNotAllowed, is_public, nat64_addresses, parse_host_pattern, parse_url
 
-__all__ = ["MediaHosts", "OutOfReach"]
+__all__ = ["AddressNotAllowed", "MediaHosts"]
 
-ANY = "*"
+ANY_HOST = "*"
 _ORIGIN = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
-_SCHEME = "must begin with data: or https:// (limits.media_hosts names hosts that may be asked otherwise)."
+_INVALID_SCHEME = "must begin with data: or https:// (limits.media_hosts names hosts that may be asked otherwise)."
 _CREDENTIALS = "must not hold credentials."
-_OWN_NETWORK = "names an address that is not public; limits.media_hosts does not allow it."
+_NOT_PUBLIC = "names an address that is not public; limits.media_hosts does not allow it."
 
 
 class MediaHosts:
-    """Those that may be named although they are not public, or over http. `*` stands for any address of any kind."""
+    """Hosts that may be named although they are not public or not https. `*` allows every address of every scheme."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
         """Raises `ValueError` for an entry that is not a host, a domain or a network."""
-        self._takes_any = ANY in hosts
-        self._allowed = tuple(read_pattern(host) for host in hosts if host != ANY)
+        self._allows_any = ANY_HOST in hosts
+        self._allowed = tuple(parse_host_pattern(host) for host in hosts if host != ANY_HOST)
 
-    def judge(self, url: str) -> None:
-        """Raises `OutOfReach`, whose text ends a sentence that begins with the field."""
-        if self._takes_any or url[:5].lower() == "data:":
+    def check(self, url: str) -> None:
+        """Raises `AddressNotAllowed`, whose text completes a sentence that begins with the name of the field."""
+        if self._allows_any or url[:5].lower() == "data:":
             return
         if (origin := _ORIGIN.match(url)) is None or "\\" in url:
-            raise OutOfReach(_SCHEME)
+            raise AddressNotAllowed(_INVALID_SCHEME)
         if "@" in origin[0]:
-            raise OutOfReach(_CREDENTIALS)
-        place = read_place(f"{origin[0]}/")
-        if any(pattern.fits_name(place) for pattern in self._allowed):
+            raise AddressNotAllowed(_CREDENTIALS)
+        parsed = parse_url(f"{origin[0]}/")
+        if any(pattern.matches_host(parsed) for pattern in self._allowed):
             return
-        if place.address is not None:
-            ends = translated(place.address)
-            if any(pattern.fits_any(ends, place.port) for pattern in self._allowed):
+        if parsed.address is not None:
+            reached = nat64_addresses(parsed.address)
+            if any(pattern.matches_address(reached, parsed.port) for pattern in self._allowed):
                 return
-        if not place.is_secure:
-            raise OutOfReach(_SCHEME)
-        is_here = place.host == "localhost" or place.host.endswith(".localhost")
-        if is_here or (place.address is not None and not is_public(place.address)):
-            raise OutOfReach(_OWN_NETWORK)
+        if not parsed.is_secure:
+            raise AddressNotAllowed(_INVALID_SCHEME)
+        if parsed.is_localhost or (parsed.address is not None and not is_public(parsed.address)):
+            raise AddressNotAllowed(_NOT_PUBLIC)

@@ -1,4 +1,4 @@
-"""Server-sent events, read piece by piece: bytes go in, the payloads of finished events come out. Pure."""
+"""Incremental parsers for server-sent events: bytes go in, complete events come out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-_MARK = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SseEvent(msgspec.Struct, frozen=True):
-    """One event with all that its lines say."""
+    """One event with all its fields."""
 
     data: bytes
     kind: bytes = b"message"
@@ -18,116 +18,114 @@ class SseEvent(msgspec.Struct, frozen=True):
     retry: int | None = None
     """Milliseconds."""
     size: int = 0
-    """Bytes that it took, comments included."""
+    """Bytes of the event, comments included."""
 
 
-class _Blocks:
-    """Parts a stream into its events.
+class _BlockParser:
+    """Splits a stream into blocks, one per event.
 
-    What an event still lacks is kept as the pieces it came in and joined once, when its end has come: the cost is
-    linear however long a line is and however it was cut.
+    The chunks of an unfinished block are kept and joined once, at its end: the cost is linear in the length of a block,
+    however it is split into chunks.
     """
 
-    __slots__ = ("_after_cr", "_head", "_open", "_special", "open_size")
+    __slots__ = ("_after_cr", "_chunks", "_needs_normalizing", "_stream_start", "open_size")
 
     def __init__(self) -> None:
-        self._open: list[bytes] = []
+        self._chunks: list[bytes] = []
         self.open_size = 0
-        """Bytes of the event whose end has not come."""
-        self._head: bytes | None = b""
-        """The first bytes, as long as they may be part of a byte order mark; None once that is settled."""
+        """Bytes of the unfinished event."""
+        self._stream_start: bytes | None = b""
+        """The first bytes while they may belong to a byte order mark; None after that."""
         self._after_cr = False
-        self._special = True
+        self._needs_normalizing = True
 
-    def _blocks(self, data: bytes) -> list[bytes]:
-        """Those that `data` completes."""
-        if self._special or b"\r" in data:
-            data = self._plain(data)
-        if self._open:
-            if b"\n\n" not in data and not (data.startswith(b"\n") and self._open[-1].endswith(b"\n")):
+    def _split(self, data: bytes) -> list[bytes]:
+        """Return the blocks that `data` completes."""
+        if self._needs_normalizing or b"\r" in data:
+            data = self._normalize(data)
+        if self._chunks:
+            if b"\n\n" not in data and not (data.startswith(b"\n") and self._chunks[-1].endswith(b"\n")):
                 if data:
-                    self._open.append(data)
+                    self._chunks.append(data)
                     self.open_size += len(data)
                 return []
-            self._open.append(data)
-            data = b"".join(self._open)
+            self._chunks.append(data)
+            data = b"".join(self._chunks)
         blocks = data.split(b"\n\n")
         rest = blocks.pop()
-        self._open = [rest] if rest else []
+        self._chunks = [rest] if rest else []
         self.open_size = len(rest)
         return blocks
 
-    def _rest(self) -> list[bytes]:
-        """The event that the end of the stream cut off before its blank line, if there is one."""
-        rest, self._open = b"".join(self._open), []
+    def _take_rest(self) -> list[bytes]:
+        """Remove and return the block that the end of the stream left without its blank line, if any."""
+        rest, self._chunks = b"".join(self._chunks), []
         return [rest.removesuffix(b"\n")]
 
-    def _plain(self, data: bytes) -> bytes:
-        """`data` with every line end as LF, and without a byte order mark at the start of the stream."""
-        if self._head is not None:
-            data = self._without_mark(self._head + data)
+    def _normalize(self, data: bytes) -> bytes:
+        """Return `data` with LF as every line end, and without a byte order mark at the start of the stream."""
+        if self._stream_start is not None:
+            data = self._stream_start + data
+            if len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data):
+                self._stream_start, data = data, b""
+            else:
+                self._stream_start, data = None, data.removeprefix(_BYTE_ORDER_MARK)
         if data:
             if self._after_cr:
                 data = data.removeprefix(b"\n")
             self._after_cr = data.endswith(b"\r")
-        self._special = self._after_cr or self._head is not None
+        self._needs_normalizing = self._after_cr or self._stream_start is not None
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _without_mark(self, data: bytes) -> bytes:
-        if len(data) < len(_MARK) and _MARK.startswith(data):
-            self._head = data
-            return b""
-        self._head = None
-        return data.removeprefix(_MARK)
 
-
-class SseParser(_Blocks):
-    """Only `data` matters here; comments, `event:`, `id:` and `retry:` lines are passed over."""
+class SseParser(_BlockParser):
+    """Parser for the data of events only. Comments and `event:`, `id:` and `retry:` lines are ignored."""
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes."""
-        return _payloads(self._blocks(data))
+        """Return the data of the events that `data` completes."""
+        return _payloads(self._split(data))
 
     def finish(self) -> list[bytes]:
-        """The payload of an event that the end of the stream cut off before its blank line, if there is one."""
-        return _payloads(self._rest())
+        """Return the data of an event that the end of the stream left without its blank line, if any."""
+        return _payloads(self._take_rest())
 
 
-class EventParser(_Blocks):
-    """The events with their types and ids, those without data among them: what a stream is taken up again by."""
+class EventParser(_BlockParser):
+    """Parser for events with their types and ids, including events without data: resuming a stream needs them."""
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> Iterator[SseEvent]:
-        """The events that `data` completes, each read when it is asked for: there may be very many."""
-        return map(_event, self._blocks(data))
+        """Return the events that `data` completes. Each is parsed when the iterator reaches it: there may be many."""
+        return map(_parse_event, self._split(data))
 
     def finish(self) -> list[SseEvent]:
-        return [event for event in map(_event, self._rest()) if event.data]
+        """Return the event that the end of the stream left without its blank line, if it has data."""
+        return [event for event in map(_parse_event, self._take_rest()) if event.data]
 
 
-def _event(block: bytes) -> SseEvent:
-    said: dict[bytes, bytes] = {}
+def _parse_event(block: bytes) -> SseEvent:
+    fields: dict[bytes, bytes] = {}
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
-        said[name] = value.removeprefix(b" ")
-    retry = said.get(b"retry", b"")
-    pause = int(retry[:9]) if retry.isdigit() else None
-    return SseEvent(_data(block), said.get(b"event") or b"message", said.get(b"id"), pause, len(block))
+        fields[name] = value.removeprefix(b" ")
+    written = fields.get(b"retry", b"")
+    retry = int(written[:9]) if written.isdigit() else None
+    return SseEvent(_join_data(block), fields.get(b"event") or b"message", fields.get(b"id"), retry, len(block))
 
 
 def _payloads(blocks: list[bytes]) -> list[bytes]:
     found = []
     for block in blocks:
-        payload = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
+        payload = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _join_data(block)
         if payload:
             found.append(payload)
     return found
 
 
-def _data(block: bytes) -> bytes:
-    """The data lines of an event of any shape, as one."""
+def _join_data(block: bytes) -> bytes:
+    """Return the data lines of a block, joined by line ends."""
     lines = block.split(b"\n")
     return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])

@@ -37,7 +37,14 @@ from antwort.errors import (
     RateLimited,
     RequestError,
 )
-from antwort.net.exchange import AnswerTooLong, ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.net.response import (
+    ConnectFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    HttpError,
+    ResponseTimeout,
+    ResponseTooLarge,
+)
 
 CONNECT_TIMEOUT = "backend_connect_timeout"
 """The code of a `BackendTimeout` before anything was sent: a retry is safe."""
@@ -92,20 +99,20 @@ class ErrorObject(msgspec.Struct, frozen=True):
     n_prompt_tokens: str = ""
 
 
-def connection_error(fault: HttpFault) -> AntwortError:
+def connection_error(fault: HttpError) -> AntwortError:
     """Return our error for a failure of the HTTP client: no answer, or not a whole one."""
     match fault:
         case ConnectFailed():
             return BackendUnavailable(UNREACHABLE)
-        case ConnectTimedOut():
+        case ConnectTimeout():
             return BackendTimeout("The backend cannot be reached: connecting took too long.", code=CONNECT_TIMEOUT)
-        case TimedOut():
+        case ResponseTimeout():
             return BackendTimeout(TOO_SLOW)
-        case Cut(heard=False):
+        case ConnectionLost(response_started=False):
             return BackendUnavailable("The backend closed the connection without an answer.", code=CONNECTION_CLOSED)
-        case Cut():
+        case ConnectionLost():
             return BackendCut(BROKEN_OFF)
-        case AnswerTooLong():
+        case ResponseTooLarge():
             return BackendError("The backend's answer is too large.")
         case _:
             return BackendError("The backend's answer cannot be understood.")

@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
-from antwort.net.connection import CONNECT_SHARE
+from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord, OnInference
 from antwort.providers.capabilities import adapt
 from antwort.providers.member import Member
@@ -105,7 +105,7 @@ class Failover:
             if self._connect_seconds is not None:
                 askable = 1 + sum(not each.wait for each in self._left)
                 share = 0.0 if member.is_out_of_reach else self._connect_seconds / askable
-                CONNECT_SHARE.set(max(LEAST_CONNECT_SECONDS, share))
+                CONNECT_LIMIT_SECONDS.set(max(LEAST_CONNECT_SECONDS, share))
             return Attempt(candidate, request, self._clock, self._on_inference)
         except BaseException:
             member.slots.give_back()
@@ -135,7 +135,7 @@ class Failover:
     def failed(self, attempt: Attempt, error: AntwortError) -> None:
         """Note a failed attempt. Raises the error as the client may read it unless another candidate is to be asked."""
         if self._connect_seconds is not None:
-            CONNECT_SHARE.set(None)
+            CONNECT_LIMIT_SECONDS.set(None)
             if is_unconnected(error):
                 self._connect_seconds -= self._clock() - attempt.began
         candidate = attempt.candidate
@@ -244,8 +244,8 @@ class Attempt:
         if not self.has_answered:
             self.has_answered = True
             self.candidate.member.answered()
-            if CONNECT_SHARE.get() is not None:
-                CONNECT_SHARE.set(None)
+            if CONNECT_LIMIT_SECONDS.get() is not None:
+                CONNECT_LIMIT_SECONDS.set(None)
         if batch:
             if not self._last_batch:
                 self._first_delta_at = perf_counter()

@@ -17,9 +17,9 @@ from antwort.api.steps import Steps
 from antwort.api.wire import encode, replace
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
 from antwort.event_loop import in_turns, short_turn
+from antwort.net.client import HttpClient, HttpResponse, Pool
 from antwort.net.connection import Timeouts
-from antwort.net.exchange import HttpFault
-from antwort.net.http import HttpClient, Pool, Reply
+from antwort.net.response import HttpError
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, StreamParser, max_json_bytes
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.errors import (
@@ -140,13 +140,13 @@ class HttpProvider(ABC):
                     if isinstance(end := batch[-1], Finished):
                         self._lengths.record_answer(request.model, end.usage)
                     yield batch
-            except (AntwortError, HttpFault):
+            except (AntwortError, HttpError):
                 if collected is not None:
                     yield collected  # an empty batch says that the backend has answered
                 raise
             finally:
                 reply.close()
-        except HttpFault as fault:
+        except HttpError as fault:
             raise connection_error(fault) from fault
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
@@ -173,7 +173,7 @@ class HttpProvider(ABC):
                 models = parse_models(await reply.read(_MAX_BODY_BYTES))
         except TimeoutError as exc:
             raise BackendTimeout(TOO_SLOW) from exc
-        except HttpFault as fault:
+        except HttpError as fault:
             self._forget()
             raise connection_error(fault) from fault
         listed = {(model.id, model.owned_by) for model in models}
@@ -188,7 +188,7 @@ class HttpProvider(ABC):
         """Add the context lengths that the engine has at another endpoint, unless that fails or takes long."""
         if (path := context_length_path(models)) is None:
             return models
-        with suppress(HttpFault, TimeoutError):
+        with suppress(HttpError, TimeoutError):
             async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), await self._get(path, is_unversioned=True) as reply:
                 if reply.status == 200:
                     return with_context_lengths(models, await reply.read(_MAX_BODY_BYTES))
@@ -220,7 +220,7 @@ class HttpProvider(ABC):
             async with asyncio.timeout(CHECK_TIMEOUT_SECONDS), await self._get("/models") as reply:
                 status = reply.status
                 reply.release()
-        except (HttpFault, TimeoutError) as exc:
+        except (HttpError, TimeoutError) as exc:
             self._forget()
             raise BackendUnavailable(UNREACHABLE) from exc
         if (error := check_error(status)) is not None:
@@ -234,7 +234,7 @@ class HttpProvider(ABC):
         self._counter.forget()
         self._lengths.forget()
 
-    async def _get(self, path: str, *, is_unversioned: bool = False) -> Reply:
+    async def _get(self, path: str, *, is_unversioned: bool = False) -> HttpResponse:
         return await self._http.request("GET", self._target(path, is_unversioned=is_unversioned))
 
     async def _post(self, path: str, body: bytes, *, is_unversioned: bool = False) -> CountReply:
@@ -308,15 +308,15 @@ def _query_values(query: str) -> Iterator[str]:
 # ---- the answer ----
 
 
-def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
+def _is_streamed(reply: HttpResponse, *, is_expected: bool) -> bool:
     """Return whether the answer is a stream: its content type counts first, then what was requested."""
     return reply.headers.is_events or (is_expected and not reply.headers.is_json)
 
 
-async def _refusal(reply: Reply, sent: SentRequest) -> AntwortError:
+async def _refusal(reply: HttpResponse, sent: SentRequest) -> AntwortError:
     """Return the error that the backend has answered with."""
     try:
         body = await reply.read(_MAX_ERROR_BYTES)
-    except HttpFault:
+    except HttpError:
         body = b""  # the status is enough
     return error_for(reply.status, reply.headers, body, sent)

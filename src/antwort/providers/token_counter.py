@@ -16,7 +16,7 @@ import msgspec
 
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
-from antwort.net.exchange import HttpFault
+from antwort.net.response import HttpError
 from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool
 from antwort.providers.errors import MAX_TOKEN_COUNT, SentRequest, error_for
@@ -89,7 +89,7 @@ class BackendTokenCounter:
             tokens = refusal.asked
         except ModelNotFound:
             return None
-        except (AntwortError, HttpFault, TimeoutError):
+        except (AntwortError, HttpError, TimeoutError):
             self._not_before = self._clock() + FAILURE_PAUSE_SECONDS
             return None
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from antwort.api.items import InputImage
 from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS, Identity
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.testing import ExecutorContract
 from antwort.testing.executors import context
 from antwort.tools.base import (
@@ -186,7 +186,7 @@ async def test_a_server_by_address_is_asked_only_where_the_policy_says_so() -> N
 
 async def test_an_address_out_of_reach_is_never_asked() -> None:
     server = ScriptedServer()
-    policy = McpPolicy(declared=True, reach=Reach(deny=("*.example.com",)))
+    policy = McpPolicy(declared=True, reach=AddressPolicy(deny=("*.example.com",)))
     with pytest.raises(InvalidField) as caught:
         await executor_of(server, policy=policy).discover(STRANGER, ANONYMOUS)
     assert (caught.value.param, caught.value.code, server.lists) == ("server_url", "server_not_allowed", 0)

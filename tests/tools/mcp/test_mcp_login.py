@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import httpx2
 import pytest
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp import tokens
 from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.login import FixedLogin, Login, TokenLogin, log_in
@@ -138,7 +138,7 @@ async def test_headers_that_stay_the_same_have_no_second_try() -> None:
 async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
     spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_strangers=True)
-    assert isinstance(log_in(spec, Web(spec, Reach(loopback=True))), FixedLogin)
+    assert isinstance(log_in(spec, Web(spec, AddressPolicy(loopback=True))), FixedLogin)
 
 
 @both()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.room import Guest, Room, makes_room
@@ -20,7 +20,7 @@ from antwort.tools.mcp.tool_list import STRANGERS_BYTES
 from session_kit import TOOL, hangs, pooled, puppet, says, tasks_left, until
 
 ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
-NEAR = Reach(loopback=True)
+NEAR = AddressPolicy(loopback=True)
 
 
 def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Guest]:

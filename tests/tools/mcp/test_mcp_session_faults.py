@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.testing.mcp.faults import Garbage
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Session, Unauthorized
@@ -187,7 +187,7 @@ async def test_a_program_that_ends_at_once_is_not_started_over_and_over(tmp_path
 
 
 async def test_an_address_out_of_reach_is_never_asked() -> None:
-    async with puppet() as server, pooled(reach=Reach()) as pool:
+    async with puppet() as server, pooled(reach=AddressPolicy()) as pool:
         fault = await refused(pool.get(replace(server.spec, is_strangers=True)))
         assert isinstance(fault, NotReached)
         assert server.asked == []

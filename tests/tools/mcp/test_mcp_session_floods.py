@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.owner import _Sdk, load_sdk
 from antwort.tools.mcp.watching import Watch, Watched
@@ -38,7 +38,7 @@ from session_kit import (
     whole,
 )
 
-NEAR = Reach(loopback=True)
+NEAR = AddressPolicy(loopback=True)
 
 
 def floods(*methods: str) -> Act:

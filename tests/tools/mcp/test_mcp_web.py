@@ -9,15 +9,14 @@ from contextlib import asynccontextmanager, suppress
 import httpx2
 import pytest
 
-from antwort.net.places import OutOfReach
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.base import ServerSpec
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import Web, refusal
 from http_kit import CLOSED_UNANSWERED, OK, gone
 from replay_backend import Answer, Backend, serve, sse, whole
 
-HERE = Reach(loopback=True)
+HERE = AddressPolicy(loopback=True)
 
 
 def origin_of(backend: Backend) -> str:
@@ -25,7 +24,7 @@ def origin_of(backend: Backend) -> str:
 
 
 @asynccontextmanager
-async def web_of(backend: Backend, reach: Reach | None = None, **fields: object) -> AsyncGenerator[Web, None]:
+async def web_of(backend: Backend, reach: AddressPolicy | None = None, **fields: object) -> AsyncGenerator[Web, None]:
     spec = ServerSpec(label="depot", url=f"{origin_of(backend)}/mcp", is_strangers=reach is not None, **fields)  # type: ignore[arg-type]  # single fields of a spec
     web = Web(spec, reach)
     try:
@@ -167,7 +166,7 @@ class Names:
 async def test_a_strangers_server_is_asked_within_its_reach() -> None:
     """Without a policy, the strictest holds."""
     spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", is_strangers=True)
-    with pytest.raises(OutOfReach):
+    with pytest.raises(AddressNotAllowed):
         Web(spec)
 
 
@@ -175,12 +174,12 @@ async def test_a_name_is_judged_by_what_it_stands_for_when_it_is_connected_to() 
     async with serve(OK) as backend:
         port = origin_of(backend).rpartition(":")[2]
         spec = ServerSpec(label="depot", url=f"http://tools.example.com:{port}/mcp", is_strangers=True)
-        web = Web(spec, Reach(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
+        web = Web(spec, AddressPolicy(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
         async with web.http_client() as client:
             with pytest.raises(httpx2.ConnectError) as caught:
                 await client.post(spec.url)
         found = refusal(ExceptionGroup("of the SDK's tasks", [caught.value]))
-        assert isinstance(found, OutOfReach)
+        assert isinstance(found, AddressNotAllowed)
         assert "127" not in str(found)
         await web.close()
     assert backend.connections == 0
@@ -244,7 +243,7 @@ async def test_a_redirect_to_the_same_address_may_be_followed() -> None:
 
 async def test_a_redirect_to_tls_on_the_same_host_stays_with_the_server() -> None:
     spec = ServerSpec(label="depot", url="http://tools.example.com/mcp", is_strangers=True)
-    web = Web(spec, Reach(http=True, lookup=Names("10.0.0.1")))
+    web = Web(spec, AddressPolicy(http=True, lookup=Names("10.0.0.1")))
     async with web.http_client() as client:
         with pytest.raises(httpx2.ConnectError) as caught:
             await client.post("https://tools.example.com/mcp")

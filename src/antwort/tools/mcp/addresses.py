@@ -8,8 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import unquote
 
-from antwort.net.addresses import plain
-from antwort.net.places import Place, read_place
+from antwort.net.ssrf import ParsedUrl, parse_url, unmap_ipv4
 
 _USUAL_PORTS = (80, 443)
 _MOST_DECODINGS = 5
@@ -18,22 +17,21 @@ _MOST_DECODINGS = 5
 
 @lru_cache(maxsize=256)
 def canonical_address(url: str) -> str:
-    """Return host, port and path of an address in one spelling. Raises `OutOfReach`.
+    """Return host, port and path of an address in one spelling. Raises `AddressNotAllowed`.
 
     The scheme, the usual ports and the query are left out: they seldom lead to another server, and often to the same
     one. Of the path, percent-encoding, case, dots, empty segments, parameters and a slash at the end are evened out.
     """
-    place = read_place(url)
+    place = parse_url(url)
     port = "" if place.port in _USUAL_PORTS else f":{place.port}"
     return f"{_host(place)}{port}/{_path(place.target.partition('?')[0])}"
 
 
-def _host(place: Place) -> str:
+def _host(place: ParsedUrl) -> str:
     """All names and numbers of this machine are one."""
     if place.address is None:
-        is_here = place.host == "localhost" or place.host.endswith(".localhost")
-        return "localhost" if is_here else place.host
-    address = plain(place.address)
+        return "localhost" if place.is_localhost else place.host
+    address = unmap_ipv4(place.address)
     return "localhost" if address.is_loopback or address.is_unspecified else str(address)
 
 

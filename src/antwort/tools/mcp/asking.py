@@ -9,9 +9,9 @@ from urllib.parse import urljoin
 
 import msgspec
 
-from antwort.net.exchange import BadAnswer
-from antwort.net.http import Reply
-from antwort.net.places import OutOfReach, read_place
+from antwort.net.client import HttpResponse
+from antwort.net.response import InvalidResponse
+from antwort.net.ssrf import AddressNotAllowed, parse_url
 from antwort.tools.mcp.addresses import canonical_address
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.decoding import AT_ONCE
@@ -61,7 +61,7 @@ class Busy(ServerUnavailable):
     """It may well go on with the stream a moment later."""
 
 
-def check_stream(reply: Reply) -> None:
+def check_stream(reply: HttpResponse) -> None:
     """Whether it goes on with a stream. Raises `Busy`, `Unauthorized`, `ServerUnavailable`."""
     if reply.status in _BUSY:
         raise Busy(BROKEN)
@@ -71,16 +71,16 @@ def check_stream(reply: Reply) -> None:
         raise ServerUnavailable(BROKEN)
 
 
-def moved(origin: str, target: str, reply: Reply) -> Moved | None:
+def moved(origin: str, target: str, reply: HttpResponse) -> Moved | None:
     """None for a redirect that leads to another address, or would have another request made. An operator's rules go by
     the address, so a redirect must not lead around them.
     """
     if reply.status not in (307, 308) or (location := reply.headers.get("location")) is None:
         return None
     try:
-        place = read_place(urljoin(origin + target, location))
+        place = parse_url(urljoin(origin + target, location))
         is_same = canonical_address(origin + target) == canonical_address(place.origin + place.target)
-    except (ValueError, OutOfReach):
+    except (ValueError, AddressNotAllowed):
         return None
     return Moved(place.target) if is_same and place.origin == origin else None
 
@@ -91,18 +91,18 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
     return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
 
 
-async def read_message(reply: Reply, largest: int) -> dict[str, Any]:
+async def read_message(reply: HttpResponse, largest: int) -> dict[str, Any]:
     """The one that is the whole answer."""
     try:
-        data = reply.whole(largest) if reply.complete else await reply.read(largest)
-    except BadAnswer as exc:
+        data = reply.body(largest) if reply.is_complete else await reply.read(largest)
+    except InvalidResponse as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     return message_in(data) if len(data) <= AT_ONCE else await decoded(data)
 
 
-async def words_of(reply: Reply) -> dict[str, Any]:
+async def words_of(reply: HttpResponse) -> dict[str, Any]:
     """Of a refusal, if it has any."""
-    with suppress(BadAnswer, ServerUnavailable):
+    with suppress(InvalidResponse, ServerUnavailable):
         return await decoded(await reply.read(_REFUSAL_CAP))
     return {}
 

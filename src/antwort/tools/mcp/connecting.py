@@ -22,7 +22,7 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.connection import Connection
 from antwort.tools.mcp.declining import Declining, Message
@@ -63,7 +63,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     spec: ServerSpec
-    reach: Reach | None
+    reach: AddressPolicy | None
     allowance: Allowance
     explain: Callable[[str], None]
     ready: Callable[[Connection], None]

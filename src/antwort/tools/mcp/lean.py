@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from antwort.net.client import HttpClient, HttpResponse, header_lines
 from antwort.net.connection import Timeouts
-from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
-from antwort.net.http import HttpClient, Reply, header_lines
+from antwort.net.response import ConnectFailed, ConnectTimeout, HttpError, InvalidResponse
 from antwort.tools.base import Progress
 from antwort.tools.mcp.asking import (
     EVENTS,
@@ -142,7 +142,7 @@ class Lean:
 
     async def tell(self, message: Mapping[str, Any]) -> None:
         """Say what has no answer. Whether it was heard does not matter: who is gone need not hear it."""
-        with suppress(HttpFault, ServerUnavailable):
+        with suppress(HttpError, ServerUnavailable):
             fields = self._fields(await self._line.login.headers())
             body = msgspec.json.encode(message)
             async with await self._line.http.request("POST", self._line.target, body, _COURTESY, fields) as reply:
@@ -166,11 +166,11 @@ class Lean:
             if not self._agreed.is_modern:
                 self._spawn(self._tell_of_cancel(question.number))
             raise
-        except (ConnectFailed, ConnectTimedOut) as exc:
+        except (ConnectFailed, ConnectTimeout) as exc:
             raise Unsent from exc
-        except BadAnswer as exc:
+        except InvalidResponse as exc:
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
-        except HttpFault as exc:
+        except HttpError as exc:
             raise ServerUnavailable(BROKEN) from exc
         finally:
             if question.report is not None:
@@ -226,7 +226,7 @@ class Lean:
         finally:
             reply.close()
 
-    async def _refusal(self, reply: Reply, kind: str, question: Question) -> object:
+    async def _refusal(self, reply: HttpResponse, kind: str, question: Question) -> object:
         """What an answer other than 200 means. Only where it says for certain that nothing was carried out, or where
         that does no harm, is the same asked again.
         """
@@ -248,7 +248,7 @@ class Lean:
 
     # streams
 
-    async def _events(self, reply: Reply, question: Question) -> dict[str, Any]:
+    async def _events(self, reply: HttpResponse, question: Question) -> dict[str, Any]:
         declining = Declining(self.tell, self._spawn)
         resumes = not self._agreed.is_modern
         listening = Listening(
@@ -260,11 +260,11 @@ class Lean:
         finally:
             declining.drop()
 
-    async def _heard(self, reply: Reply, listening: Listening) -> dict[str, Any] | None:
+    async def _heard(self, reply: HttpResponse, listening: Listening) -> dict[str, Any] | None:
         """None where the stream has ended early, and may go on elsewhere."""
         try:
             answer = await listening.read(reply)
-        except HttpFault:
+        except HttpError:
             if not listening.can_go_on:
                 raise
             return None
@@ -288,7 +288,7 @@ class Lean:
                 if (answer := await self._next_stream(listening, used)) is not None:
                     return answer
                 failures = 0
-            except (HttpFault, Busy) as exc:
+            except (HttpError, Busy) as exc:
                 failures += 1
                 if failures >= (_MOST_BUSY if isinstance(exc, Busy) else _MOST_FAILURES):
                     raise

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from antwort.net.http import Reply
+from antwort.net.client import HttpResponse
 from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG, decoded
@@ -48,8 +48,8 @@ class Listening:
         """Seconds before the stream may be asked for again."""
         return min(LONGEST_PAUSE, max(_SHORTEST, self._pause))
 
-    async def read(self, reply: Reply) -> dict[str, Any] | None:
-        """The answer; None where the stream has ended without it. Raises `ServerUnavailable` and `HttpFault`."""
+    async def read(self, reply: HttpResponse) -> dict[str, Any] | None:
+        """The answer; None where the stream has ended without it. Raises `ServerUnavailable` and `HttpError`."""
         parser = EventParser()
         async for data in reply:
             for event in parser.feed(data):

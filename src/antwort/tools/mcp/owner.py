@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from antwort.concurrency import Once, stop
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.notes import note, reason_behind
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, UNAUTHORIZED
@@ -41,7 +41,7 @@ _GOODBYE = 3.0
 class Owner:
     """Of the session with one server: one connection at a time, made when somebody asks for it."""
 
-    def __init__(self, spec: ServerSpec, reach: Reach | None, changed: Callable[[], None]) -> None:
+    def __init__(self, spec: ServerSpec, reach: AddressPolicy | None, changed: Callable[[], None]) -> None:
         self._spec = spec
         self._reach = reach
         self._changed = changed

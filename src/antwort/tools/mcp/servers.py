@@ -15,8 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from antwort.identity import Identity
-from antwort.net.places import OutOfReach, read_place
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
 from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ClientCredentials, Transport
@@ -126,8 +125,8 @@ def _problem_of_place(server: McpServer) -> str | None:
         if not 0 < getattr(server, name) < math.inf:
             return f"has a {name} that is no number of seconds, more than 0"
     try:
-        read_place(server.url or "https://example.com/")
-    except OutOfReach as exc:
+        parse_url(server.url or "https://example.com/")
+    except AddressNotAllowed as exc:
         return f"has a url that cannot be asked: it {str(exc).rstrip('.')}"
     return None
 
@@ -152,7 +151,7 @@ class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     declared: bool = False
     """Whether requests may name servers by address at all."""
-    reach: Reach = msgspec.field(default_factory=Reach)
+    reach: AddressPolicy = msgspec.field(default_factory=AddressPolicy)
     """Which addresses they may name; unless it says otherwise, public ones over https."""
     headers: HeaderRules = msgspec.field(default_factory=HeaderRules)
     """Which headers they may have sent."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from antwort.concurrency import Once
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.notes import note
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import (
@@ -68,7 +68,9 @@ _Question: TypeAlias = "Callable[[Connection], Awaitable[T]]"
 class ServerSession:
     """What `Session` promises, for those who ask through the pool."""
 
-    def __init__(self, spec: ServerSpec, reach: Reach | None = None, grown: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, spec: ServerSpec, reach: AddressPolicy | None = None, grown: Callable[[], None] | None = None
+    ) -> None:
         """`grown` hears that the list takes more than before."""
         self.spec = spec
         self._grown = grown

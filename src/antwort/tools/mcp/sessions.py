@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from time import monotonic
 
-from antwort.net.reach import Reach
+from antwort.net.ssrf import AddressPolicy
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerUnavailable
 from antwort.tools.mcp.owner import ALL_CLOSING
@@ -24,7 +24,7 @@ class SessionPool:
     no connection. What a request has brought is forgotten altogether.
     """
 
-    def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: Reach | None = None) -> None:
+    def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None) -> None:
         """`reach`: which addresses strangers may name; None: the strictest."""
         self._room = Room(sessions=limit)
         self._idle = idle

@@ -13,7 +13,7 @@ from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
 from antwort.errors import InvalidField
 from antwort.identity import Identity
-from antwort.net.reach import OutOfReach
+from antwort.net.ssrf import AddressNotAllowed
 from antwort.tools.mcp.base import ServerSpec, Transport
 from antwort.tools.mcp.brought import HeaderRules
 from antwort.tools.mcp.servers import McpPolicy, McpServer
@@ -60,8 +60,8 @@ def strangers_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         problem = "there are no connectors here; the server has an address, leave it out."
         raise InvalidField("connector_id", problem, code="unexpected_parameter")
     try:
-        place = policy.reach.judge(declared.server_url)
-    except OutOfReach as exc:
+        place = policy.reach.check(declared.server_url)
+    except AddressNotAllowed as exc:
         raise InvalidField("server_url", str(exc), code="server_not_allowed") from exc
     return ServerSpec(
         label=declared.server_label,

@@ -14,11 +14,17 @@ from urllib.parse import urljoin
 
 import httpx2
 
+from antwort.net.client import HttpClient, HttpResponse, Pool, header_lines
 from antwort.net.connection import Timeouts
-from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
-from antwort.net.http import HttpClient, Pool, Reply, header_lines
-from antwort.net.places import OutOfReach, Place, read_place
-from antwort.net.reach import Reach
+from antwort.net.response import (
+    ConnectFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    HttpError,
+    InvalidResponse,
+    ResponseTimeout,
+)
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, ParsedUrl, parse_url
 from antwort.tools.mcp.addresses import canonical_address
 from antwort.tools.mcp.base import ServerSpec
 
@@ -38,9 +44,9 @@ ONCE = "once"
 class Web:
     """The clients of one session. Close it with the session."""
 
-    def __init__(self, spec: ServerSpec, reach: Reach | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, spec: ServerSpec, reach: AddressPolicy | None = None, tls: ssl.SSLContext | None = None) -> None:
         """`reach` is for the servers of strangers; without one, the strictest holds for them."""
-        self._reach = (reach or Reach()) if spec.is_strangers else None
+        self._reach = (reach or AddressPolicy()) if spec.is_strangers else None
         self._owner = spec.owner
         self._home = self._place(spec.url)
         self._largest, self._connect, self._tls = min(spec.largest, LARGEST_OTHER), spec.connect, tls
@@ -48,7 +54,7 @@ class Web:
         self._clients: dict[str, HttpClient] = {}
 
     @property
-    def home(self) -> Place:
+    def home(self) -> ParsedUrl:
         """Where the server is."""
         return self._home
 
@@ -73,7 +79,7 @@ class Web:
         )
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises httpx2's exceptions; behind a refusal stands `OutOfReach`."""
+        """Raises httpx2's exceptions; behind a refusal stands `AddressNotAllowed`."""
         with _translated(request):
             place = self._place(str(request.url))
             self._check_home(place)
@@ -97,17 +103,17 @@ class Web:
 
     # within
 
-    def _place(self, url: str) -> Place:
-        return read_place(url) if self._reach is None else self._reach.judge(url)
+    def _place(self, url: str) -> ParsedUrl:
+        return parse_url(url) if self._reach is None else self._reach.check(url)
 
-    def _check_home(self, place: Place) -> None:
+    def _check_home(self, place: ParsedUrl) -> None:
         """A stranger's server is one origin; at most it may ask for TLS."""
         if self._reach is None or place.origin == self._home.origin:
             return
         if place.host != self._home.host or self._home.is_secure or not place.is_secure:
-            raise OutOfReach("leads to another server.")
+            raise AddressNotAllowed("leads to another server.")
 
-    def _check_redirect(self, url: str, reply: Reply) -> None:
+    def _check_redirect(self, url: str, reply: HttpResponse) -> None:
         """An operator's rules go by the address: no redirect of a stranger's server leads around them."""
         target = urljoin(url, reply.headers.get("location", ""))
         try:
@@ -116,9 +122,9 @@ class Web:
             is_same = False
         if not is_same:
             reply.close()
-            raise OutOfReach("leads to another address.")
+            raise AddressNotAllowed("leads to another address.")
 
-    def _client(self, place: Place) -> HttpClient:
+    def _client(self, place: ParsedUrl) -> HttpClient:
         if (client := self._clients.get(place.origin)) is None:
             client = self._clients[place.origin] = HttpClient(
                 place.origin,
@@ -127,16 +133,16 @@ class Web:
                 pool=_POOL,
                 tls=self._tls,
                 resolve=None if self._reach is None else self._reach.resolver(place, self._owner),
-                is_prompt=True,
+                quick_ack=True,
             )
         return client
 
-    def _headers(self, request: httpx2.Request, place: Place) -> dict[str, str]:
+    def _headers(self, request: httpx2.Request, place: ParsedUrl) -> dict[str, str]:
         """What the server is sent by its own spec is for no other."""
         left_out = _OURS if place.origin == self._home.origin else _OURS | self._own
         return {name: value for name, value in request.headers.items() if name.lower() not in left_out}
 
-    def _response(self, request: httpx2.Request, reply: Reply) -> httpx2.Response:
+    def _response(self, request: httpx2.Request, reply: HttpResponse) -> httpx2.Response:
         kept = [(name, value) for name, value in reply.headers.items() if name != "set-cookie"]
         if reply.headers.get("content-encoding", "identity").lower() != "identity":
             reply.close()
@@ -159,7 +165,7 @@ class WebTransport(httpx2.AsyncBaseTransport):
 class _Body(httpx2.AsyncByteStream):
     """An answer as it comes. A stream of events may go on for ever: how long one event may be, its reader knows."""
 
-    def __init__(self, request: httpx2.Request, reply: Reply, largest: int | None) -> None:
+    def __init__(self, request: httpx2.Request, reply: HttpResponse, largest: int | None) -> None:
         self._request, self._reply, self._largest = request, reply, largest
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -168,7 +174,7 @@ class _Body(httpx2.AsyncByteStream):
             async for data in self._reply:
                 size += len(data)
                 if self._largest is not None and size > self._largest:
-                    raise BadAnswer("the answer is too long")
+                    raise InvalidResponse("the answer is too long")
                 yield data
 
     async def aclose(self) -> None:
@@ -176,14 +182,14 @@ class _Body(httpx2.AsyncByteStream):
         self._reply.close()
 
 
-def refusal(error: BaseException) -> OutOfReach | None:
+def refusal(error: BaseException) -> AddressNotAllowed | None:
     """What the reach policy said, if that is what is behind an error, however it was wrapped on its way."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
         if (found := waiting.pop()) is None or id(found) in seen:
             continue
-        if isinstance(found, OutOfReach):
+        if isinstance(found, AddressNotAllowed):
             return found
         seen.add(id(found))
         waiting += [found.__cause__, found.__context__]
@@ -192,13 +198,13 @@ def refusal(error: BaseException) -> OutOfReach | None:
     return None
 
 
-_IN_THEIR_WORDS: tuple[tuple[type[HttpFault], type[httpx2.TransportError]], ...] = (
-    (OutOfReach, httpx2.ConnectError),
+_IN_THEIR_WORDS: tuple[tuple[type[HttpError], type[httpx2.TransportError]], ...] = (
+    (AddressNotAllowed, httpx2.ConnectError),
     (ConnectFailed, httpx2.ConnectError),
-    (ConnectTimedOut, httpx2.ConnectTimeout),
-    (TimedOut, httpx2.ReadTimeout),
-    (BadAnswer, httpx2.RemoteProtocolError),
-    (Cut, httpx2.ReadError),
+    (ConnectTimeout, httpx2.ConnectTimeout),
+    (ResponseTimeout, httpx2.ReadTimeout),
+    (InvalidResponse, httpx2.RemoteProtocolError),
+    (ConnectionLost, httpx2.ReadError),
 )
 
 
@@ -206,7 +212,7 @@ _IN_THEIR_WORDS: tuple[tuple[type[HttpFault], type[httpx2.TransportError]], ...]
 def _translated(request: httpx2.Request) -> Iterator[None]:
     try:
         yield
-    except HttpFault as fault:
+    except HttpError as fault:
         for kind, theirs in _IN_THEIR_WORDS:
             if isinstance(fault, kind):
                 raise theirs(str(fault), request=request) from fault

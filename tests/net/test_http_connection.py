@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from antwort.net.connection import HIGH_WATER, Connection, Timeouts
-from antwort.net.exchange import ConnectTimedOut, Cut, TimedOut
-from antwort.net.http import HttpClient
+from antwort.net.client import HttpClient
+from antwort.net.connection import HIGH_WATER_BYTES, HttpConnection, Timeouts
+from antwort.net.response import ConnectionLost, ConnectTimeout, ResponseTimeout
 from http_kit import OK, client_of, fetched, gone, others, until
 from jumping_time import jumping_time
 from replay_backend import Answer, serve, sse
@@ -25,9 +25,9 @@ async def test_a_body_that_breaks_off_is_cut_after_what_came(framing: str) -> No
         async with await client.request("GET", "/") as reply:
             reads = reply
             assert await anext(reads) == b"only"
-            with pytest.raises(Cut) as caught:
+            with pytest.raises(ConnectionLost) as caught:
                 await anext(reads)
-            assert caught.value.heard
+            assert caught.value.response_started
         assert client.open_connections == 0
 
 
@@ -88,10 +88,10 @@ async def test_closing_the_client_ends_what_is_under_way() -> None:
             reads = reply
             await anext(reads)
             await client.close()
-            with pytest.raises(Cut):
+            with pytest.raises(ConnectionLost):
                 await anext(reads)
         await gone(backend)
-        with pytest.raises(Cut):
+        with pytest.raises(ConnectionLost):
             await fetched(client)
 
 
@@ -102,8 +102,8 @@ async def test_a_reader_that_lags_holds_the_backend_back_and_loses_nothing() -> 
     pieces = tuple(bytes([n]) * 65_536 for n in range(200))
     async with serve(sse(*pieces)) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await until(lambda: cast("Connection", reply.carrier)._is_paused)
-            assert HIGH_WATER < reply.size < 8 * HIGH_WATER
+            await until(lambda: cast("HttpConnection", reply.connection)._is_paused)
+            assert HIGH_WATER_BYTES < reply.buffered_bytes < 8 * HIGH_WATER_BYTES
             assert await reply.read(10**8) == b"".join(pieces)
         assert client.idle_connections == 1
 
@@ -116,8 +116,8 @@ async def test_a_reader_that_lags_is_no_timeout() -> None:
         client_of(backend, timeouts=quick) as client,
         await client.request("GET", "/") as reply,
     ):
-        await until(lambda: reply.size > 0)
-        with pytest.raises(TimedOut):
+        await until(lambda: reply.buffered_bytes > 0)
+        with pytest.raises(ResponseTimeout):
             await fetched(client)  # takes four times as long as the first answer may be idle
         assert await anext(reply) == b"a"
         gate.set()
@@ -131,7 +131,7 @@ async def test_a_connection_that_cannot_be_made_in_time_times_out() -> None:
     """A handshake that never comes, which is as good as a host that drops packets."""
     async with serve(Answer(ending="silence")) as backend:
         client = HttpClient(backend.url.replace("http:", "https:"), timeouts=Timeouts(connect=0.05))
-        with pytest.raises(ConnectTimedOut):
+        with pytest.raises(ConnectTimeout):
             await fetched(client)
         assert client.open_connections == 0
         await gone(backend)
@@ -142,7 +142,7 @@ async def test_a_first_byte_that_does_not_come_times_out() -> None:
         serve(Answer(ending="silence")) as backend,
         client_of(backend, timeouts=Timeouts(first_byte=0.05)) as client,
     ):
-        with pytest.raises(TimedOut):
+        with pytest.raises(ResponseTimeout):
             await fetched(client)
         assert client.open_connections == 0
         await gone(backend)
@@ -151,7 +151,7 @@ async def test_a_first_byte_that_does_not_come_times_out() -> None:
 async def test_half_a_head_is_no_first_byte() -> None:
     half = Answer((b"HTTP/1.1 200 OK\r\n",), framing="raw", ending="hold")
     async with serve(half) as backend, client_of(backend, timeouts=Timeouts(first_byte=0.05)) as client:
-        with pytest.raises(TimedOut):
+        with pytest.raises(ResponseTimeout):
             await fetched(client)
 
 
@@ -160,7 +160,7 @@ async def test_a_next_byte_that_does_not_come_times_out() -> None:
         async with await client.request("GET", "/") as reply:
             reads = reply
             assert await anext(reads) == b"a"
-            with pytest.raises(TimedOut):
+            with pytest.raises(ResponseTimeout):
                 await anext(reads)
         assert client.open_connections == 0
         await gone(backend)

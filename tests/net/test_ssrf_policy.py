@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from antwort.net import lookup
+from antwort.net import dns
+from antwort.net.client import HttpClient
 from antwort.net.connection import Timeouts
-from antwort.net.exchange import ConnectFailed, ConnectTimedOut
-from antwort.net.http import HttpClient
-from antwort.net.lookup import Places, look_up
-from antwort.net.places import OutOfReach
-from antwort.net.reach import Reach, read_pattern
+from antwort.net.dns import LookupLimiter, look_up
+from antwort.net.response import ConnectFailed, ConnectTimeout
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_host_pattern
 from http_kit import OK, fetched
 from jumping_time import jumping_time
 from replay_backend import Backend, serve
@@ -38,9 +37,9 @@ class Names:
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
 
-async def addresses(reach: Reach, url: str) -> Sequence[str]:
-    place = reach.judge(url)
-    return await reach.resolver(place)(place.host, place.port)
+async def addresses(policy: AddressPolicy, url: str) -> Sequence[str]:
+    parsed = policy.check(url)
+    return await policy.resolver(parsed)(parsed.host, parsed.port)
 
 
 # ---- lists ----
@@ -67,8 +66,8 @@ async def addresses(reach: Reach, url: str) -> Sequence[str]:
     ],
 )
 async def test_what_is_allowed_may_be_named_whatever_it_stands_for(allow: str, url: str) -> None:
-    reach = Reach(allow=[allow], lookup=Names(["10.1.2.3", "127.0.0.1"]))
-    assert await addresses(reach, url)
+    policy = AddressPolicy(allow=[allow], lookup=Names(["10.1.2.3", "127.0.0.1"]))
+    assert await addresses(policy, url)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +84,8 @@ async def test_what_is_allowed_may_be_named_whatever_it_stands_for(allow: str, u
     ],
 )
 async def test_an_entry_allows_nothing_else(allow: str, url: str) -> None:
-    with pytest.raises(OutOfReach):
-        await addresses(Reach(allow=[allow], lookup=Names(["192.168.0.1"])), url)
+    with pytest.raises(AddressNotAllowed):
+        await addresses(AddressPolicy(allow=[allow], lookup=Names(["192.168.0.1"])), url)
 
 
 @pytest.mark.parametrize(
@@ -105,47 +104,47 @@ async def test_an_entry_allows_nothing_else(allow: str, url: str) -> None:
     ],
 )
 async def test_what_is_denied_may_not_be_named_though_it_is_allowed(deny: str, url: str) -> None:
-    reach = Reach(allow=["a.example.com", "8.8.8.8"], deny=[deny], lookup=Names([PUBLIC]))
-    with pytest.raises(OutOfReach):
-        await addresses(reach, url)
+    policy = AddressPolicy(allow=["a.example.com", "8.8.8.8"], deny=[deny], lookup=Names([PUBLIC]))
+    with pytest.raises(AddressNotAllowed):
+        await addresses(policy, url)
 
 
 async def test_a_name_that_leads_into_an_allowed_network_may_be_named_also_without_tls() -> None:
-    reach = Reach(allow=["10.1.0.0/16"], lookup=Names(["10.1.2.3"], ["10.1.2.3", PUBLIC], [PUBLIC]))
-    assert await addresses(reach, "http://tools.example.com/") == ("10.1.2.3",)
-    with pytest.raises(OutOfReach):
-        await addresses(reach, "http://tools.example.com/")
-    assert await addresses(reach, "https://tools.example.com/") == (PUBLIC,)
+    policy = AddressPolicy(allow=["10.1.0.0/16"], lookup=Names(["10.1.2.3"], ["10.1.2.3", PUBLIC], [PUBLIC]))
+    assert await addresses(policy, "http://tools.example.com/") == ("10.1.2.3",)
+    with pytest.raises(AddressNotAllowed):
+        await addresses(policy, "http://tools.example.com/")
+    assert await addresses(policy, "https://tools.example.com/") == (PUBLIC,)
 
 
 async def test_only_those_that_are_listed_may_be_named() -> None:
-    reach = Reach(allow=["tools.example.com"], only_allowed=True, loopback=True, lookup=Names([PUBLIC]))
-    assert await addresses(reach, "https://tools.example.com/") == (PUBLIC,)
+    policy = AddressPolicy(allow=["tools.example.com"], only_allowed=True, loopback=True, lookup=Names([PUBLIC]))
+    assert await addresses(policy, "https://tools.example.com/") == (PUBLIC,)
     for url in ("https://other.example.com/", "https://8.8.8.8/", "http://127.0.0.1/", "http://localhost/"):
-        with pytest.raises(OutOfReach):
-            reach.judge(url)
+        with pytest.raises(AddressNotAllowed):
+            policy.check(url)
 
 
 async def test_public_addresses_may_be_named_without_tls_where_that_is_said() -> None:
-    reach = Reach(http=True, lookup=Names(["10.0.0.1"]))
-    assert reach.judge("http://8.8.8.8:8000/").port == 8000
-    with pytest.raises(OutOfReach):
-        reach.judge("http://10.0.0.1/")
-    with pytest.raises(OutOfReach):
-        await addresses(reach, "http://tools.example.com/")
+    policy = AddressPolicy(http=True, lookup=Names(["10.0.0.1"]))
+    assert policy.check("http://8.8.8.8:8000/").port == 8000
+    with pytest.raises(AddressNotAllowed):
+        policy.check("http://10.0.0.1/")
+    with pytest.raises(AddressNotAllowed):
+        await addresses(policy, "http://tools.example.com/")
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:8000/", "https://[::1]/", "http://localhost:81/", "http://2130706433/"]
 )
 async def test_this_machine_may_be_named_where_that_is_said(url: str) -> None:
-    assert await addresses(Reach(loopback=True, lookup=Names(["127.0.0.1", "::1"])), url)
+    assert await addresses(AddressPolicy(loopback=True, lookup=Names(["127.0.0.1", "::1"])), url)
 
 
 async def test_a_name_from_elsewhere_that_stands_for_this_machine_was_made_to_deceive() -> None:
-    reach = Reach(loopback=True, http=True, lookup=Names(["127.0.0.1"]))
-    with pytest.raises(OutOfReach):
-        await addresses(reach, "http://tools.example.com/")
+    policy = AddressPolicy(loopback=True, http=True, lookup=Names(["127.0.0.1"]))
+    with pytest.raises(AddressNotAllowed):
+        await addresses(policy, "http://tools.example.com/")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ async def test_a_name_from_elsewhere_that_stands_for_this_machine_was_made_to_de
 )
 def test_an_entry_that_is_no_host_and_no_network_is_told(entry: str) -> None:
     with pytest.raises(ValueError, match=r"is not a|cannot be one|does not appear"):
-        read_pattern(entry)
+        parse_host_pattern(entry)
 
 
 @pytest.mark.parametrize(
@@ -170,15 +169,15 @@ def test_an_entry_that_is_no_host_and_no_network_is_told(entry: str) -> None:
 )
 async def test_a_network_is_denied_by_whichever_way_an_address_leads_there(name: str) -> None:
     """Also behind a name that is allowed whatever it stands for."""
-    reach = Reach(allow=["a.example.com"], deny=["10.1.0.0/16"], lookup=Names([name]))
-    with pytest.raises(OutOfReach):
-        await addresses(reach, "https://a.example.com/")
+    policy = AddressPolicy(allow=["a.example.com"], deny=["10.1.0.0/16"], lookup=Names([name]))
+    with pytest.raises(AddressNotAllowed):
+        await addresses(policy, "https://a.example.com/")
 
 
 @pytest.mark.parametrize("entry", ["1.2.3", "0x7f.1", "2130706433", "010.1.2.3", "*.10.1.2.3", "1.2.3:80"])
 def test_an_entry_that_could_never_fit_is_told(entry: str) -> None:
     with pytest.raises(ValueError, match=r"is not a whole address: write one as 10\.1\.2\.3, and a network as"):
-        read_pattern(entry)
+        parse_host_pattern(entry)
 
 
 # ---- what names stand for ----
@@ -198,8 +197,8 @@ def test_an_entry_that_could_never_fit_is_told(entry: str) -> None:
     ],
 )
 async def test_one_address_of_a_name_that_may_not_be_asked_spoils_all(found: Sequence[str]) -> None:
-    with pytest.raises(OutOfReach):
-        await addresses(Reach(lookup=Names(found)), "https://tools.example.com/")
+    with pytest.raises(AddressNotAllowed):
+        await addresses(AddressPolicy(lookup=Names(found)), "https://tools.example.com/")
 
 
 async def test_a_refusal_does_not_tell_what_a_name_stands_for() -> None:
@@ -208,8 +207,8 @@ async def test_a_refusal_does_not_tell_what_a_name_stands_for() -> None:
 
     words = set()
     for lookup_ in (unknown, Names(["10.0.0.1"]), Names([])):
-        with pytest.raises(OutOfReach) as caught:
-            await addresses(Reach(lookup=lookup_), "https://git.corp.example/")
+        with pytest.raises(AddressNotAllowed) as caught:
+            await addresses(AddressPolicy(lookup=lookup_), "https://git.corp.example/")
         words.add(str(caught.value))
     assert len(words) == 1
     assert "10.0.0.1" not in words.pop()
@@ -223,10 +222,10 @@ async def test_a_name_that_is_rebound_is_refused_when_a_connection_is_made() -> 
     """It is public when it is judged, and this machine when it is connected to, and the other way round."""
     async with serve(OK) as backend:
         for names in (Names(["127.0.0.1"]), Names(["127.0.0.1", PUBLIC])):
-            reach = Reach(http=True, lookup=names)
-            place = reach.judge(f"http://tools.example.com:{port_of(backend)}/")
-            client = HttpClient(place.origin, resolve=reach.resolver(place))
-            with pytest.raises(OutOfReach):
+            policy = AddressPolicy(http=True, lookup=names)
+            parsed = policy.check(f"http://tools.example.com:{port_of(backend)}/")
+            client = HttpClient(parsed.origin, resolve=policy.resolver(parsed))
+            with pytest.raises(AddressNotAllowed):
                 await fetched(client)
             await client.close()
     assert backend.connections == 0
@@ -236,9 +235,9 @@ async def test_a_connection_is_made_to_the_very_address_that_was_judged() -> Non
     """Whatever the name stands for a moment later: it is looked up once for each connection."""
     async with serve(OK, OK) as backend:
         names = Names(["127.0.0.1"], ["10.0.0.1"])
-        reach = Reach(allow=["127.0.0.1"], lookup=names)
-        place = reach.judge(f"http://tools.example.com:{port_of(backend)}/")
-        client = HttpClient(place.origin, resolve=reach.resolver(place))
+        policy = AddressPolicy(allow=["127.0.0.1"], lookup=names)
+        parsed = policy.check(f"http://tools.example.com:{port_of(backend)}/")
+        client = HttpClient(parsed.origin, resolve=policy.resolver(parsed))
         assert await fetched(client) == b'{"ok": true}'
         assert await fetched(client) == b'{"ok": true}', "the connection that is there was good when it was made"
         assert names.asked == [("tools.example.com", port_of(backend))]
@@ -283,7 +282,7 @@ async def test_an_address_that_does_not_answer_takes_only_its_share_of_the_time(
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
     names = Names(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"])
     client = HttpClient("http://x", resolve=names, timeouts=Timeouts(connect=0.04))
-    with pytest.raises(ConnectTimedOut):
+    with pytest.raises(ConnectTimeout):
         await fetched(client)
     assert len(tried) == 4
 
@@ -333,58 +332,58 @@ def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             thread.join()  # it gives its place back
 
 
-async def resolved(reach: Reach, host: str, who: str) -> Sequence[str]:
-    place = reach.judge(f"https://{host}/")
-    return await reach.resolver(place, who)(place.host, place.port)
+async def resolved(policy: AddressPolicy, host: str, owner: str) -> Sequence[str]:
+    parsed = policy.check(f"https://{host}/")
+    return await policy.resolver(parsed, owner)(parsed.host, parsed.port)
 
 
 @jumping_time
 async def test_lookups_that_hang_hold_up_nobody_but_whose_they_are(slow_names: threading.Event) -> None:
-    reach = Reach()
-    hanging = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(lookup.EACH)]
+    policy = AddressPolicy()
+    hanging = [asyncio.create_task(resolved(policy, "slow.example", "ada")) for _ in range(dns.MAX_LOOKUPS_PER_OWNER)]
     await asyncio.sleep(0)
-    with pytest.raises(OutOfReach, match=r"could not be looked up in time\.$"):
-        await resolved(reach, "another.example", "ada")
-    assert await resolved(reach, "another.example", "bob") == (PUBLIC,)
+    with pytest.raises(AddressNotAllowed, match=r"could not be looked up in time\.$"):
+        await resolved(policy, "another.example", "ada")
+    assert await resolved(policy, "another.example", "bob") == (PUBLIC,)
     hanging[0].cancel()
     assert await asyncio.to_thread(lambda: "free") == "free", "those threads are everybody's"
     slow_names.set()
-    assert await asyncio.gather(*hanging[1:]) == [(PUBLIC,)] * (lookup.EACH - 1)
+    assert await asyncio.gather(*hanging[1:]) == [(PUBLIC,)] * (dns.MAX_LOOKUPS_PER_OWNER - 1)
     with pytest.raises(asyncio.CancelledError):
         await hanging[0]
 
 
 @jumping_time
 async def test_names_that_the_operator_lists_do_not_wait_for_those_of_strangers(slow_names: threading.Event) -> None:
-    reach = Reach(allow=["tools.example.com"])
-    crowd = [resolved(reach, "slow.example", f"{at}") for at in range(lookup.MOST)]
+    policy = AddressPolicy(allow=["tools.example.com"])
+    crowd = [resolved(policy, "slow.example", f"{at}") for at in range(dns.MAX_LOOKUPS)]
     hanging = [asyncio.create_task(each) for each in crowd]
     await asyncio.sleep(0)
-    with pytest.raises(OutOfReach, match="in time"):
-        await resolved(reach, "another.example", "bob")
-    assert await resolved(reach, "tools.example.com", "bob") == (PUBLIC,)
+    with pytest.raises(AddressNotAllowed, match="in time"):
+        await resolved(policy, "another.example", "bob")
+    assert await resolved(policy, "tools.example.com", "bob") == (PUBLIC,)
     slow_names.set()
     await asyncio.gather(*hanging)
 
 
 async def test_a_place_that_comes_free_goes_to_whoever_waits(slow_names: threading.Event) -> None:
-    reach = Reach()
-    crowd = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(3 * lookup.EACH)]
+    policy = AddressPolicy()
+    crowd = [asyncio.create_task(resolved(policy, "slow.example", "ada")) for _ in range(3 * dns.MAX_LOOKUPS_PER_OWNER)]
     await asyncio.sleep(0)
     crowd[-1].cancel()
     slow_names.set()
-    assert await asyncio.gather(*crowd[:-1]) == [(PUBLIC,)] * (3 * lookup.EACH - 1)
-    assert await resolved(reach, "another.example", "ada") == (PUBLIC,)
+    assert await asyncio.gather(*crowd[:-1]) == [(PUBLIC,)] * (3 * dns.MAX_LOOKUPS_PER_OWNER - 1)
+    assert await resolved(policy, "another.example", "ada") == (PUBLIC,)
 
 
 async def test_whoever_leaves_as_a_place_comes_gives_it_back() -> None:
-    places = Places(most=1, each=1)
-    await places.take("ada")
-    waiting = asyncio.create_task(places.take("bob"))
+    limiter = LookupLimiter(limit=1, limit_per_owner=1)
+    await limiter.acquire("ada")
+    waiting = asyncio.create_task(limiter.acquire("bob"))
     await asyncio.sleep(0)
-    places.give_back("ada")
+    limiter.release("ada")
     await asyncio.sleep(0)  # it is handed over, and the task has not gone on yet
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await places.take("ada")
+    await limiter.acquire("ada")

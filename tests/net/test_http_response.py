@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.net import heads
-from antwort.net.connection import Connection, Timeouts
-from antwort.net.exchange import Cut
-from antwort.net.http import HttpClient
-from antwort.net.reply import Reply
+from antwort.net.client import HttpClient
+from antwort.net.connection import HttpConnection, Timeouts
+from antwort.net.response import HEAD_CACHE, ConnectionLost, HttpResponse
 
 _JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 ANSWERS = [
@@ -37,12 +35,12 @@ ANSWERS = [
 def carried(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[object, ...]:
     """What comes of an answer that ends with its connection, and whether that could have been used again before."""
     client = HttpClient("http://127.0.0.1:1")
-    connection = Connection(client, loop)
+    connection = HttpConnection(client, loop)
     connection.connection_made(MagicMock(get_write_buffer_size=lambda: 0, is_closing=lambda: False))
-    reply = connection.ask((b"",), Timeouts())
+    reply = connection.send((b"",), Timeouts())
     for piece in pieces:
-        if not reply.complete and reply.failure is None:
-            assert reply.waiter.done() is reply.answered
+        if not reply.is_complete and reply.error is None:
+            assert reply.waiter.done() is reply.has_head
             connection.data_received(piece)
     is_kept = client.idle == [connection]
     connection.connection_lost(None)
@@ -53,19 +51,19 @@ def carried(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[objec
 def test_nothing_is_sent_over_a_connection_that_is_closing() -> None:
     loop = asyncio.new_event_loop()
     try:
-        connection = Connection(HttpClient("http://127.0.0.1:1"), loop)
+        connection = HttpConnection(HttpClient("http://127.0.0.1:1"), loop)
         connection.connection_made(closing := MagicMock(is_closing=lambda: True))
-        reply = connection.ask((b"GET",), Timeouts())
-        assert isinstance(reply.failure, Cut)
-        assert (reply.waiter.done(), reply.answered, reply.heard) == (True, False, False)
+        reply = connection.send((b"GET",), Timeouts())
+        assert isinstance(reply.error, ConnectionLost)
+        assert (reply.waiter.done(), reply.has_head, reply.has_started) == (True, False, False)
         assert [call for call in closing.mock_calls if call[0].startswith("write")] == []
     finally:
         loop.close()
 
 
-def outcome(reply: Reply, *, is_kept: bool) -> tuple[object, ...]:
-    failure = None if reply.failure is None else repr(reply.failure)
-    return reply.answered, reply.status, dict(reply.headers), reply.complete, reply.take(), failure, is_kept
+def outcome(reply: HttpResponse, *, is_kept: bool) -> tuple[object, ...]:
+    failure = None if reply.error is None else repr(reply.error)
+    return reply.has_head, reply.status, dict(reply.headers), reply.is_complete, reply.take(), failure, is_kept
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -77,7 +75,7 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 def test_an_answer_in_two_pieces_or_byte_by_byte_is_the_same(data: bytes) -> None:
     loop = asyncio.new_event_loop()
     try:
-        heads.known.clear()
+        HEAD_CACHE.clear()
         whole = carried(loop, [data])
         assert carried(loop, [data]) == whole, "with its head known"
         # What follows a complete answer in a read of its own finds a connection that is idle already.

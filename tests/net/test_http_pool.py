@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from antwort.net.exchange import Cut
-from antwort.net.http import HttpClient, Pool
+from antwort.net.client import HttpClient, Pool
+from antwort.net.response import ConnectionLost
 from http_kit import CLOSED_UNANSWERED, OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
 
@@ -102,19 +102,28 @@ async def test_a_pooled_connection_that_closes_without_a_byte_is_tried_once_more
 async def test_a_fresh_connection_that_closes_without_a_byte_is_not_tried_again() -> None:
     async with serve(OK, CLOSED_UNANSWERED) as backend, client_of(backend) as client:
         await fetched(client)
-        with pytest.raises(Cut) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await fetched(client)
-        assert not caught.value.heard
+        assert not caught.value.response_started
     assert (backend.connections, len(backend.requests)) == (2, 3)
+
+
+async def test_a_request_that_must_not_be_sent_twice_is_not_sent_again_over_a_fresh_connection() -> None:
+    async with serve(OK, CLOSED_UNANSWERED, OK) as backend, client_of(backend) as client:
+        await fetched(client)
+        with pytest.raises(ConnectionLost):
+            await client.request("POST", "/x", b"{}", resends=False)
+        assert len(backend.requests) == 2
+        assert await fetched(client) == b'{"ok": true}'
 
 
 async def test_a_pooled_connection_that_breaks_off_in_mid_answer_is_not_tried_again() -> None:
     torn = Answer((b"HTTP/1.1 200 OK\r\n",), framing="raw", ending="cut")
     async with serve(OK, torn) as backend, client_of(backend) as client:
         await fetched(client)
-        with pytest.raises(Cut) as caught:
+        with pytest.raises(ConnectionLost) as caught:
             await fetched(client)
-        assert caught.value.heard
+        assert caught.value.response_started
     assert len(backend.requests) == 2
 
 

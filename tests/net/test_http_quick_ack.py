@@ -1,4 +1,4 @@
-"""Requests that must not be sent twice, and answers that are acknowledged at once."""
+"""Responses are acknowledged at once (TCP_QUICKACK) until a server has shown that it sends head and body together."""
 
 from __future__ import annotations
 
@@ -11,19 +11,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from antwort.net import connection
-from antwort.net.exchange import Cut, Exchange
-from antwort.net.http import PROMPT, HttpClient
-from http_kit import CLOSED_UNANSWERED, OK, client_of, fetched
+from antwort.net.client import QUICK_ACK_TRIAL, HttpClient
+from antwort.net.response import HttpResponse
+from http_kit import OK, fetched
 from replay_backend import serve
-
-
-async def test_a_request_that_must_not_be_sent_twice_is_not_sent_again_over_a_fresh_connection() -> None:
-    async with serve(OK, CLOSED_UNANSWERED, OK) as backend, client_of(backend) as client:
-        await fetched(client)
-        with pytest.raises(Cut):
-            await client.request("POST", "/x", b"{}", resends=False)
-        assert len(backend.requests) == 2
-        assert await fetched(client) == b'{"ok": true}'
 
 
 class Link:
@@ -47,16 +38,16 @@ class Wire:
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has it")
 def test_the_system_is_told_to_acknowledge_and_a_closed_socket_is_no_matter() -> None:
     wire: Any = Wire(link := Link())
-    connection._acknowledge_at_once(wire)
-    connection._acknowledge_at_once(wire)
+    connection._set_quick_ack(wire)
+    connection._set_quick_ack(wire)
     assert link.told == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] * 2
     nowhere: Any = Wire(None)
-    connection._acknowledge_at_once(nowhere)
+    connection._set_quick_ack(nowhere)
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has it")
-@pytest.mark.parametrize("is_prompt", [True, False])
-async def test_only_a_prompt_client_acknowledges_each_answer(is_prompt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("quick_ack", [True, False])
+async def test_only_a_prompt_client_acknowledges_each_answer(quick_ack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     set_option = TransportSocket.setsockopt
 
@@ -67,30 +58,30 @@ async def test_only_a_prompt_client_acknowledges_each_answer(is_prompt: bool, mo
 
     monkeypatch.setattr(TransportSocket, "setsockopt", noted)
     async with serve(OK, OK) as backend:
-        client = HttpClient(backend.url.removesuffix("/v1"), is_prompt=is_prompt)
+        client = HttpClient(backend.url.removesuffix("/v1"), quick_ack=quick_ack)
         for _ in range(2):
             await fetched(client)
         await client.close()
-    assert told == ([1, 1] if is_prompt else [])
+    assert told == ([1, 1] if quick_ack else [])
 
 
 def answers(client: HttpClient, *reads: int) -> bool:
     for each in reads:
-        client.note_reads(each)
-    return client.is_prompt
+        client.record_reads(each)
+    return client.quick_ack
 
 
 def test_a_server_that_sends_answers_whole_is_acknowledged_at_once_no_more() -> None:
-    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
-    assert answers(client, *[1] * (PROMPT - 1))
+    client = HttpClient("http://127.0.0.1:1", quick_ack=True)
+    assert answers(client, *[1] * (QUICK_ACK_TRIAL - 1))
     assert not answers(client, 1)
 
 
 def test_a_server_that_was_seen_to_send_head_and_body_apart_always_is() -> None:
-    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
-    assert not answers(client, *[1] * PROMPT)
+    client = HttpClient("http://127.0.0.1:1", quick_ack=True)
+    assert not answers(client, *[1] * QUICK_ACK_TRIAL)
     assert answers(client, 2)
-    assert answers(client, *[1] * 3 * PROMPT)
+    assert answers(client, *[1] * 3 * QUICK_ACK_TRIAL)
 
 
 def test_a_client_that_is_not_prompt_is_not_made_so() -> None:
@@ -102,15 +93,15 @@ async def test_a_connection_tells_in_how_many_pieces_an_answer_came(pieces: int,
     told: list[int] = []
 
     class Noting(HttpClient):
-        def note_reads(self, count: int) -> None:
+        def record_reads(self, count: int) -> None:
             told.append(count)
 
-    client = Noting("http://127.0.0.1:1", is_prompt=True)
-    exchange = Exchange(asyncio.get_running_loop().create_future())
+    client = Noting("http://127.0.0.1:1", quick_ack=True)
+    line = connection.HttpConnection(client, asyncio.get_running_loop())
+    response = HttpResponse(asyncio.get_running_loop().create_future(), line)
     for at in range(pieces):
-        exchange.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])
-    line = connection.Connection(client, asyncio.get_running_loop())
+        response.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])
     line._transport = MagicMock(get_write_buffer_size=lambda: 0, is_closing=lambda: False)
-    line._complete(exchange)
+    line._complete(response)
     line.abort()
     assert told == [reads]

@@ -1,38 +1,41 @@
-"""Heads that were read before: what comes of an answer is the same as if it were parsed anew."""
+"""The cache of response heads: a cached head gives the same response as parsing it again."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.net import heads
-from antwort.net.exchange import Exchange
+from antwort.net.response import HEAD_CACHE, Headers, HttpResponse, ResponseHead, ResponseHeadCache
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_known() -> None:
-    heads.known.clear()
+def empty_cache() -> None:
+    HEAD_CACHE.clear()
 
 
-def fed(*pieces: bytes) -> Exchange:
+NO_CONNECTION: Any = None
+
+
+def fed(*pieces: bytes) -> HttpResponse:
     loop = asyncio.new_event_loop()
     try:
-        exchange = Exchange(loop.create_future())
+        response = HttpResponse(loop.create_future(), NO_CONNECTION)
         for piece in pieces:
-            exchange.feed(piece)
-        return exchange
+            response.feed(piece)
+        return response
     finally:
         loop.close()
 
 
-def found(exchange: Exchange) -> tuple[object, ...]:
-    state = (exchange.answered, exchange.complete, exchange.keeps_alive, exchange.heard, exchange.arrivals)
-    return exchange.status, dict(exchange.headers), b"".join(exchange.pieces), exchange.size, *state
+def found(response: HttpResponse) -> tuple[object, ...]:
+    state = (response.has_head, response.is_complete, response.keep_alive, response.has_started, response.reads)
+    return response.status, dict(response.headers), b"".join(response.chunks), response.buffered_bytes, *state
 
 
 def test_an_answer_with_a_known_head_has_its_own_body() -> None:
@@ -58,18 +61,18 @@ def test_a_known_head_that_comes_in_two_pieces_is_read_as_a_whole(length: int) -
 
 
 def test_what_has_no_end_of_a_head_is_not_remembered() -> None:
-    head = heads.Head(200, heads.Headers({"content-length": "7"}), 7)
-    heads.remember(b"HTTP/1.1 2", head)
-    assert not heads.known
+    cache = ResponseHeadCache()
+    cache.add(b"HTTP/1.1 2", ResponseHead(200, Headers({"content-length": "7"}), 7))
+    assert not cache
 
 
 @pytest.mark.parametrize("rest", [b"", b"{", b"{}x", b"{}HTTP/1.1 200 OK\r\n\r\n"])
 def test_what_is_more_or_less_than_one_answer_is_parsed(rest: bytes) -> None:
     fed(PLAIN + b"{}")
-    exchange = fed(PLAIN + rest)
-    assert exchange.parser is not None
-    assert exchange.complete is (len(rest) >= 2)
-    assert exchange.complete is False or exchange.keeps_alive is (rest == b"{}")
+    response = fed(PLAIN + rest)
+    assert response.parser is not None
+    assert response.is_complete is (len(rest) >= 2)
+    assert response.is_complete is False or response.keep_alive is (rest == b"{}")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +85,8 @@ def test_what_is_more_or_less_than_one_answer_is_parsed(rest: bytes) -> None:
     ],
 )
 def test_other_heads_are_not_remembered(data: bytes) -> None:
-    assert fed(data).complete
-    assert not heads.known
+    assert fed(data).is_complete
+    assert not HEAD_CACHE
 
 
 def test_an_empty_body_is_one() -> None:
@@ -92,9 +95,11 @@ def test_an_empty_body_is_one() -> None:
 
 
 def test_only_so_many_are_remembered() -> None:
-    for number in range(300):
-        fed(b"HTTP/1.1 200 OK\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % number)
-    assert 1 <= len(heads.known) <= 256
+    cache = ResponseHeadCache(max_heads=3)
+    head = ResponseHead(200, Headers({"content-length": "0"}), 0)
+    for number in range(10):
+        cache.add(b"HTTP/1.1 200 OK\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % number, head)
+        assert 1 <= len(cache) <= 3
 
 
 _FIELDS = st.lists(st.sampled_from([b"A: b", b"A: c", b"Content-Type: text/plain", b"Connection: close", b""]))
@@ -107,9 +112,9 @@ def test_what_is_recalled_is_what_would_be_parsed(
     head = b"HTTP/1.1 %d OK\r\n%bContent-Length: %d\r\n\r\n"
     lines = b"".join(field + b"\r\n" for field in fields if field)
     data = head % (status, lines, length)
-    heads.known.clear()
+    HEAD_CACHE.clear()
     anew = _outcome(data + second)
-    heads.known.clear()
+    HEAD_CACHE.clear()
     _outcome(data + first)
     assert _outcome(data + second) == anew
 
