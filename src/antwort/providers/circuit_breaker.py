@@ -15,17 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+
+from antwort.providers.bounded_cache import remember
 
 TRIAL_RETRY_SECONDS = 1.0
 """`Retry-After` of those that come while another request's trial is under way."""
 FAILURE_INTERVAL_SECONDS = 1.0
 """Connection failures within this time count as one: an immediate retry learns nothing new."""
-MOST_REMEMBERED = 256
-LONGEST_REMEMBERED = 256
-"""How many models, and models with tenants, are remembered, and how long a model's name may be for that: it may be a
-client's invention, and as long as a body.
-"""
 
 
 class CircuitBreaker:
@@ -95,7 +91,7 @@ class CircuitBreakers:
         self._failures, self._open_for, self._clock = failures, open_for, clock
         self.by_model: dict[str, CircuitBreaker] = {}
         """Where there is none, it is closed, and has no failures."""
-        self.suspects: set[str] = set()
+        self.suspects: dict[str, None] = {}
         """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
         self._counted: dict[tuple[str, str], float] = {}
         """Until when failures of a model do not count for a tenant."""
@@ -124,7 +120,7 @@ class CircuitBreakers:
         """Count a timeout or a broken stream. That of a trial counts in any case: there is one at a time."""
         now, key = self._clock(), (model, tenant)
         if self._failures < inf and (trial is not None or self._counted.get(key, now) <= now):
-            self.suspects.add(model)
+            remember(self.suspects, model, None)
             remember(self._counted, key, now + self._open_for)
 
     def check_failed(self) -> None:
@@ -143,13 +139,3 @@ class CircuitBreakers:
             breaker = CircuitBreaker(self._failures, self._open_for, self._clock)
             remember(self.by_model, model, breaker)
         return breaker
-
-
-def remember(table: dict[Any, Any], key: str | tuple[str, str], value: object) -> None:
-    """Put it last, and forget the first where there are too many. `key` is a model, or a model and a tenant."""
-    if len(key if isinstance(key, str) else key[0]) > LONGEST_REMEMBERED:
-        return
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > MOST_REMEMBERED:
-        del table[next(iter(table))]

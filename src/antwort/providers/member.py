@@ -14,7 +14,8 @@ from antwort.errors import AntwortError, BackendError, ContextTooLong
 from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Capabilities, ChatRequest, Provider, count_at
-from antwort.providers.circuit_breaker import CircuitBreakers, remember
+from antwort.providers.bounded_cache import remember
+from antwort.providers.circuit_breaker import CircuitBreakers
 from antwort.providers.errors import CheckRefused, NotReady
 from antwort.providers.retry_policy import is_interrupted, is_unconnected, may_fail_over
 from antwort.providers.routing import RoutableBackend

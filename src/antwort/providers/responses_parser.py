@@ -349,7 +349,7 @@ def _outcome(
             if reason == "content_filter":
                 return Finished(reason, _parse_usage(response.usage))
             # Any other limit is the backend's own: the answer is cut.
-            word = reason if isinstance(reason, str) and re.fullmatch(r"[a-z_]{1,40}", reason) else "no reason of ours"
+            word = reason if isinstance(reason, str) and re.fullmatch(r"[a-z_]{1,40}", reason) else "unknown reason"
             return BackendCut(f"The backend ended its answer before it was complete: {word}.")
         case "cancelled":
             return BackendCut("The backend's answer was cancelled there.")

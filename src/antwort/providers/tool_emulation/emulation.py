@@ -26,6 +26,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
+from antwort.providers.bounded_cache import MAX_TRACKED_MODELS, remember
 from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
 from antwort.providers.tool_emulation.answer_schema import response_format
@@ -50,8 +51,8 @@ MUST_CALL = frozenset({"required", "named"})
 """Kinds of choice that allow no answer without a call."""
 FINDING_SECONDS = 600.0
 """For which a finding is believed: backends are reconfigured, and one request need not be like the next."""
-MAX_FINDINGS = 1024
-"""The names of models may be a client's invention."""
+MAX_FINDINGS = 4 * MAX_TRACKED_MODELS
+"""One for each kind of choice."""
 
 
 class ToolEmulation:
@@ -137,10 +138,8 @@ class FindingCache:
         return finding if self._clock() < until else None
 
     def put(self, model: str, kind: ChoiceKind, finding: Finding) -> None:
-        self._findings.pop((model, kind), None)
-        if len(self._findings) >= MAX_FINDINGS:
-            self._findings.pop(next(iter(self._findings)))
-        self._findings[model, kind] = finding, self._clock() + FINDING_SECONDS
+        until = self._clock() + FINDING_SECONDS
+        remember(self._findings, (model, kind), (finding, until), max_entries=MAX_FINDINGS)
 
 
 # ---- one inference ----
