@@ -79,25 +79,25 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """Those of one backend, by model. With infinitely many `failures` they never open.
+    """The circuit breakers of one backend, one per model. With infinitely many `failures` they never open.
 
     A timeout or a broken stream says little by itself: the backend may be at fault, or the request. A health check
     decides. It is due once for each tenant and model within `open_for` seconds, however many requests fail.
     """
 
-    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "by_model", "suspects")
+    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "awaiting_check", "by_model")
 
     def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
         self._failures, self._open_for, self._clock = failures, open_for, clock
         self.by_model: dict[str, CircuitBreaker] = {}
         """Where there is none, it is closed, and has no failures."""
-        self.suspects: dict[str, None] = {}
+        self.awaiting_check: dict[str, None] = {}
         """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
         self._counted: dict[tuple[str, str], float] = {}
         """Until when failures of a model do not count for a tenant."""
 
     @property
-    def is_open(self) -> bool:
+    def has_open(self) -> bool:
         """Whether any is open, or half-open."""
         return any(not breaker.is_closed for breaker in self.by_model.values())
 
@@ -116,22 +116,25 @@ class CircuitBreakers:
     def failed_to_connect(self, model: str, trial: object | None) -> None:
         self._breaker(model).failed_to_connect(trial)
 
-    def interrupted(self, model: str, tenant: str, trial: object | None) -> None:
-        """Count a timeout or a broken stream. That of a trial counts in any case: there is one at a time."""
+    def request_check(self, model: str, tenant: str, trial: object | None) -> None:
+        """Request a health check after a timeout or a broken stream, at most one per tenant and model within `open_for`
+        seconds. That of a trial counts in any case: there is one at a time.
+        """
         now, key = self._clock(), (model, tenant)
         if self._failures < inf and (trial is not None or self._counted.get(key, now) <= now):
-            remember(self.suspects, model, None)
+            remember(self.awaiting_check, model, None)
             remember(self._counted, key, now + self._open_for)
 
-    def check_failed(self) -> None:
-        for model in self.suspects:
+    def open_suspects(self) -> None:
+        """Open those of the models that await a check, which got no answer."""
+        for model in self.awaiting_check:
             self._breaker(model).open()
-        self.suspects.clear()
+        self.awaiting_check.clear()
 
     def close(self) -> None:
         """Close all: the backend has answered, or a health check has passed."""
         self.by_model.clear()
-        self.suspects.clear()
+        self.awaiting_check.clear()
 
     def _breaker(self, model: str) -> CircuitBreaker:
         breaker = self.by_model.get(model)
