@@ -44,7 +44,9 @@ _MAX_BODY_BYTES = 8 * 2**20
 """The limit for lists of models and token counts."""
 _LARGE_READ_BYTES = 16 * 1024
 _LARGE_READ_COST = 2
-"""Parsing a read of this size, and writing its events, takes one to two milliseconds."""
+"""In short pieces of work, the unit of `short_turn`. Parsing a read of `_LARGE_READ_BYTES`, and writing its events,
+takes one to two milliseconds.
+"""
 _MAX_CACHED_LENGTHS = 64
 
 
@@ -270,18 +272,18 @@ def _part_chars(part: Mapping[str, Any]) -> int:
     return sum(map(len, texts))
 
 
-def encode_steps(entries: Sequence[Any], field: str = "content") -> Steps[list[Any]]:
-    """Serialize the entries of a list one by one, and likewise the entries of lists that they have under `field`."""
+def encode_steps(entries: Sequence[Any]) -> Steps[list[Any]]:
+    """Serialize messages or input items one by one, and likewise the parts of their `content`."""
     encoded: list[Any] = []
     for entry in entries:
-        inner = entry.get(field) if isinstance(entry, dict) else getattr(entry, field, None)
-        if isinstance(inner, list):
+        content = entry.get("content") if isinstance(entry, dict) else getattr(entry, "content", None)
+        if isinstance(content, list):
             parts = []
-            for number, part in enumerate(inner):
+            for number, part in enumerate(content):
                 parts.append(Raw(encode(part)))
                 if number % 100 == 0 or number < 100:
                     yield
-            changed = {**entry, field: parts} if isinstance(entry, dict) else replace(entry, **{field: parts})
+            changed = {**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts)
             encoded.append(Raw(encode(changed)))
         else:
             encoded.append(Raw(encode(entry)))

@@ -1,7 +1,8 @@
-"""Decide how a backend is asked for tool calls, and turn its answers back into calls. Pure.
+"""Decide how a backend is asked for tool calls, and turn its answers back into calls. No I/O.
 
 A request with tools is sent without them: the prompt describes the tools, and a JSON schema restricts the answer to
-calls of them, or to text where that is allowed. The parser makes the deltas of a model with tool calls of the answer.
+calls of them, or to text where that is allowed. The parser turns the answer into the deltas that a model with native
+tool calls would send.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _log = logging.getLogger("antwort.providers")
 
 ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 Finding: TypeAlias = Literal["constrained", "neither"]
-"""How calls can be had that do not come natively: constrained, or not at all."""
+"""How to get calls from a model that does not make them natively: by constraining it, or not at all."""
 
 MUST_CALL = frozenset({"required", "named"})
 """Kinds of choice that allow no answer without a call."""
@@ -102,7 +103,7 @@ class ToolEmulation:
             return None
         kind = choice_kind(request)
         finding = self._findings.get(request.model, kind) if self.mode == "auto" else None
-        step: Step
+        step: EmulationStep
         if self.mode == "constrained":
             step = "constrained"
         elif self.mode == "native" or finding == "neither":
@@ -144,7 +145,7 @@ class FindingCache:
 
 # ---- one inference ----
 
-Step: TypeAlias = Literal[
+EmulationStep: TypeAlias = Literal[
     "native",
     "native_first",
     "native_after_miss",
@@ -189,7 +190,7 @@ class EmulatedInference:
     )
 
     def __init__(
-        self, request: ChatRequest, kind: ChoiceKind, step: Step, inner: Capabilities, findings: FindingCache
+        self, request: ChatRequest, kind: ChoiceKind, step: EmulationStep, inner: Capabilities, findings: FindingCache
     ) -> None:
         self._original, self._kind, self._inner, self._findings = request, kind, inner, findings
         self._refusal: AntwortError | None = None
@@ -198,7 +199,7 @@ class EmulatedInference:
         self._first_end: Finished | None = None
         self._ask(step)
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: EmulationStep) -> None:
         self._step = step
         self._has_begun = False
         """Whether anything of the answer to this request has gone out."""
