@@ -135,7 +135,7 @@ def open_circuit(member: Member, time: Time, model: str = "m") -> None:
     """As connection failures do."""
     for _ in range(3):
         time.now += FAILURE_INTERVAL_SECONDS
-        member.failed(BackendUnavailable("gone"), model, None)
+        member.record_failure(BackendUnavailable("gone"), model, None)
 
 
 def asking(model: str = "m", **fields: Any) -> ChatRequest:

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from antwort.providers.bounded_cache import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
 from antwort.providers.circuit_breaker import (
     FAILURE_INTERVAL_SECONDS,
-    LONGEST_REMEMBERED,
-    MOST_REMEMBERED,
     TRIAL_RETRY_SECONDS,
     CircuitBreaker,
     CircuitBreakers,
@@ -98,38 +97,38 @@ def test_a_trial_that_hangs_makes_room_for_another_and_then_says_nothing_more() 
 def test_each_model_has_its_own_and_an_answer_closes_them_all() -> None:
     breakers = CircuitBreakers(1, 10.0, Clock())
     breakers.failed_to_connect("a", None)
-    assert ([breakers.wait(model) for model in "ab"], breakers.is_open) == ([10, 0], True)
+    assert ([breakers.wait(model) for model in "ab"], breakers.has_open) == ([10, 0], True)
     assert breakers.enter("b") is None
     breakers.close()
-    assert (breakers.wait("a"), breakers.is_open) == (0, False)
+    assert (breakers.wait("a"), breakers.has_open) == (0, False)
 
 
 def test_a_timeout_is_due_for_a_health_check_which_alone_opens_it() -> None:
     breakers = CircuitBreakers(5, 10.0, Clock())
-    breakers.interrupted("m", "ada", None)
-    assert (breakers.suspects, breakers.is_open) == ({"m"}, False)
-    breakers.check_failed()
-    assert (breakers.suspects, breakers.wait("m")) == (set(), 10)
+    breakers.request_check("m", "ada", None)
+    assert (set(breakers.awaiting_check), breakers.has_open) == ({"m"}, False)
+    breakers.open_suspects()
+    assert (set(breakers.awaiting_check), breakers.wait("m")) == (set(), 10)
 
 
 def test_timeouts_count_once_for_each_tenant() -> None:
     clock = Clock()
     breakers = CircuitBreakers(5, 10.0, clock)
     for tenant, is_due in (("ada", True), ("ada", False), ("bob", True), ("bob", False)):
-        breakers.interrupted("m", tenant, None)
-        assert bool(breakers.suspects) is is_due
+        breakers.request_check("m", tenant, None)
+        assert bool(breakers.awaiting_check) is is_due
         breakers.close()  # the health check passes
     clock.now += 10
-    breakers.interrupted("m", "ada", None)
-    assert breakers.suspects
+    breakers.request_check("m", "ada", None)
+    assert breakers.awaiting_check
 
 
 def test_a_trial_that_takes_too_long_is_looked_into_whoever_asked() -> None:
     breakers = CircuitBreakers(5, 10.0, Clock())
-    breakers.interrupted("m", "ada", None)
-    breakers.check_failed()
-    breakers.interrupted("m", "ada", breakers.enter("m"))
-    assert breakers.suspects == {"m"}
+    breakers.request_check("m", "ada", None)
+    breakers.open_suspects()
+    breakers.request_check("m", "ada", breakers.enter("m"))
+    assert set(breakers.awaiting_check) == {"m"}
 
 
 def test_one_that_takes_any_number_of_failures_never_opens() -> None:
@@ -137,25 +136,27 @@ def test_one_that_takes_any_number_of_failures_never_opens() -> None:
     breakers = CircuitBreakers(inf, 10.0, clock)
     for _ in range(99):
         breakers.failed_to_connect("m", None)
-        breakers.interrupted("m", "ada", None)
-        breakers.check_failed()
+        breakers.request_check("m", "ada", None)
+        breakers.open_suspects()
         clock.now += 10
-    assert not breakers.is_open
+    assert not breakers.has_open
 
 
 def test_invented_names_of_models_are_forgotten_again() -> None:
     breakers = CircuitBreakers(1, 10.0, Clock())
-    for number in range(2 * MOST_REMEMBERED):
+    for number in range(2 * MAX_TRACKED_MODELS):
         breakers.failed_to_connect(f"invented {number}", None)
-    assert len(breakers.by_model) == MOST_REMEMBERED
+    assert len(breakers.by_model) == MAX_TRACKED_MODELS
     assert breakers.wait("invented 0") == 0
 
 
 def test_nothing_is_remembered_of_names_that_are_as_long_as_a_body() -> None:
     breakers = CircuitBreakers(1, 10.0, Clock())
-    breakers.failed_to_connect("m" * (LONGEST_REMEMBERED + 1), None)
+    breakers.failed_to_connect("m" * (MAX_MODEL_NAME_CHARS + 1), None)
     assert not breakers.by_model
-    breakers.failed_to_connect("m" * LONGEST_REMEMBERED, None)
+    breakers.request_check("m" * (MAX_MODEL_NAME_CHARS + 1), "ada", None)
+    assert not breakers.awaiting_check
+    breakers.failed_to_connect("m" * MAX_MODEL_NAME_CHARS, None)
     assert len(breakers.by_model) == 1
 
 

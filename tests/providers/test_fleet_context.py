@@ -310,6 +310,6 @@ async def test_where_nobody_can_count_nobody_does() -> None:
 async def test_one_that_is_lost_is_not_asked() -> None:
     a, b = Sized("a", {"m": 1}, 7), Sized("b", {"m": 1}, 9)
     fleet = fleet_of(a, b)
-    fleet._members[0].failed(BackendUnavailable("gone"), "m", None)
+    fleet._members[0].record_failure(BackendUnavailable("gone"), "m", None)
     assert await fleet.count(asking()) == 9
     assert not a.counted

@@ -304,3 +304,11 @@ def test_answers_of_only_so_many_models_are_remembered() -> None:
     for number in (743, 744):
         lengths.learn(asking(f"m{number}"), refusal(2048))
     assert (lengths.of("m743"), lengths.of("m744")) == (2048, None)
+
+
+def test_nothing_is_remembered_of_names_that_are_as_long_as_a_body() -> None:
+    lengths = ContextLengths()
+    lengths.record_answer("m" * 100_000, usage(4096, 0))
+    lengths.learn(asking("m" * 100_000), refusal(8192))
+    assert lengths.of("m" * 100_000) is None
+    assert not lengths.refused

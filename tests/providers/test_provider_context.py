@@ -85,6 +85,13 @@ async def test_a_refusal_is_remembered_where_nothing_is_listed(request_: ChatReq
         assert provider.capabilities("other").context_length is None
 
 
+async def test_no_refusal_is_remembered_of_a_name_that_is_as_long_as_a_body() -> None:
+    model = "m" * 100_000
+    async with provided({"text": recorded(CASES["llama.cpp/err_context_stream"])}) as (provider, _):
+        assert isinstance(await failure(provider, replace(STREAMED, model=model)), ContextTooLong)
+        assert provider.capabilities(model).context_length is None
+
+
 async def test_so_is_one_that_comes_in_a_stream() -> None:
     told = {"error": {"code": "context_length_exceeded", "message": "maximum context length is 4096 tokens"}}
     async with provided({"text": sse(b"data: " + json.dumps(told).encode() + b"\n\n")}) as (provider, _):

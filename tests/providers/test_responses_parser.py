@@ -358,9 +358,12 @@ def test_the_calls_of_a_whole_response_are_numbered(status: str) -> None:
     assert read_whole({"status": status, "output": output}) == expected
 
 
-def test_a_whole_response_that_was_cut_by_a_limit_of_the_backend_s_own_is_cut_off() -> None:
-    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_turns"}, "output": [call("x", "f", "{")]}
-    with pytest.raises(BackendCut, match="before it was complete: max_turns"):
+@pytest.mark.parametrize(
+    ("reason", "shown"), [("max_turns", "max_turns"), ("<b>", "unknown reason"), (7, "unknown reason")]
+)
+def test_a_whole_response_that_was_cut_by_a_limit_of_the_backend_s_own_is_cut_off(reason: object, shown: str) -> None:
+    cut = {"status": "incomplete", "incomplete_details": {"reason": reason}, "output": [call("x", "f", "{")]}
+    with pytest.raises(BackendCut, match=rf"before it was complete: {shown}\.$"):
         read_whole(cut)
 
 

@@ -23,11 +23,11 @@ from antwort.errors import (
 from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED, AnsweredTimeout, NotReady
 from antwort.providers.retry_policy import (
     circuit_open,
+    is_connection_failure,
     is_interrupted,
-    is_unconnected,
+    is_short_wait,
     may_fail_over,
-    most_telling,
-    passes_soon,
+    most_useful_error,
 )
 
 BUSY = RateLimited("busy", retry_after=7)
@@ -71,7 +71,7 @@ SWAMPED = BackendOverloaded("swamped", retry_after=3)
     ids=str,
 )
 def test_what_an_error_says(error: AntwortError, elsewhere: bool, interrupted: bool, unconnected: bool) -> None:
-    said = (may_fail_over(error), is_interrupted(error), is_unconnected(error))
+    said = (may_fail_over(error), is_interrupted(error), is_connection_failure(error))
     assert said == (elsewhere, interrupted, unconnected)
 
 
@@ -96,18 +96,18 @@ def test_what_an_error_says(error: AntwortError, elsewhere: bool, interrupted: b
 )
 def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortError], expected: AntwortError) -> None:
     for any_order in permutations(errors):
-        assert most_telling(any_order) is expected
+        assert most_useful_error(any_order) is expected
 
 
 def test_what_says_that_it_is_over_in_a_moment_passes_soon() -> None:
-    assert all(map(passes_soon, [BUSY, RateLimited("who knows"), LOADING, SWAMPED]))
+    assert all(map(is_short_wait, [BUSY, RateLimited("who knows"), LOADING, SWAMPED]))
     never = [GONE, DARK, SLOW, BROKEN, OPEN, SPENT, LONG, NO_MODEL, RateLimited("tomorrow", retry_after=3600)]
-    assert not any(map(passes_soon, never))
+    assert not any(map(is_short_wait, never))
 
 
 def test_of_two_alike_the_first_is_told() -> None:
-    assert most_telling([CUT, BROKEN]) is CUT
-    assert most_telling([BROKEN, CUT]) is BROKEN
+    assert most_useful_error([CUT, BROKEN]) is CUT
+    assert most_useful_error([BROKEN, CUT]) is BROKEN
 
 
 def test_an_open_circuit_breaker_says_for_how_long() -> None:

@@ -133,10 +133,10 @@ async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.wait({left})
-    b.recovered()
+    b.on_recovery()
     assert await hoping is b
     b.give_back()
-    b.recovered()
+    b.on_recovery()
     assert [b.take(), b.take(), a.take()] == [True, False, False]
 
 

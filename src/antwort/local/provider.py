@@ -26,7 +26,7 @@ from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.errors import CONNECTION_CLOSED
-from antwort.providers.retry_policy import is_unconnected
+from antwort.providers.retry_policy import is_connection_failure
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
 """A large model on a small machine reads a long prompt for minutes, and says nothing meanwhile."""
@@ -169,7 +169,7 @@ class LocalProvider:
                     yield batch
             return
         except BackendUnavailable as error:
-            was_gone = is_unconnected(error) or (
+            was_gone = is_connection_failure(error) or (
                 error.code == CONNECTION_CLOSED and time.monotonic() - asked < _LAST_BREATH
             )
             if has_begun or not was_gone or not await self._has_ended():

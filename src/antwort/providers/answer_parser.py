@@ -162,13 +162,6 @@ def decode_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:
         raise BackendError("The backend sent an answer that cannot be understood.") from exc
 
 
-def json_text(value: object) -> str:
-    """Return a call's arguments as text: some backends send the JSON object itself."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else msgspec.json.encode(value).decode()
-
-
 # ---- size limits ----
 
 

@@ -25,13 +25,12 @@ from antwort.providers.answer_parser import (
     StreamParser,
     byte_size,
     decode_body,
-    json_text,
     normalize_logprobs,
     normalize_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
+from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in, json_text
 
 # ---- what backends send ----
 

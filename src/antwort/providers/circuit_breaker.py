@@ -15,17 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any
+
+from antwort.providers.bounded_cache import remember
 
 TRIAL_RETRY_SECONDS = 1.0
 """`Retry-After` of those that come while another request's trial is under way."""
 FAILURE_INTERVAL_SECONDS = 1.0
 """Connection failures within this time count as one: an immediate retry learns nothing new."""
-MOST_REMEMBERED = 256
-LONGEST_REMEMBERED = 256
-"""How many models, and models with tenants, are remembered, and how long a model's name may be for that: it may be a
-client's invention, and as long as a body.
-"""
 
 
 class CircuitBreaker:
@@ -83,25 +79,25 @@ class CircuitBreaker:
 
 
 class CircuitBreakers:
-    """Those of one backend, by model. With infinitely many `failures` they never open.
+    """The circuit breakers of one backend, one per model. With infinitely many `failures` they never open.
 
     A timeout or a broken stream says little by itself: the backend may be at fault, or the request. A health check
     decides. It is due once for each tenant and model within `open_for` seconds, however many requests fail.
     """
 
-    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "by_model", "suspects")
+    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "awaiting_check", "by_model")
 
     def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
         self._failures, self._open_for, self._clock = failures, open_for, clock
         self.by_model: dict[str, CircuitBreaker] = {}
         """Where there is none, it is closed, and has no failures."""
-        self.suspects: set[str] = set()
+        self.awaiting_check: dict[str, None] = {}
         """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
         self._counted: dict[tuple[str, str], float] = {}
         """Until when failures of a model do not count for a tenant."""
 
     @property
-    def is_open(self) -> bool:
+    def has_open(self) -> bool:
         """Whether any is open, or half-open."""
         return any(not breaker.is_closed for breaker in self.by_model.values())
 
@@ -120,22 +116,25 @@ class CircuitBreakers:
     def failed_to_connect(self, model: str, trial: object | None) -> None:
         self._breaker(model).failed_to_connect(trial)
 
-    def interrupted(self, model: str, tenant: str, trial: object | None) -> None:
-        """Count a timeout or a broken stream. That of a trial counts in any case: there is one at a time."""
+    def request_check(self, model: str, tenant: str, trial: object | None) -> None:
+        """Request a health check after a timeout or a broken stream, at most one per tenant and model within `open_for`
+        seconds. That of a trial counts in any case: there is one at a time.
+        """
         now, key = self._clock(), (model, tenant)
         if self._failures < inf and (trial is not None or self._counted.get(key, now) <= now):
-            self.suspects.add(model)
+            remember(self.awaiting_check, model, None)
             remember(self._counted, key, now + self._open_for)
 
-    def check_failed(self) -> None:
-        for model in self.suspects:
+    def open_suspects(self) -> None:
+        """Open those of the models that await a check, which got no answer."""
+        for model in self.awaiting_check:
             self._breaker(model).open()
-        self.suspects.clear()
+        self.awaiting_check.clear()
 
     def close(self) -> None:
         """Close all: the backend has answered, or a health check has passed."""
         self.by_model.clear()
-        self.suspects.clear()
+        self.awaiting_check.clear()
 
     def _breaker(self, model: str) -> CircuitBreaker:
         breaker = self.by_model.get(model)
@@ -143,13 +142,3 @@ class CircuitBreakers:
             breaker = CircuitBreaker(self._failures, self._open_for, self._clock)
             remember(self.by_model, model, breaker)
         return breaker
-
-
-def remember(table: dict[Any, Any], key: str | tuple[str, str], value: object) -> None:
-    """Put it last, and forget the first where there are too many. `key` is a model, or a model and a tenant."""
-    if len(key if isinstance(key, str) else key[0]) > LONGEST_REMEMBERED:
-        return
-    table.pop(key, None)
-    table[key] = value
-    if len(table) > MOST_REMEMBERED:
-        del table[next(iter(table))]

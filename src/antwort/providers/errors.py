@@ -208,18 +208,18 @@ def parse_error_object(body: bytes) -> ErrorObject | None:
         return None
     if plain.get("object") == "error" or isinstance(plain.get("message"), str):
         return _error_object(plain)
-    return ErrorObject(message=_text(plain["detail"])) if "detail" in plain else None
+    return ErrorObject(message=json_text(plain["detail"])) if "detail" in plain else None
 
 
 def _error_object(fields: dict[str, Any]) -> ErrorObject:
-    return ErrorObject(*(_text(fields.get(name)) for name in ErrorObject.__struct_fields__))
+    return ErrorObject(*(json_text(fields.get(name)) for name in ErrorObject.__struct_fields__))
 
 
-def _text(value: object) -> str:
-    """Return any JSON value as text: codes are numbers or words, details are text or lists."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+def json_text(value: object) -> str:
+    """Return a string as it is, and any other JSON value as its JSON: codes may be numbers, and arguments objects."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else msgspec.json.encode(value).decode()
 
 
 _STATUS_BY_WORD = (

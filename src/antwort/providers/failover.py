@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from time import perf_counter
-from types import TracebackType
+from collections.abc import Callable, Sequence
 
-import msgspec
-
-from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
-from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord, OnInference
-from antwort.providers.capabilities import adapt
-from antwort.providers.member import Member
+from antwort.providers.attempt import Attempt, Candidate
+from antwort.providers.base import ChatRequest, OnInference
 from antwort.providers.retry_policy import (
     circuit_open,
-    is_unconnected,
+    is_connection_failure,
+    is_short_wait,
     may_fail_over,
-    most_telling,
-    passes_soon,
+    most_useful_error,
 )
 from antwort.providers.slots import Slots
 
@@ -30,39 +24,6 @@ slot or for the answer of a backend that is connected.
 """
 LEAST_CONNECT_SECONDS = 0.4
 """For each of them; and all that one gets that is known to be out of reach."""
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A backend that can answer an inference."""
-
-    member: Member
-    model: str
-    """The name of the model there."""
-    weight: int
-    is_small: bool = False
-    """Whether the request is certainly longer than its context."""
-
-    @property
-    def wait(self) -> float:
-        """Seconds until its circuit breaker lets a request pass; 0: now."""
-        return self.member.breakers.wait(self.model)
-
-    @property
-    def is_healthy(self) -> bool:
-        return self.member.is_healthy(self.model)
-
-    @property
-    def rank(self) -> int:
-        """Healthy ones come first, and among these the ones that answer with errors last."""
-        return 2 if not self.is_healthy else 1 if self.member.is_failing(self.model) else 0
-
-    @property
-    def context_length(self) -> int | None:
-        return self.member.capabilities(self.model).context_length
-
-    def adapt(self, request: ChatRequest) -> ChatRequest:
-        """Return a request that was written for several backends as this one takes it."""
-        return adapt(request, self.member.capabilities(self.model))
 
 
 class Failover:
@@ -79,7 +40,7 @@ class Failover:
         clock: Callable[[], float],
         on_inference: OnInference | None,
     ) -> None:
-        """`is_shared`: the request was written for several backends, and must be adapted to the one that is asked."""
+        """`is_shared`: the request was written for several backends."""
         self._left = [*candidates]
         self._request, self._is_shared = request, is_shared
         self._clock, self._on_inference = clock, on_inference
@@ -88,7 +49,7 @@ class Failover:
         self._errors: list[AntwortError] = []
 
     async def next(self) -> Attempt:
-        """Begin an attempt at the next candidate, with a slot there. Raises the most telling error if none is left."""
+        """Begin an attempt at the next candidate, with a slot there. Raises the most useful error if none is left."""
         for candidate in self._left:
             member = candidate.member
             if not candidate.is_small and member.is_healthy(candidate.model) and member.slots.take():
@@ -96,15 +57,12 @@ class Failover:
         else:
             candidate = await self._wait_for_slot()
         self._left.remove(candidate)
-        member, request = candidate.member, self._request
+        member = candidate.member
         try:
-            if self._is_shared:
-                request = candidate.adapt(request)
-            if candidate.model != request.model:
-                request = replace(request, model=candidate.model)
+            request = candidate.adapt(self._request, is_shared=self._is_shared)
             if self._connect_seconds is not None:
                 askable = 1 + sum(not each.wait for each in self._left)
-                share = 0.0 if member.is_out_of_reach else self._connect_seconds / askable
+                share = 0.0 if member.is_unreachable else self._connect_seconds / askable
                 CONNECT_LIMIT_SECONDS.set(max(LEAST_CONNECT_SECONDS, share))
             return Attempt(candidate, request, self._clock, self._on_inference)
         except BaseException:
@@ -130,13 +88,13 @@ class Failover:
                 return chosen
             chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
         self._errors.extend(circuit_open(each.wait) for each in self._left)
-        raise most_telling(_worth_waiting_for(self._tried, self._errors) or self._errors)
+        raise most_useful_error(_worth_waiting_for(self._tried, self._errors) or self._errors)
 
-    def failed(self, attempt: Attempt, error: AntwortError) -> None:
-        """Note a failed attempt. Raises the error as the client may read it unless another candidate is to be asked."""
+    def record_failure(self, attempt: Attempt, error: AntwortError) -> None:
+        """Record a failed attempt. Raises the error as the client may read it unless another candidate may be asked."""
         if self._connect_seconds is not None:
             CONNECT_LIMIT_SECONDS.set(None)
-            if is_unconnected(error):
+            if is_connection_failure(error):
                 self._connect_seconds -= self._clock() - attempt.began
         candidate = attempt.candidate
         if isinstance(error, ContextTooLong):
@@ -162,128 +120,5 @@ def _worth_waiting_for(tried: Sequence[Candidate], errors: Sequence[AntwortError
     if not too_long:
         return ()
     most = max(too_long)
-    waiting = [each for each in asked if passes_soon(each[1]) and not each[0].is_small]
+    waiting = [each for each in asked if is_short_wait(each[1]) and not each[0].is_small]
     return [error for each, error in waiting if (each.context_length or most + 1) > most]
-
-
-class Attempt:
-    """One inference at one backend, where it holds a slot from its making to the end of its `with`.
-
-    It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, `start`
-    sends it, `feed` takes each batch of the answer, and `finish` ends it. The outcome counts for the backend's health.
-    """
-
-    __slots__ = (
-        "_emulated",
-        "_first_delta_at",
-        "_last_batch",
-        "_on_inference",
-        "_started_at",
-        "_trial",
-        "began",
-        "candidate",
-        "has_answered",
-        "has_begun",
-        "request",
-    )
-
-    def __init__(
-        self,
-        candidate: Candidate,
-        request: ChatRequest,
-        clock: Callable[[], float],
-        on_inference: OnInference | None,
-    ) -> None:
-        member = candidate.member
-        self.candidate = candidate
-        self.began = clock()
-        self._on_inference = on_inference
-        self._emulated = None if member.emulation is None else member.emulation.begin(request)
-        self._trial = member.breakers.enter(candidate.model) if member.breakers.by_model else None
-        self.request: ChatRequest | None = request if self._emulated is None else self._emulated.request
-        """What to ask the backend next; None when the attempt is over."""
-        self.has_answered = False
-        self.has_begun = False
-        """Whether a delta has gone out: from then on no other backend may answer."""
-        self._started_at = 0.0
-        self._first_delta_at = 0.0
-        self._last_batch: list[Delta] = []
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the slot back, and report the outcome. An exception that is not ours says nothing about the backend:
-        the client has left, or the run was stopped.
-        """
-        member, model = self.candidate.member, self.candidate.model
-        if error is None:
-            if not self.has_answered:
-                member.answered()
-            if member.failing:
-                member.failing.pop(model, None)
-        elif isinstance(error, AntwortError):
-            member.failed(error, model, self._trial)
-        if self._started_at:
-            self._record("cancelled")
-        if self._trial is not None:
-            member.breakers.leave(model, self._trial)
-        if not member.slots.is_unlimited:
-            member.slots.give_back()
-
-    def start(self) -> AsyncGenerator[list[Delta], None]:
-        """Send the request."""
-        assert self.request is not None
-        self._started_at, self._first_delta_at, self._last_batch = perf_counter(), 0.0, []
-        return self.candidate.member.provider.infer(self.request)
-
-    def feed(self, batch: list[Delta]) -> list[Delta]:
-        """Take a batch of the answer, and return what may go out now."""
-        if not self.has_answered:
-            self.has_answered = True
-            self.candidate.member.answered()
-            if CONNECT_LIMIT_SECONDS.get() is not None:
-                CONNECT_LIMIT_SECONDS.set(None)
-        if batch:
-            if not self._last_batch:
-                self._first_delta_at = perf_counter()
-            self._last_batch = batch
-        if self._emulated is not None:
-            batch = self._emulated.feed(batch)
-        if batch:
-            self.has_begun = True
-        return batch
-
-    def finish(self, error: AntwortError | None = None) -> list[Delta]:
-        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
-        self._record("" if error is None else error.code)
-        if self._emulated is None:
-            self.request = None
-            if error is not None:
-                raise error
-            return []
-        out = self._emulated.finish(error)
-        self.request = self._emulated.request
-        self.has_begun = self.has_begun or bool(out)
-        return out
-
-    def _record(self, error: str) -> None:
-        if self._on_inference is not None:
-            assert self.request is not None
-            last = self._last_batch[-1] if self._last_batch else None
-            end = last if isinstance(last, Finished) else None
-            self._on_inference(
-                InferenceRecord(
-                    self.candidate.member.name,
-                    self.request.model,
-                    perf_counter() - self._started_at,
-                    self._first_delta_at - self._started_at
-                    if self._first_delta_at and self.request.stream is True
-                    else None,
-                    error if end is None else "",
-                    None if end is None else end.usage,
-                )
-            )
-        self._started_at = 0.0

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
+from antwort.providers.attempt import Candidate
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
 from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Candidate, Failover
+from antwort.providers.failover import Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
-from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_telling
+from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
 from antwort.providers.routing import Group, Router, Rules, Target, arrange, lists
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ MODEL_TIMEOUT_SECONDS = 1.0
 """For which an inference waits for such a refresh, if no backend is known to have its model."""
 LIST_TIMEOUT_SECONDS = 2.0
 """For which a request for the list of models waits for slow backends."""
-COUNT_TIMEOUT_SECONDS = 2.0
+TOTAL_COUNT_TIMEOUT_SECONDS = 2.0
 """For a token count, over all backends that are asked for it; each has its share."""
 LEAST_COUNT_TIMEOUT_SECONDS = 0.5
 
@@ -66,7 +67,7 @@ class Fleet:
         self._by_name = {member.name: member for member in members}
         self._router = Router(rules)
         self._only = (
-            self._members[0] if len(members) == 1 and rules == Rules() and not members[0].known.prefix else None
+            self._members[0] if len(members) == 1 and rules == Rules() and not members[0].routing_entry.prefix else None
         )
         """The only backend, if no rule applies to it: the common case."""
         self.capabilities: Callable[[str], Capabilities] = (
@@ -79,7 +80,7 @@ class Fleet:
 
     async def open(self) -> None:
         """Begin to check the members' health. Returns at once."""
-        self._monitor.begin()
+        self._monitor.start()
 
     async def close(self) -> None:
         await self._monitor.close()
@@ -130,7 +131,7 @@ class Fleet:
                     except AntwortError as error:
                         has_begun = attempt.has_begun
                         self._note_failure(attempt.candidate, error)
-                        failover.failed(attempt, error)
+                        failover.record_failure(attempt, error)
             except AntwortError as error:
                 delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
                 if has_begun or delay is None:
@@ -145,7 +146,7 @@ class Fleet:
         """
         group = self._find(request.model)
         if (group is None or group.is_guess) and len(self._members) > 1:
-            await self._monitor.refreshed(REFRESH_INTERVAL_SECONDS, MODEL_TIMEOUT_SECONDS)
+            await self._monitor.wait_for_refresh(REFRESH_INTERVAL_SECONDS, MODEL_TIMEOUT_SECONDS)
             group = self._find(request.model)
         if group is None:
             raise ModelNotFound(request.model)
@@ -175,11 +176,11 @@ class Fleet:
         is wrong.
         """
         self._monitor.watch(candidate.member)
-        if isinstance(error, NotFound) and lists(candidate.member.known, candidate.model):
+        if isinstance(error, NotFound) and lists(candidate.member.routing_entry, candidate.model):
             self._monitor.refresh(REFRESH_INTERVAL_SECONDS)
 
     def _find(self, model: str) -> Group | None:
-        return self._router.find(model, [member.known for member in self._members])
+        return self._router.find(model, [member.routing_entry for member in self._members])
 
     # ---- models ----
 
@@ -187,21 +188,21 @@ class Fleet:
         """Return all models that clients may ask for, each once, with the length of its context. Raises only if none is
         known.
         """
-        await self._monitor.refreshed(REFRESH_INTERVAL_SECONDS, LIST_TIMEOUT_SECONDS)
+        await self._monitor.wait_for_refresh(REFRESH_INTERVAL_SECONDS, LIST_TIMEOUT_SECONDS)
         found: dict[str, Model] = {}
         added = (OtherName(id=name) for name in self._router.names())
         for model in chain(*(member.listed() for member in self._members), added):
             found.setdefault(model.id, model)
         errors = [member.error for member in self._members if member.error is not None]
         if not found and errors:
-            raise most_telling(errors).with_traceback(None)
+            raise most_useful_error(errors).with_traceback(None)
         return [_with_length(model, self.capabilities(model.id)) for model in found.values()]
 
     def lists(self, model: str) -> bool:
         """Whether a backend lists the model, by its own name or by the one that clients ask for."""
         return any(
-            lists(known, model) or (known.prefix and lists(known, model.removeprefix(known.prefix)))
-            for known in (member.known for member in self._members)
+            lists(entry, model) or (entry.prefix and lists(entry, model.removeprefix(entry.prefix)))
+            for entry in (member.routing_entry for member in self._members)
         )
 
     def _widest(self, model: str) -> Capabilities:
@@ -220,15 +221,13 @@ class Fleet:
         targets = () if group is None else group.targets
         found = (Candidate(self._by_name[to.backend], to.model, to.weight) for to in targets)
         asked = [each for each in found if each.is_healthy]
-        until = asyncio.get_running_loop().time() + COUNT_TIMEOUT_SECONDS
+        until = asyncio.get_running_loop().time() + TOTAL_COUNT_TIMEOUT_SECONDS
         for number, candidate in enumerate(asked):
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
             share = max(min(left, LEAST_COUNT_TIMEOUT_SECONDS), left / (len(asked) - number))
-            outgoing = candidate.adapt(request) if len(self._members) > 1 else request
-            if candidate.model != outgoing.model:
-                outgoing = replace(outgoing, model=candidate.model)
+            outgoing = candidate.adapt(request, is_shared=len(self._members) > 1)
             with suppress(TimeoutError):
                 async with asyncio.timeout(share):
                     counted = await candidate.member.count(outgoing)
@@ -238,7 +237,7 @@ class Fleet:
 
     async def check(self) -> None:
         """Raise `BackendUnavailable` unless one backend can be reached."""
-        await self._monitor.ready()
+        await self._monitor.check_ready()
 
     def status(self) -> Sequence[BackendStatus]:
         """Return the state of each backend as far as it is known, without asking them."""

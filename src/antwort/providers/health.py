@@ -1,6 +1,6 @@
 """Check the health of backends, and refresh their lists of models, in the background.
 
-There is no task that waits: between two checks there is only a timer.
+Between checks there is a timer, but no task.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from antwort.concurrency import stop
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.providers.member import Member
-from antwort.providers.retry_policy import most_telling
+from antwort.providers.retry_policy import most_useful_error
 
 _log = logging.getLogger("antwort.providers")
 
 FIRST_CHECK_DELAY_SECONDS = 1.0
 """Until a backend that went out of reach is checked; the next delays double."""
 READINESS_TTL_SECONDS = 1.0
-"""For which the answer of `ready` holds, however often it is asked for."""
+"""For which the outcome of `check_ready` is cached."""
 _STOP_GRACE_SECONDS = 1.0
 T = TypeVar("T")
 
@@ -39,9 +39,7 @@ def call_later(seconds: float, call: Callable[[], None]) -> Timer:
 
 
 class HealthMonitor:
-    """Refreshes all members every `refresh` seconds once it has begun, and checks those out of reach every `health`
-    seconds.
-    """
+    """Refresh all members every `refresh` seconds after `start`, and check unreachable ones every `health` seconds."""
 
     def __init__(
         self,
@@ -64,10 +62,10 @@ class HealthMonitor:
         self._checked_at = float("-inf")
         self._is_closed = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Refresh all, now and from now on. Returns at once."""
         self._refresh_all()
-        self._set_timer("", self._refresh_seconds, self.begin)
+        self._set_timer("", self._refresh_seconds, self.start)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -83,7 +81,7 @@ class HealthMonitor:
         if self._refreshing is None and self._clock() - self._refreshed_at >= oldest:
             self._refresh_all()
 
-    async def refreshed(self, oldest: float, timeout: float) -> None:
+    async def wait_for_refresh(self, oldest: float, timeout: float) -> None:
         """Wait for a refresh of all that is under way, or due because the last is that old; at most for `timeout`."""
         self.refresh(oldest)
         if self._refreshing is not None:
@@ -108,8 +106,8 @@ class HealthMonitor:
         """Check a member that is out of reach until it recovers; one whose health check is due is checked now. Each has
         one timer, which stays until its check has ended.
         """
-        is_due = bool(member.breakers.suspects)
-        if not (is_due or member.is_out_of_reach) or member.name in self._timers:
+        is_due = bool(member.breakers.awaiting_check)
+        if not (is_due or member.is_unreachable) or member.name in self._timers:
             return
 
         def check() -> None:
@@ -124,14 +122,14 @@ class HealthMonitor:
             await member.refresh()
         except Exception:
             _log.exception("looking after the backend %s failed", member.name)
-            member.breakers.suspects.clear()
+            member.breakers.awaiting_check.clear()
         if has_timer:
             self._timers.pop(member.name, None)
         self.watch(member, next_delay)
 
     # ---- readiness ----
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         """Raise `BackendUnavailable` unless one member takes inferences. All are checked, once for all that ask."""
         if self._checking is None or (
             self._checking.done() and self._clock() - self._checked_at >= READINESS_TTL_SECONDS
@@ -144,7 +142,7 @@ class HealthMonitor:
             raise problem.with_traceback(None)
 
     async def _check_all(self) -> AntwortError | None:
-        """Return None as soon as one is healthy, else the most telling error. The other checks go on to their end."""
+        """Return None as soon as one is healthy, else the most useful error. The other checks go on to their end."""
 
         async def check(member: Member) -> AntwortError | None:
             try:
@@ -163,7 +161,7 @@ class HealthMonitor:
                 if (problem := each.result()) is None:
                     return None
                 problems.append(problem)
-        return most_telling(problems)
+        return most_useful_error(problems)
 
     # ---- timers and tasks ----
 

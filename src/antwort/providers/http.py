@@ -22,6 +22,7 @@ from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, StreamParser, max_json_bytes
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
+from antwort.providers.bounded_cache import remember
 from antwort.providers.errors import (
     TOO_SLOW,
     UNREACHABLE,
@@ -43,10 +44,10 @@ _MAX_BODY_BYTES = 8 * 2**20
 """The limit for lists of models and token counts."""
 _LARGE_READ_BYTES = 16 * 1024
 _LARGE_READ_COST = 2
-"""Parsing a read of this size, and writing its events, takes one to two milliseconds."""
+"""In short pieces of work, the unit of `short_turn`. Parsing a read of `_LARGE_READ_BYTES`, and writing its events,
+takes one to two milliseconds.
+"""
 _MAX_CACHED_LENGTHS = 64
-_MAX_CACHED_MODELS = 256
-_MAX_CACHED_NAME_CHARS = 256
 
 
 class HttpProvider(ABC):
@@ -87,7 +88,7 @@ class HttpProvider(ABC):
         self._max_output_bytes, self._max_body_bytes = output_bytes, max_json_bytes(output_bytes)
         self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
         self._by_name: dict[str, Capabilities] = {}
-        """A cache until the next list of models. Clients may send any names, of any length: both are bounded."""
+        """A cache until the next list of models."""
         self._lengths = ContextLengths(self._capabilities.context_length)
         self._counter = BackendTokenCounter(self._post, self.count_methods)
         self._listed: set[tuple[str, str]] | None = None
@@ -205,10 +206,8 @@ class HttpProvider(ABC):
             if len(self._by_length) >= _MAX_CACHED_LENGTHS:
                 self._by_length = {None: self._capabilities}
             known = self._by_length[length] = replace(self._capabilities, context_length=length)
-        if not self._lengths.refused and len(model) <= _MAX_CACHED_NAME_CHARS:
-            if len(self._by_name) >= _MAX_CACHED_MODELS:
-                self._by_name.clear()
-            self._by_name[model] = known
+        if not self._lengths.refused:
+            remember(self._by_name, model, known)
         return known
 
     async def count(self, request: ChatRequest) -> int | None:
@@ -273,18 +272,18 @@ def _part_chars(part: Mapping[str, Any]) -> int:
     return sum(map(len, texts))
 
 
-def encode_steps(entries: Sequence[Any], field: str = "content") -> Steps[list[Any]]:
-    """Serialize the entries of a list one by one, and likewise the entries of lists that they have under `field`."""
+def encode_steps(entries: Sequence[Any]) -> Steps[list[Any]]:
+    """Serialize messages or input items one by one, and likewise the parts of their `content`."""
     encoded: list[Any] = []
     for entry in entries:
-        inner = entry.get(field) if isinstance(entry, dict) else getattr(entry, field, None)
-        if isinstance(inner, list):
+        content = entry.get("content") if isinstance(entry, dict) else getattr(entry, "content", None)
+        if isinstance(content, list):
             parts = []
-            for number, part in enumerate(inner):
+            for number, part in enumerate(content):
                 parts.append(Raw(encode(part)))
                 if number % 100 == 0 or number < 100:
                     yield
-            changed = {**entry, field: parts} if isinstance(entry, dict) else replace(entry, **{field: parts})
+            changed = {**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts)
             encoded.append(Raw(encode(changed)))
         else:
             encoded.append(Raw(encode(entry)))

@@ -14,9 +14,10 @@ from antwort.errors import AntwortError, BackendError, ContextTooLong
 from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Capabilities, ChatRequest, Provider, count_at
-from antwort.providers.circuit_breaker import CircuitBreakers, remember
+from antwort.providers.bounded_cache import remember
+from antwort.providers.circuit_breaker import CircuitBreakers
 from antwort.providers.errors import CheckRefused, NotReady
-from antwort.providers.retry_policy import is_interrupted, is_unconnected, may_fail_over
+from antwort.providers.retry_policy import is_connection_failure, is_interrupted, may_fail_over
 from antwort.providers.routing import RoutableBackend
 from antwort.providers.slots import Slots
 
@@ -41,10 +42,10 @@ class BackendStatus(Wire):
 
 
 class Member:
-    """A backend of a fleet. The fleet reports what becomes of inferences there; `check` and `refresh` look by
-    themselves.
+    """Track one backend's models, slots and health. The fleet reports the outcome of each inference; `check` and
+    `refresh` ask the backend.
 
-    `models` are set by the operator; None: the backend is asked. The names of its models begin with `prefix`. It takes
+    `models` are configured; None: those that the backend lists. Clients put `prefix` before their names. It takes
     `most` inferences at once. `emulation` gives tool calls to models without them. `failures` and `open_for` are those
     of its circuit breakers.
     """
@@ -74,21 +75,21 @@ class Member:
             provider.capabilities if emulation is None else emulation.capabilities
         )
         self.slots = Slots(most)
-        self.known = RoutableBackend(name=name, prefix=prefix, weight=weight)
+        self.routing_entry = RoutableBackend(name=name, prefix=prefix, weight=weight)
         self.listing: tuple[Model, ...] = ()
         self.error: AntwortError | None = None
         """The last error, until something succeeds."""
         self.breakers = CircuitBreakers(failures, open_for, clock)
         """As long as there is no `error`, none is open and none has counted a failure."""
         self._open_for, self._clock = open_for, clock
-        self.failing: dict[str, float] = {}
+        self.deprioritized_until: dict[str, float] = {}
         """Until when other backends are preferred for a model, because this one has answered with an error."""
-        self._is_set = models is not None
-        self.is_out_of_reach = False
-        self._is_seen = False
-        self._is_read = False
+        self._has_configured_models = models is not None
+        self.is_unreachable = False
+        self._was_contacted = False
+        self._has_listed_since_recovery = False
         if models is not None:
-            self._take(Model(id=each) for each in models)
+            self._set_models(Model(id=each) for each in models)
 
     async def count(self, request: ChatRequest) -> int | None:
         """Count the tokens of the request as it would be sent."""
@@ -98,126 +99,127 @@ class Member:
 
     def is_healthy(self, model: str) -> bool:
         """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
-        return not self.is_out_of_reach and self.breakers.wait(model) == 0
+        return not self.is_unreachable and self.breakers.wait(model) == 0
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""
-        return self.failing.get(model, 0.0) > self._clock()
+        return self.deprioritized_until.get(model, 0.0) > self._clock()
 
     @property
     def status(self) -> BackendStatus:
-        models = None if self.known.models is None else tuple(model.id for model in self.listed())
+        models = None if self.routing_entry.models is None else tuple(model.id for model in self.listed())
         problem = None if self.error is None else self.error.message
         return BackendStatus(name=self.name, kind=self.kind, state=self._state, models=models, problem=problem)
 
     def listed(self) -> Iterable[Model]:
         """Return its models by the names that clients use."""
-        prefix = self.known.prefix
+        prefix = self.routing_entry.prefix
         return [replace(model, id=f"{prefix}{model.id}") for model in self.listing] if prefix else self.listing
 
     # ---- outcomes of inferences ----
 
-    def answered(self) -> None:
-        """It has answered, if only with a refusal: it can be reached."""
-        if self.error is not None or not self._is_seen or self.is_out_of_reach:
-            self._recovered()  # else it was healthy before: whatever changes that leaves an error
+    def record_answer(self) -> None:
+        """Record that the backend has answered, if only with a refusal: it can be reached."""
+        if self.error is not None or not self._was_contacted or self.is_unreachable:
+            self._record_recovery()  # else it was healthy before: whatever changes that leaves an error
 
-    def failed(self, error: AntwortError, model: str, trial: object | None) -> None:
-        """An inference failed, or was refused.
+    def record_failure(self, error: AntwortError, model: str, trial: object | None) -> None:
+        """Record an inference that failed or was refused.
 
         - No connection: `failures` in a row open the circuit breaker, whichever tenants they are of.
         - A timeout or a cut answer: a health check is due, once for each tenant within `open_for` seconds; the circuit
           breaker opens if it gets no answer.
         - An answer with an error: for `open_for` seconds other backends are preferred for the model.
         """
-        is_lost, was_open = is_unconnected(error), self.breakers.is_open
+        is_lost, was_open = is_connection_failure(error), self.breakers.has_open
         if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
             # Going out of reach is logged once, elsewhere; to find a request too long is no failure.
             self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
-            self._lost(error)
+            self._record_unreachable(error)
         if is_interrupted(error):
             self.error = error
-            self.breakers.interrupted(model, TENANT.get(), trial)
+            self.breakers.request_check(model, TENANT.get(), trial)
         elif is_lost:
             self.breakers.failed_to_connect(model, trial)
             self._note_opened(was_open=was_open)
         else:
-            self.answered()
+            self.record_answer()
             if isinstance(error, BackendError):
                 self.error = error
-                remember(self.failing, model, self._clock() + self._open_for)
+                remember(self.deprioritized_until, model, self._clock() + self._open_for)
 
     # ---- health checks ----
 
     async def check(self) -> None:
-        """Check the provider, and note the outcome."""
+        """Check the provider, and record the outcome."""
         try:
             await self.provider.check()
         except AntwortError as error:
-            self._failed_check(error)
+            self._record_failed_check(error)
             raise
-        self._recovered()
+        self._record_recovery()
 
     async def refresh(self) -> None:
-        """Ask for its models; or, where they are set or a health check is due, check its health. Then models that are
-        set are asked for once each time it recovers, as the list tells the lengths of their contexts. A failure keeps
+        """Fetch the list of models; or, where models are configured or a health check is due, check the health.
+
+        Configured models are listed once after each recovery, too: the list has their context lengths. A failure keeps
         the last list.
         """
         unlisted: AntwortError | None = None
-        if not (self._is_set or self.breakers.suspects):
+        if not (self._has_configured_models or self.breakers.awaiting_check):
             try:
-                self._take(await self.provider.models())
+                self._set_models(await self.provider.models())
             except AntwortError as error:
                 unlisted = error  # a backend without a list may be healthy all the same
             else:
-                self._recovered()
+                self._record_recovery()
                 return
-        with suppress(AntwortError):  # `check` notes its failure; and a healthy backend need not have a list
+        with suppress(AntwortError):  # `check` records its failure; and a healthy backend need not have a list
             await self.check()
             self.error = unlisted
-            if self._is_set and not self._is_read:
-                self._is_read = True
+            if self._has_configured_models and not self._has_listed_since_recovery:
+                self._has_listed_since_recovery = True
                 await self.provider.models()
 
-    def _take(self, models: Iterable[Model]) -> None:
+    def _set_models(self, models: Iterable[Model]) -> None:
         self.listing = tuple({model.id: model for model in models}.values())
-        self.known = replace(self.known, models=frozenset(model.id for model in self.listing))
+        self.routing_entry = replace(self.routing_entry, models=frozenset(model.id for model in self.listing))
 
-    def _failed_check(self, error: AntwortError) -> None:
-        was_open = self.breakers.is_open
-        self._lost(error)
+    def _record_failed_check(self, error: AntwortError) -> None:
+        was_open = self.breakers.has_open
+        self._record_unreachable(error)
         if isinstance(error, CheckRefused | NotReady):
-            self.breakers.suspects.clear()  # it has answered
+            self.breakers.awaiting_check.clear()  # it has answered
         else:
-            self.breakers.check_failed()
+            self.breakers.open_suspects()
         self._note_opened(was_open=was_open)
 
     def _note_opened(self, *, was_open: bool) -> None:
-        if self.breakers.is_open and not was_open:
+        if self.breakers.has_open and not was_open:
             self._log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
-    def _lost(self, error: AntwortError) -> None:
-        if not self.is_out_of_reach:
+    def _record_unreachable(self, error: AntwortError) -> None:
+        if not self.is_unreachable:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
             self._log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
-        self.is_out_of_reach = self._is_seen = True
-        self._is_read = False
+        self.is_unreachable = self._was_contacted = True
+        self._has_listed_since_recovery = False
         self.error = error
 
-    def _recovered(self) -> None:
-        if self.is_out_of_reach:
+    def _record_recovery(self) -> None:
+        if self.is_unreachable:
             self._log.info("the backend %s is back", self.name)
-            self.is_out_of_reach = False
-        self._is_seen = True
+            self.is_unreachable = False
+        self._was_contacted = True
         self.error = None
         self.breakers.close()
-        self.slots.recovered()
+        self.slots.on_recovery()
 
     @property
     def _state(self) -> BackendState:
-        if self.breakers.is_open:
+        if self.breakers.has_open:
             return "open"
-        if self.is_out_of_reach:
+        if self.is_unreachable:
             return "unreachable"
-        return "ok" if self._is_seen else "unknown"
+        return "ok" if self._was_contacted else "unknown"

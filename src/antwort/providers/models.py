@@ -14,13 +14,13 @@ from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import BackendError, ContextTooLong
 from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ChatRequest
+from antwort.providers.bounded_cache import MAX_TRACKED_MODELS, remember
 from antwort.providers.errors import MAX_TOKEN_COUNT
 
 MIN_CONTEXT_TOKENS = 256
 """A list or a refusal with a smaller length means something else, such as the room that `max_tokens` leaves."""
 LEARNED_TTL_SECONDS = 3600.0
 """How long a length learned from a refusal or an answer holds: backends are reconfigured."""
-_MAX_LEARNED_MODELS = 256
 _MAX_NAME_CHARS = 512
 _MAX_CREATED = 2**53
 
@@ -183,14 +183,14 @@ class ContextLengths:
             is_explained = refusal.asked is None or refusal.asked + output > listed
             if is_explained or not refusal.is_firm:
                 return
-        self._remember(self.refused, request.model, limit)
+        remember(self.refused, request.model, (limit, self._clock() + LEARNED_TTL_SECONDS))
 
     def record_answer(self, model: str, usage: Usage | None) -> None:
         """Remember the size of a request that was answered, and forget a refusal with a smaller limit."""
         tokens = 0 if usage is None else usage.input_tokens + usage.output_tokens
         if tokens < MIN_CONTEXT_TOKENS or tokens < (self._unexpired(self._answered, model) or 0):
             return
-        self._remember(self._answered, model, tokens)
+        remember(self._answered, model, (tokens, self._clock() + LEARNED_TTL_SECONDS))
         if (self._unexpired(self.refused, model) or tokens) < tokens:
             del self.refused[model]
 
@@ -205,15 +205,9 @@ class ContextLengths:
         )  # the tag is Ollama's
 
     def _warn(self, model: str, length: int) -> None:
-        if (model, length) not in self._warned and len(self._warned) < _MAX_LEARNED_MODELS:
+        if (model, length) not in self._warned and len(self._warned) < MAX_TRACKED_MODELS:
             self._warned.add((model, length))
             _log.warning("a backend lists a context of %d tokens for %s, which cannot be: it is ignored", length, model)
-
-    def _remember(self, table: dict[str, tuple[int, float]], model: str, tokens: int) -> None:
-        table.pop(model, None)
-        if len(table) >= _MAX_LEARNED_MODELS:
-            table.pop(next(iter(table)))
-        table[model] = tokens, self._clock() + LEARNED_TTL_SECONDS
 
     def _unexpired(self, table: dict[str, tuple[int, float]], model: str) -> int | None:
         if (known := table.get(model)) is None:

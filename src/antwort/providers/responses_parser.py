@@ -23,13 +23,12 @@ from antwort.providers.answer_parser import (
     StreamParser,
     decode_body,
     delta_size,
-    json_text,
     normalize_logprobs,
     normalize_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in
+from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in, json_text
 
 # ---- what backends send ----
 
@@ -349,7 +348,7 @@ def _outcome(
             if reason == "content_filter":
                 return Finished(reason, _parse_usage(response.usage))
             # Any other limit is the backend's own: the answer is cut.
-            word = reason if isinstance(reason, str) and re.fullmatch(r"[a-z_]{1,40}", reason) else "no reason of ours"
+            word = reason if isinstance(reason, str) and re.fullmatch(r"[a-z_]{1,40}", reason) else "unknown reason"
             return BackendCut(f"The backend ended its answer before it was complete: {word}.")
         case "cancelled":
             return BackendCut("The backend's answer was cancelled there.")

@@ -1,8 +1,8 @@
 """Decide what a failed inference means: for a retry, for failover to another backend, and for the backend's health.
 
 Pure. `RetryPolicy.delay` decides whether the whole inference is retried; `may_fail_over` whether the next backend is
-asked; `is_unconnected` and `is_interrupted` what counts for the circuit breaker; `most_telling` which of several errors
-the client reads.
+asked; `is_connection_failure` and `is_interrupted` what counts for the circuit breaker; `most_useful_error` which of
+several errors the client reads.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def may_fail_over(error: AntwortError) -> bool:
     return isinstance(error, BackendError | RateLimited | NotFound | ContextTooLong)
 
 
-def passes_soon(error: AntwortError) -> bool:
+def is_short_wait(error: AntwortError) -> bool:
     """Whether the backend can be reached, and may take the same request after a short wait."""
     match error:
         case _ if error.code == CIRCUIT_OPEN or isinstance(error, QuotaUsedUp):
@@ -90,33 +90,33 @@ def passes_soon(error: AntwortError) -> bool:
             return False
 
 
-def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
-    """Return the error that helps the client most.
-
-    First what a shorter request avoids, then what passes by waiting, then what went wrong, and last that a model is
-    missing. Of equal ones, the one that is over sooner, then the one with the larger limit, then the first.
+def most_useful_error(errors: Sequence[AntwortError]) -> AntwortError:
+    """Return the error that helps the client most, by `_rank`. Of equal ones, the one with the shorter wait, then the
+    one with the larger context, then the first.
     """
     return min(errors, key=lambda error: (_rank(error), _wait(error), -_limit(error)))
 
 
 def _rank(error: AntwortError) -> int:
+    # A shorter request helps (0); waiting helps: a rate limit (1), a backend with a known wait (2); no connection (3);
+    # a timeout (4); another failure, or no quota (5); no backend was asked (6); the rest, such as a missing model (7).
     match error:
         case ContextTooLong():
-            return -1
-        case QuotaUsedUp():
-            return 4
-        case RateLimited():
             return 0
-        case _ if error.code == CIRCUIT_OPEN:
+        case QuotaUsedUp():
             return 5
-        case BackendUnavailable():
-            return 1 if error.retry_after is not None else 2
-        case BackendTimeout():
-            return 2 if error.code == CONNECT_TIMEOUT else 3
-        case BackendError():
-            return 4
-        case _:
+        case RateLimited():
+            return 1
+        case _ if error.code == CIRCUIT_OPEN:
             return 6
+        case BackendUnavailable():
+            return 2 if error.retry_after is not None else 3
+        case BackendTimeout():
+            return 3 if error.code == CONNECT_TIMEOUT else 4
+        case BackendError():
+            return 5
+        case _:
+            return 7
 
 
 def _limit(error: AntwortError) -> int:
@@ -136,7 +136,7 @@ def circuit_open(seconds: float) -> BackendUnavailable:
     return BackendUnavailable(message, code=CIRCUIT_OPEN, retry_after=seconds)
 
 
-def is_unconnected(error: AntwortError) -> bool:
+def is_connection_failure(error: AntwortError) -> bool:
     """Whether no connection could be made: it was refused, or took too long, or the name or TLS failed."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT

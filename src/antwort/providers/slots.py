@@ -10,12 +10,10 @@ from collections.abc import Sequence
 class Slots:
     """`limit` slots; None: no limit. Whoever takes a slot gives it back."""
 
-    __slots__ = ("_free", "is_unlimited", "queue", "waiting_for_recovery")
+    __slots__ = ("_free", "queue", "waiting_for_recovery")
 
     def __init__(self, limit: int | None = None) -> None:
         self._free = limit
-        self.is_unlimited = limit is None
-        """Whether slots need neither be taken nor given back."""
         self.queue: deque[asyncio.Future[Slots]] = deque()
         self.waiting_for_recovery: deque[asyncio.Future[Slots]] = deque()
 
@@ -33,8 +31,8 @@ class Slots:
         if self._free is not None and not self._hand_over():
             self._free += 1
 
-    def recovered(self) -> None:
-        """The backend can be reached again: those that wait for that join the queue, and free slots are handed out."""
+    def on_recovery(self) -> None:
+        """Move those that wait for the backend's recovery to the queue, and hand out the free slots."""
         if not self.waiting_for_recovery:
             return
         self.queue.extend(self.waiting_for_recovery)

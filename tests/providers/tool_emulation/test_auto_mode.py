@@ -359,6 +359,14 @@ async def test_no_more_is_remembered_than_a_thousand_models() -> None:
     assert ways(inner)[-2:] == ["constrained", "native"]
 
 
+async def test_nothing_is_remembered_of_names_that_are_as_long_as_a_body() -> None:
+    provider, inner = auto([REFUSAL], answer(NOW), [REFUSAL], answer(NOW))
+    request = replace(REQUEST, model="m" * 100_000)
+    assert await deltas(provider, request) == NOW_PARSED
+    assert await deltas(provider, request) == NOW_PARSED
+    assert ways(inner) == ["native", "constrained", "native", "constrained"]
+
+
 # ---- what a refusal is ----
 
 

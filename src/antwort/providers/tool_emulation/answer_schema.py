@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions
-from antwort.schema.decoder import DecoderSchemas
+from antwort.schema.constrained_decoding import DecoderSchemas
 from antwort.schema.refs import NotRelocatable, relocate
 
 MAX_CACHED_KEY_BYTES = 64 * 1024

@@ -1,7 +1,8 @@
-"""Decide how a backend is asked for tool calls, and turn its answers back into calls. Pure.
+"""Decide how a backend is asked for tool calls, and turn its answers back into calls. No I/O.
 
 A request with tools is sent without them: the prompt describes the tools, and a JSON schema restricts the answer to
-calls of them, or to text where that is allowed. The parser makes the deltas of a model with tool calls of the answer.
+calls of them, or to text where that is allowed. The parser turns the answer into the deltas that a model with native
+tool calls would send.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
+from antwort.providers.bounded_cache import MAX_TRACKED_MODELS, remember
 from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
 from antwort.providers.tool_emulation.answer_schema import response_format
@@ -44,14 +46,14 @@ _log = logging.getLogger("antwort.providers")
 
 ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 Finding: TypeAlias = Literal["constrained", "neither"]
-"""How calls can be had that do not come natively: constrained, or not at all."""
+"""How to get calls from a model that does not make them natively: by constraining it, or not at all."""
 
 MUST_CALL = frozenset({"required", "named"})
 """Kinds of choice that allow no answer without a call."""
 FINDING_SECONDS = 600.0
 """For which a finding is believed: backends are reconfigured, and one request need not be like the next."""
-MAX_FINDINGS = 1024
-"""The names of models may be a client's invention."""
+MAX_FINDINGS = 4 * MAX_TRACKED_MODELS
+"""One for each kind of choice."""
 
 
 class ToolEmulation:
@@ -101,7 +103,7 @@ class ToolEmulation:
             return None
         kind = choice_kind(request)
         finding = self._findings.get(request.model, kind) if self.mode == "auto" else None
-        step: Step
+        step: EmulationStep
         if self.mode == "constrained":
             step = "constrained"
         elif self.mode == "native" or finding == "neither":
@@ -137,15 +139,13 @@ class FindingCache:
         return finding if self._clock() < until else None
 
     def put(self, model: str, kind: ChoiceKind, finding: Finding) -> None:
-        self._findings.pop((model, kind), None)
-        if len(self._findings) >= MAX_FINDINGS:
-            self._findings.pop(next(iter(self._findings)))
-        self._findings[model, kind] = finding, self._clock() + FINDING_SECONDS
+        until = self._clock() + FINDING_SECONDS
+        remember(self._findings, (model, kind), (finding, until), max_entries=MAX_FINDINGS)
 
 
 # ---- one inference ----
 
-Step: TypeAlias = Literal[
+EmulationStep: TypeAlias = Literal[
     "native",
     "native_first",
     "native_after_miss",
@@ -190,7 +190,7 @@ class EmulatedInference:
     )
 
     def __init__(
-        self, request: ChatRequest, kind: ChoiceKind, step: Step, inner: Capabilities, findings: FindingCache
+        self, request: ChatRequest, kind: ChoiceKind, step: EmulationStep, inner: Capabilities, findings: FindingCache
     ) -> None:
         self._original, self._kind, self._inner, self._findings = request, kind, inner, findings
         self._refusal: AntwortError | None = None
@@ -199,7 +199,7 @@ class EmulatedInference:
         self._first_end: Finished | None = None
         self._ask(step)
 
-    def _ask(self, step: Step) -> None:
+    def _ask(self, step: EmulationStep) -> None:
         self._step = step
         self._has_begun = False
         """Whether anything of the answer to this request has gone out."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antwort.schema.decoder import ANY_VALUE, NO_ARGUMENTS, DecoderSchemas
+from antwort.schema.constrained_decoding import ANY_DECODED_VALUE, NO_ARGUMENTS, DecoderSchemas
 
 A, B = {"type": "string"}, {"type": "integer"}
 
@@ -37,9 +37,9 @@ def arguments(schema: dict[str, Any]) -> dict[str, Any]:
     ("given", "converted"),
     [
         # any value
-        ({}, ANY_VALUE),
-        ({"type": "any"}, ANY_VALUE),
-        ({"not": {"type": "string"}}, ANY_VALUE),
+        ({}, ANY_DECODED_VALUE),
+        ({"type": "any"}, ANY_DECODED_VALUE),
+        ({"not": {"type": "string"}}, ANY_DECODED_VALUE),
         # kinds
         ({"type": ["string", "null"], "minLength": 2}, {"anyOf": [{**A, "minLength": 2}, {"type": "null"}]}),
         ({"type": ["string"]}, A),
@@ -64,7 +64,7 @@ def arguments(schema: dict[str, Any]) -> dict[str, Any]:
         ({"type": "string", "minLength": 10**6, "maxLength": 10**7}, A),
         # arrays
         ({"type": "array", "items": A, "uniqueItems": True}, {"type": "array", "items": A}),
-        ({"type": "array", "minItems": 1}, {"type": "array", "items": ANY_VALUE, "minItems": 1}),
+        ({"type": "array", "minItems": 1}, {"type": "array", "items": ANY_DECODED_VALUE, "minItems": 1}),
         ({"type": "array", "items": A, "minItems": 3, "maxItems": 1}, {"type": "array", "items": A}),
         ({"type": "array", "items": False}, {"const": []}),
         ({"type": "array", "items": A, "maxItems": 0}, {"const": []}),
@@ -83,7 +83,7 @@ def arguments(schema: dict[str, Any]) -> dict[str, Any]:
         ({"type": "object", "additionalProperties": {}}, {**closed(), "additionalProperties": True}),
         ({"type": "object", "additionalProperties": B}, {**closed(), "additionalProperties": B}),
         ({"properties": {"a": A, "b": False}, "required": ["a"]}, closed("a", a=A)),
-        ({"properties": {"a": A}, "required": ["a", "z"]}, closed("a", "z", a=A, z=ANY_VALUE)),
+        ({"properties": {"a": A}, "required": ["a", "z"]}, closed("a", "z", a=A, z=ANY_DECODED_VALUE)),
         ({"properties": {"a": A}, "required": ["z"], "additionalProperties": False}, closed(a=A)),
         # alternatives
         ({"oneOf": [A, B]}, {"anyOf": [A, B]}),
@@ -162,7 +162,7 @@ def test_what_is_referred_to_is_gathered_under_names_of_the_whole() -> None:
 def test_a_reference_to_nowhere_is_any_value(reference: str) -> None:
     round_and_round = {"round": {"$ref": "#/$defs/trip"}, "trip": {"$ref": "#/$defs/round"}}
     made = arguments({"properties": {"a": {"$ref": reference}}, "$defs": round_and_round})
-    assert made == closed(a=ANY_VALUE)
+    assert made == closed(a=ANY_DECODED_VALUE)
 
 
 def test_a_definition_that_is_itself_by_way_of_alternatives_is_what_else_it_is() -> None:
@@ -179,7 +179,7 @@ def test_a_definition_that_is_itself_by_way_of_alternatives_is_what_else_it_is()
     x, z, y = (made["$defs"][f"def{number}"] for number in (1, 2, 3))
     assert x == {"anyOf": [{"$ref": "#/$defs/def3"}, A]}
     assert y == {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/def1"}}]}
-    assert z == ANY_VALUE
+    assert z == ANY_DECODED_VALUE
 
 
 # ---- bounds on untrusted schemas ----
@@ -198,7 +198,7 @@ def test_references_that_multiply_do_not_make_a_schema_grow_without_bound() -> N
 def test_a_long_chain_of_references_is_not_followed_to_its_end() -> None:
     row = {f"r{i}": {"$ref": f"#/$defs/r{i + 1}"} for i in range(20_000)}
     made = arguments({"properties": {f"p{i}": {"$ref": "#/$defs/r0"} for i in range(1000)}, "$defs": row})
-    assert made["properties"]["p0"] == ANY_VALUE
+    assert made["properties"]["p0"] == ANY_DECODED_VALUE
 
 
 def test_a_long_chain_of_definitions_is_converted_one_by_one() -> None:

@@ -1,9 +1,10 @@
-"""Convert tool schemas to the form that constrained decoders take (llama.cpp's grammars, xgrammar in vLLM and SGLang).
+"""Convert tool schemas to the subset of JSON Schema that constrained decoders enforce.
 
-Keywords that those do not know are left out, so a converted schema may accept arguments that the tool's own schema
-rejects: the arguments of a call are validated against the tool's own. Where nothing was left out, all that the
-converted schema accepts, the tool's accepts too. Descriptions are left out, references become definitions of the
-document, and an object that names properties takes no others.
+Such decoders are llama.cpp's grammars, and xgrammar in vLLM and SGLang. Keywords that they do not know are left out, so
+a converted schema may accept arguments that the tool's own schema rejects: the arguments of a call are validated
+against the tool's own. Where nothing was left out, all that the converted schema accepts, the tool's accepts too.
+Descriptions are left out, references become definitions of the document, and an object that names properties takes no
+others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from antwort.schema.keywords import (
 from antwort.schema.merge import merge_all_of
 from antwort.schema.refs import resolve
 
-ANY_VALUE: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]}
+ANY_DECODED_VALUE: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]}
 """Accepts any value. Written out: llama.cpp takes an empty schema for an object."""
 NO_ARGUMENTS: Plain = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 _ANY_ARGUMENTS: Plain = {**NO_ARGUMENTS, "additionalProperties": True}
@@ -97,7 +98,7 @@ class DecoderSchemas:
 
     def value(self, schema: Plain) -> Plain:
         converted = self._node(schema, _DecoderPosition(self._add(schema)))
-        return ANY_VALUE if converted is None else converted
+        return ANY_DECODED_VALUE if converted is None else converted
 
     def definitions(self) -> Plain:
         """Return what the converted schemas refer to, for `$defs` of the document. To be called once, after them."""
@@ -105,7 +106,7 @@ class DecoderSchemas:
         while self._pending:
             name, schema, position = self._pending.popleft()
             converted = self._node(schema, position)
-            made[name] = ANY_VALUE if converted is None else converted
+            made[name] = ANY_DECODED_VALUE if converted is None else converted
         return _without_left_recursion(made)
 
     def _add(self, schema: Plain) -> _SourceSchema:
@@ -119,11 +120,11 @@ class DecoderSchemas:
         if schema is False:
             return None
         if not isinstance(schema, dict) or position.depth > _MAX_DEPTH:
-            return ANY_VALUE
+            return ANY_DECODED_VALUE
         source = position.source
         source.nodes += 1
         if source.nodes > self._max_nodes:
-            return ANY_VALUE
+            return ANY_DECODED_VALUE
         if "allOf" in schema or ("$ref" in schema and not _CONSTRAINTS.isdisjoint(schema)):
             schema = merge_all_of(schema, source.root)
             properties = schema.get("properties")
@@ -151,14 +152,14 @@ class DecoderSchemas:
             case "integer":
                 return {"type": "integer", **numeric_range(schema, _MAX_INTEGER, is_integer=True)}
             case None:
-                return NO_ARGUMENTS if position.is_arguments else ANY_VALUE
+                return NO_ARGUMENTS if position.is_arguments else ANY_DECODED_VALUE
             case name:
                 return {"type": name}
 
     def _reference(self, reference: str, source: _SourceSchema) -> Plain:
         pointer, target = resolve(reference, source.root)
         if target is None:
-            return ANY_VALUE
+            return ANY_DECODED_VALUE
         key = id(source.root), pointer
         if key not in self._names:
             self._names[key] = f"def{len(self._names) + 1}"
@@ -184,7 +185,7 @@ class DecoderSchemas:
             properties |= {name: additional for name in required if name not in properties}
         inner = position.inner()
         converted = {name: self._node(each, inner) for name, each in properties.items()}
-        if any(converted.get(name, ANY_VALUE) is None for name in required):
+        if any(converted.get(name, ANY_DECODED_VALUE) is None for name in required):
             return None
         kept = {name: each for name, each in converted.items() if each is not None}
         needed = set(required)
@@ -200,7 +201,7 @@ class DecoderSchemas:
         additional = schema.get("additionalProperties")
         if isinstance(additional, dict):
             converted = self._node(additional, position.inner())
-            return False if converted is None else True if converted == ANY_VALUE else converted
+            return False if converted is None else True if converted == ANY_DECODED_VALUE else converted
         if isinstance(additional, bool):
             return additional
         return not schema.get("properties") and (not position.is_arguments or "patternProperties" in schema)
@@ -234,7 +235,7 @@ def _inlined(schema: object, root: Plain) -> object:
 def _objects_only(converted: Plain | None) -> Plain | None:
     if converted is None or converted.get("type") == "object":
         return converted
-    if converted == ANY_VALUE:
+    if converted == ANY_DECODED_VALUE:
         return _ANY_ARGUMENTS
     objects = [each for choice in converted.get("anyOf", ()) if (each := _objects_only(choice)) is not None]
     return {"anyOf": objects} if len(objects) > 1 else objects[0] if objects else None
@@ -286,7 +287,7 @@ def _without_left_recursion(definitions: Plain) -> Plain:
     made: Plain = {}
     for name, schema in definitions.items():
         kept = _without(schema, {target for start, target in loops if start == name})
-        made[name] = ANY_VALUE if kept is None else kept
+        made[name] = ANY_DECODED_VALUE if kept is None else kept
     return made
 
 
