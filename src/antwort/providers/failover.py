@@ -23,7 +23,7 @@ so that the client reads an HTTP error where none can be reached. Only failed co
 slot or for the answer of a backend that is connected.
 """
 LEAST_CONNECT_SECONDS = 0.4
-"""For each of them; and all that one gets that is known to be out of reach."""
+"""For each of them; and all that one gets that is known to be unreachable."""
 
 
 class Failover:
@@ -71,7 +71,7 @@ class Failover:
 
     async def _wait_for_slot(self) -> Candidate:
         """Wait for a slot of a healthy candidate, or of one that recovers meanwhile. Candidates with a context that is
-        too small come when no other one is healthy, those out of reach when none is. Open circuit breakers are errors.
+        too small come when no other one is healthy, unreachable ones when none is. Open circuit breakers are errors.
         """
         while askable := [each for each in self._left if not each.wait]:
             healthy = [each for each in askable if each.is_healthy]

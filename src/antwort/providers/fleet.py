@@ -61,7 +61,7 @@ class Fleet:
         later: CallLater = call_later,
     ) -> None:
         """`refresh` and `health` are the seconds between two refreshes of the lists of models, and between two checks
-        of members that are out of reach. `on_inference` is called after each request to a backend.
+        of unreachable members. `on_inference` is called after each request to a backend.
         """
         self._members = tuple(members)
         self._by_name = {member.name: member for member in members}
@@ -172,7 +172,7 @@ class Fleet:
         return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
 
     def _note_failure(self, candidate: Candidate, error: AntwortError) -> None:
-        """Have a member checked that is out of reach, or whose health check is due; and all lists refreshed where one
+        """Have a member checked that is unreachable, or whose health check is due; and all lists refreshed where one
         is wrong.
         """
         self._monitor.watch(candidate.member)

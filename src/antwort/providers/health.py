@@ -20,7 +20,7 @@ from antwort.providers.retry_policy import most_useful_error
 _log = logging.getLogger("antwort.providers")
 
 FIRST_CHECK_DELAY_SECONDS = 1.0
-"""Until a backend that went out of reach is checked; the next delays double."""
+"""Until a backend that became unreachable is checked; the next delays double."""
 READINESS_TTL_SECONDS = 1.0
 """For which the outcome of `check_ready` is cached."""
 _STOP_GRACE_SECONDS = 1.0
@@ -90,7 +90,7 @@ class HealthMonitor:
     def _refresh_all(self) -> None:
         async def refresh_all() -> None:
             try:
-                # Those out of reach have timers of their own, so that the others do not wait for them.
+                # Unreachable ones have timers of their own, so that the others do not wait for them.
                 reachable = [member for member in self._members if member.name not in self._timers]
                 await asyncio.gather(*map(self._refresh, reachable))
                 self._refreshed_at = self._clock()
@@ -103,7 +103,7 @@ class HealthMonitor:
     # ---- health of one member ----
 
     def watch(self, member: Member, delay: float = FIRST_CHECK_DELAY_SECONDS) -> None:
-        """Check a member that is out of reach until it recovers; one whose health check is due is checked now. Each has
+        """Check an unreachable member until it recovers; one whose health check is due is checked now. Each has
         one timer, which stays until its check has ended.
         """
         is_due = bool(member.breakers.awaiting_check)

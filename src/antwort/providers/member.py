@@ -133,7 +133,7 @@ class Member:
         """
         is_lost, was_open = is_connection_failure(error), self.breakers.has_open
         if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
-            # Going out of reach is logged once, elsewhere; to find a request too long is no failure.
+            # An unreachable backend is logged once, elsewhere; to find a request too long is no failure.
             self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._record_unreachable(error)
