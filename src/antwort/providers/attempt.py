@@ -86,7 +86,7 @@ class Attempt:
         self.began = clock()
         self._on_inference = on_inference
         self._emulated = None if member.emulation is None else member.emulation.begin(request)
-        self._trial = member.breakers.enter(candidate.model)
+        self._trial = member.breakers.enter(candidate.model) if member.breakers.by_model else None
         self.request: ChatRequest | None = request if self._emulated is None else self._emulated.request
         """What to ask the backend next; None when the attempt is over."""
         self.has_answered = False

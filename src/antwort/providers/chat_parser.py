@@ -175,7 +175,8 @@ class _ChatAnswer:
         self.finish_reason = ""
         self._size = size
         self._usage: Usage | None = None
-        self._calls = _CallAssembler(size)
+        self._calls: _CallAssembler | None = None
+        """Made for the first call."""
         self._is_legacy = False
 
     def feed(self, chunk: _Chunk, out: list[Delta]) -> None:
@@ -186,7 +187,7 @@ class _ChatAnswer:
             if message is not None:
                 reasoning = message.reasoning_content or message.reasoning
                 content, refusal = message.content, message.refusal
-                if self._calls.named is not None and (content or reasoning or refusal):
+                if self._calls is not None and (content or reasoning or refusal):
                     self._calls.emit_named(out)
                 if reasoning:
                     self._size.bytes += byte_size(reasoning)
@@ -204,6 +205,7 @@ class _ChatAnswer:
                         else TextDelta(content, normalize_logprobs(probs.content or ()))
                     )
                 if message.tool_calls:
+                    self._calls = self._calls or _CallAssembler(self._size)
                     self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
                 elif message.function_call is not None:
                     self._feed_legacy_call(message.function_call, out)
@@ -213,7 +215,7 @@ class _ChatAnswer:
             self._usage = usage
 
     def finish(self, out: list[Delta]) -> None:
-        if self._calls.calls:
+        if self._calls is not None:
             self._calls.finish(out)
         out.append(Finished(self.finish_reason, self._usage))
 
@@ -228,8 +230,9 @@ class _ChatAnswer:
 
     def _feed_legacy_call(self, call: Any, out: list[Delta]) -> None:
         """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
-        if isinstance(call, dict) and (self._is_legacy or not self._calls.calls):
+        if isinstance(call, dict) and (self._is_legacy or self._calls is None):
             self._is_legacy = True
+            self._calls = self._calls or _CallAssembler(self._size)
             name = call.get("name")
             function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
             self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
@@ -263,11 +266,11 @@ class _AssembledCall:
 class _CallAssembler:
     """Assign each piece of a call to its call. Backends may leave out index or id, or give every call the index 0."""
 
-    __slots__ = ("_by_id", "_by_index", "_chunk_number", "_emitted", "_last", "_size", "calls", "named")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "_size", "named")
 
     def __init__(self, size: OutputSize) -> None:
         self._size = size
-        self.calls: list[_AssembledCall] = []
+        self._calls: list[_AssembledCall] = []
         self._by_id: dict[str | int, _AssembledCall] = {}
         self._by_index: dict[int, _AssembledCall] = {}
         self._last: _AssembledCall | None = None
@@ -278,12 +281,16 @@ class _CallAssembler:
     def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> None:
         """Add the pieces of one chunk; `is_whole`: each is a call of its own, whatever its index and id are."""
         self._chunk_number += 1
-        if is_whole:
-            for position, piece in enumerate(pieces):
-                piece.index = position
-        for piece in pieces:
+        for position, piece in enumerate(pieces):
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
+            if is_whole and name and arguments and not self._calls:  # nothing to assemble
+                self._size.bytes += byte_size(name) + byte_size(arguments) + CALL_OVERHEAD_BYTES
+                out.append(CallDelta(self._emitted, name, arguments))
+                self._emitted += 1
+                continue
+            if is_whole:
+                piece.index = position
             self._add(self._call_of(piece, name, out), name, arguments, out)
 
     def emit_named(self, out: list[Delta]) -> None:
@@ -294,7 +301,7 @@ class _CallAssembler:
     def finish(self, out: list[Delta]) -> None:
         """Emit the remaining calls. A call without a name is emitted, too, so that the model gets an error for it."""
         self.emit_named(out)
-        for call in self.calls:
+        for call in self._calls:
             if call.number < 0 and call.arguments:
                 self._emit(call, out)
 
@@ -340,7 +347,7 @@ class _CallAssembler:
         if call is None:
             self.emit_named(out)
             call = _AssembledCall(piece.id)
-            self.calls.append(call)
+            self._calls.append(call)
         if piece.index is not None:
             self._by_index[piece.index] = call
         call.id = call.id or piece.id

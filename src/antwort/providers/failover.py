@@ -59,7 +59,9 @@ class Failover:
         self._left.remove(candidate)
         member = candidate.member
         try:
-            request = candidate.adapt(self._request, is_shared=self._is_shared)
+            request = self._request
+            if self._is_shared or candidate.model != request.model:
+                request = candidate.adapt(request, is_shared=self._is_shared)
             if self._connect_seconds is not None:
                 askable = 1 + sum(not each.wait for each in self._left)
                 share = 0.0 if member.is_unreachable else self._connect_seconds / askable

@@ -99,7 +99,7 @@ class Member:
 
     def is_healthy(self, model: str) -> bool:
         """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
-        return not self.is_unreachable and self.breakers.wait(model) == 0
+        return not self.is_unreachable and not (self.breakers.by_model and self.breakers.wait(model))
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""

@@ -78,6 +78,10 @@ class Histogram:
         if len(new) >= AT_ONCE:
             self._count(key, new)
 
+    def new_values(self, key: Key) -> list[float]:
+        """Return the list that takes the values of a key; whoever appends to it calls `count` at `AT_ONCE` of them."""
+        return self._new[key]
+
     def read(self) -> Reading:
         return Reading(self.family, spreads=self.count())
 

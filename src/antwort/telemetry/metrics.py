@@ -10,7 +10,7 @@ from antwort.engine.ended import Ended
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
 from antwort.telemetry import families
-from antwort.telemetry.counting import Counter, CounterBeside, Gauge, Histogram, Key, Metric, Reading
+from antwort.telemetry.counting import AT_ONCE, Counter, CounterBeside, Gauge, Histogram, Key, Metric, Reading
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
 from antwort.telemetry.run_counts import RunCounts
 from antwort.tools.base import HOUSE_LABEL
@@ -88,6 +88,8 @@ class Metrics:
         self.inferences = CounterBeside(families.INFERENCES, self.inference_time, _inference)
         self.first_chunk = Histogram(families.FIRST_CHUNK)
         self.tokens = Histogram(families.TOKENS)
+        self._inferences: dict[Key, tuple[list[float], list[float], list[float]]] = {}
+        """The new values of each backend and model: seconds of those that ended well, input and output tokens."""
         self._truncated = Counter(families.TRUNCATED, [()])
         self._call_time = Histogram(families.CALL_TIME)
         self._calls = CounterBeside(families.CALLS, self._call_time, _call)
@@ -142,13 +144,26 @@ class Metrics:
     def inference(self, record: InferenceRecord) -> None:
         """For `Fleet(on_inference=…)`."""
         key = (CHAT, record.backend, self.model(record.model))
-        error = record.error if record.error in ("", "cancelled") else code_of(record.error)
-        self.inference_time.add((*key, error), record.seconds)
+        if (series := self._inferences.get(key)) is None:
+            series = self._inferences[key] = (
+                self.inference_time.new_values((*key, "")),
+                self.tokens.new_values((*key, "input")),
+                self.tokens.new_values((*key, "output")),
+            )
+        seconds, input_tokens, output_tokens = series
+        if record.error:
+            error = record.error if record.error == "cancelled" else code_of(record.error)
+            self.inference_time.add((*key, error), record.seconds)
+        else:
+            seconds.append(record.seconds)
         if record.first_delta_seconds is not None:
             self.first_chunk.add(key, record.first_delta_seconds)
         if record.usage is not None:
-            self.tokens.add((*key, "input"), record.usage.input_tokens)
-            self.tokens.add((*key, "output"), record.usage.output_tokens)
+            input_tokens.append(record.usage.input_tokens)
+            output_tokens.append(record.usage.output_tokens)
+        if len(seconds) >= AT_ONCE or len(input_tokens) >= AT_ONCE:
+            self.inference_time.count()
+            self.tokens.count()
 
     def call(self, called: Called) -> None:
         """For `Engine(on_call=…)`. Those that were refused took no time."""

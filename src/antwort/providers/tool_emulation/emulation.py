@@ -39,7 +39,6 @@ from antwort.providers.tool_emulation.tool_choice import (
     answer_options,
     choice_kind,
     has_calls,
-    offered_tools,
 )
 
 _log = logging.getLogger("antwort.providers")
@@ -99,7 +98,7 @@ class ToolEmulation:
 
     def begin(self, request: ChatRequest) -> EmulatedInference | None:
         """Begin an inference. Return None if the request has nothing to do with tools, and is to be sent as it is."""
-        if not offered_tools(request) and not has_calls(request.messages):
+        if not request.tools and not has_calls(request.messages):
             return None
         kind = choice_kind(request)
         finding = self._findings.get(request.model, kind) if self.mode == "auto" else None

@@ -45,7 +45,7 @@ def answer_options(request: ChatRequest) -> AnswerOptions:
 
 def choice_kind(request: ChatRequest) -> ChoiceKind:
     """Return the kind of choice; a request without tools has `none`."""
-    if not offered_tools(request):
+    if not request.tools:
         return "none"
     choice = request.tool_choice
     if isinstance(choice, dict):
