@@ -268,9 +268,9 @@ def normalize_usage(reported: ReportedUsage) -> Usage | None:
 
 def _token_count(reported: ReportedCount) -> int | None:
     """Return a plausible number of tokens; None for anything else, which would spoil sums."""
-    if isinstance(reported, float):
-        reported = int(reported) if reported.is_integer() else None
-    return reported if isinstance(reported, int) and 0 <= reported <= MAX_TOKEN_COUNT else None
+    if isinstance(reported, int):
+        return reported if 0 <= reported <= MAX_TOKEN_COUNT else None
+    return _token_count(int(reported)) if isinstance(reported, float) and reported.is_integer() else None
 
 
 class ReportedLogProb(msgspec.Struct, gc=False):

@@ -111,7 +111,7 @@ class ToolEmulation:
             step = "constrained_first" if kind in MUST_CALL else "constrained"
         else:
             step = "native_first"
-        return EmulatedInference(request, kind, step, self._inner(request.model), self._findings)
+        return EmulatedInference(request, kind, step, self._inner, self._findings)
 
 
 class FindingCache:
@@ -189,7 +189,12 @@ class EmulatedInference:
     )
 
     def __init__(
-        self, request: ChatRequest, kind: ChoiceKind, step: EmulationStep, inner: Capabilities, findings: FindingCache
+        self,
+        request: ChatRequest,
+        kind: ChoiceKind,
+        step: EmulationStep,
+        inner: Callable[[str], Capabilities],
+        findings: FindingCache,
     ) -> None:
         self._original, self._kind, self._inner, self._findings = request, kind, inner, findings
         self._refusal: AntwortError | None = None
@@ -339,12 +344,13 @@ def add_usage(batch: list[Delta], before: Usage | None) -> list[Delta]:
 # ---- requests ----
 
 
-def native_request(request: ChatRequest, inner: Capabilities) -> ChatRequest:
+def native_request(request: ChatRequest, inner: Callable[[str], Capabilities]) -> ChatRequest:
     """Return the request without a list of allowed tools if the backend does not take one."""
     choice = request.tool_choice
-    if inner.allowed_tools or not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return request
-    return adapt(request, inner)
+    capabilities = inner(request.model)
+    return request if capabilities.allowed_tools else adapt(request, capabilities)
 
 
 def constrained_request(request: ChatRequest) -> tuple[ChatRequest, EmulatedAnswerParser | None]:
