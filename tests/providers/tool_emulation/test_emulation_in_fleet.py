@@ -125,7 +125,8 @@ async def test_a_slot_is_given_back_where_an_attempt_cannot_begin() -> None:
         raise RuntimeError("broken")
 
     member = Member("b", ScriptedProvider(), models=["m"], most=1, emulation=ToolEmulation("auto", broken))
+    request = replace(REQUEST, tool_choice={"type": "allowed_tools", "tools": []})
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            _ = [batch async for batch in Fleet([member]).infer(REQUEST)]
+            _ = [batch async for batch in Fleet([member]).infer(request)]
     assert member.slots.take()
