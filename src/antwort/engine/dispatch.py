@@ -40,7 +40,7 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
                         yield batch
     except Exception as error:
         failure = error
-        if not isinstance(error, LEFT):  # whoever goes on decides about what has begun
+        if not isinstance(error, LEFT):  # the process that resumes the run decides about calls that have begun
             answers.stop(running.has_begun, running.is_queued)
     if rest := answers.rest():
         yield rest

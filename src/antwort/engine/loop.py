@@ -250,7 +250,7 @@ async def infer(
                     control.on_answer()
                 has_said = has_said or bool(deltas)
                 turn.feed_all(deltas)
-                # A whole answer that nobody reads in parts goes out with the end of its turn.
+                # The events of a whole answer to a client that does not stream go out with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:

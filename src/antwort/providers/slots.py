@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Slots:
-    """`limit` slots; None: no limit. Whoever takes a slot gives it back."""
+    """`limit` slots; None: no limit. Each slot that is taken must be given back."""
 
     __slots__ = ("_free", "queue", "waiting_for_recovery")
 

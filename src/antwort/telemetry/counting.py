@@ -79,7 +79,7 @@ class Histogram:
             self._count(key, new)
 
     def new_values(self, key: Key) -> list[float]:
-        """Return the list that takes the values of a key; whoever appends to it calls `count` at `AT_ONCE` of them."""
+        """Return the buffer of a key's new values. Callers that append must call `count` at `AT_ONCE` values."""
         return self._new[key]
 
     def read(self) -> Reading:
