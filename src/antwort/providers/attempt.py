@@ -145,9 +145,14 @@ class Attempt:
         """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
         self._record("" if error is None else error.code)
         if self._emulated is None:
-            self.request = None
+            sent, self.request = self.request, None
             if error is not None:
-                raise error
+                emulation = self.candidate.member.emulation
+                if emulation is not None and sent is not None and not self.has_begun:
+                    self._emulated = emulation.begin_after_refusal(sent, error)
+                if self._emulated is None:
+                    raise error
+                self.request = self._emulated.request
             return []
         out = self._emulated.finish(error)
         self.request = self._emulated.request

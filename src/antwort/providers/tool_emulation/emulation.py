@@ -97,7 +97,9 @@ class ToolEmulation:
         return request if emulated is None or emulated.request is None else emulated.request
 
     def begin(self, request: ChatRequest) -> EmulatedInference | None:
-        """Begin an inference. Return None if the request has nothing to do with tools, and is to be sent as it is."""
+        """Begin an inference. Return None for a request to send as it is: one that has nothing to do with tools, or
+        whose native answer stands unless the backend refuses tools. Give such a refusal to `begin_after_refusal`.
+        """
         if not request.tools and not has_calls(request.messages):
             return None
         kind = choice_kind(request)
@@ -111,7 +113,17 @@ class ToolEmulation:
             step = "constrained_first" if kind in MUST_CALL else "constrained"
         else:
             step = "native_first"
-        return EmulatedInference(request, kind, step, self._inner, self._findings)
+        is_plain = step in _NATIVE_STEPS and kind not in MUST_CALL and not _names_allowed_tools(request)
+        return None if is_plain else EmulatedInference(request, kind, step, self._inner, self._findings)
+
+    def begin_after_refusal(self, request: ChatRequest, error: AntwortError) -> EmulatedInference | None:
+        """Begin an inference again that the backend has answered with an error. Return None where the error stands."""
+        if self.mode != "auto" or not refuses_tools(error) or not (request.tools or has_calls(request.messages)):
+            return None
+        kind = choice_kind(request)
+        if self._findings.get(request.model, kind) == "neither":
+            return None
+        return EmulatedInference(request, kind, "constrained_after_refusal", self._inner, self._findings, error)
 
 
 class FindingCache:
@@ -195,9 +207,10 @@ class EmulatedInference:
         step: EmulationStep,
         inner: Callable[[str], Capabilities],
         findings: FindingCache,
+        refusal: AntwortError | None = None,
     ) -> None:
         self._original, self._kind, self._inner, self._findings = request, kind, inner, findings
-        self._refusal: AntwortError | None = None
+        self._refusal = refusal
         self._first_answer: list[Delta] = []
         """An answer without the required call."""
         self._first_end: Finished | None = None
@@ -346,11 +359,15 @@ def add_usage(batch: list[Delta], before: Usage | None) -> list[Delta]:
 
 def native_request(request: ChatRequest, inner: Callable[[str], Capabilities]) -> ChatRequest:
     """Return the request without a list of allowed tools if the backend does not take one."""
-    choice = request.tool_choice
-    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+    if not _names_allowed_tools(request):
         return request
     capabilities = inner(request.model)
     return request if capabilities.allowed_tools else adapt(request, capabilities)
+
+
+def _names_allowed_tools(request: ChatRequest) -> bool:
+    choice = request.tool_choice
+    return isinstance(choice, dict) and choice.get("type") == "allowed_tools"
 
 
 def constrained_request(request: ChatRequest) -> tuple[ChatRequest, EmulatedAnswerParser | None]:
