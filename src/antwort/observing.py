@@ -10,8 +10,8 @@ from antwort.config.checks import keys_required
 from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
-from antwort.engine.control import Called
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
+from antwort.engine.tool_runner import CallRecord
 from antwort.providers.base import OnInference
 from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
@@ -52,11 +52,11 @@ class Observation:
         return WatchedRunLog(runs, counts)
 
     @property
-    def on_end(self) -> Sequence[Callable[[Ended], None]]:
+    def on_end(self) -> Sequence[Callable[[RunSummary], None]]:
         return (log_content,) if self.metrics is None else (log_content, self.metrics.response)
 
     @property
-    def on_call(self) -> Sequence[Callable[[Called], None]]:
+    def on_call(self) -> Sequence[Callable[[CallRecord], None]]:
         return (log_call,) if self.metrics is None else (log_call, self.metrics.call)
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message, OutputItem, OutputText
 from antwort.api.responses import Response
 from antwort.api.wire import encode, replace
-from antwort.engine.unfold import unfold
+from antwort.engine.runs.replay import replay_events
 from chaos.client import Seen
 from chaos.fleet import Span
 from chaos.followups import PLANS, Chain, Plan
@@ -198,7 +198,9 @@ def test_an_answer_that_no_client_should_see_is_told() -> None:
 
 
 def stream(of: Response) -> list[Seen]:
-    plain = [{**msgspec.json.decode(encode(event)), "sequence_number": at} for at, event in enumerate(unfold(of))]
+    plain = [
+        {**msgspec.json.decode(encode(event)), "sequence_number": at} for at, event in enumerate(replay_events(of))
+    ]
     return [Seen(at, event["type"], encode(event), 1000.0 + at) for at, event in enumerate(plain)]
 
 

@@ -12,7 +12,7 @@ from antwort.api.events import CallBegun, CallEnded, TurnEnded
 from antwort.api.items import McpCall, Message, OutputItem, OutputText
 from antwort.api.responses import Response, Usage
 from antwort.api.wire import encode, replace
-from antwort.engine.unfold import unfold
+from antwort.engine.runs.replay import replay_events
 from chaos.client import Seen, Told
 from chaos.fleet import Span
 from chaos.ledger import Execution
@@ -47,7 +47,7 @@ def response(**changes: Any) -> Response:
 def stream(of: Response) -> list[Seen]:
     """Each event a second after the one before."""
     found = []
-    for number, event in enumerate(unfold(of)):
+    for number, event in enumerate(replay_events(of)):
         plain = {**msgspec.json.decode(encode(event)), "sequence_number": number}
         found.append(Seen(number, plain["type"], encode(plain), 1000.0 + number))
     return found
@@ -63,7 +63,7 @@ def told(of: Response | None = None, **changes: Any) -> Told:
         seen=seen,
         replay=list(seen),
         rest=(4, seen[5:]),
-        log=[*unfold(final)],
+        log=[*replay_events(final)],
         final=encode(final),
     )
     return msgspec.structs.replace(made, **changes)
@@ -188,19 +188,19 @@ def test_a_stored_response_that_is_not_what_was_said_is_found() -> None:
 
 
 def test_a_log_that_is_not_what_was_sent_is_found() -> None:
-    log = unfold(response())
+    log = replay_events(response())
     assert rules(told(log=[*log[:4], *log[5:]]), run_once()) == {"log differs from the stream"}
     assert rules(told(log=[]), run_once()) == {"log differs from the stream"}
 
 
 def test_a_log_whose_marks_come_to_something_else_is_found() -> None:
-    *log, end = unfold(response())
+    *log, end = replay_events(response())
     spent = TurnEnded(finish="stop", usage=Usage(input_tokens=3, total_tokens=3))
     assert rules(told(log=[*log, spent, end]), run_once()) == {"fold differs from what is stored"}
 
 
 def test_a_call_that_begins_again_on_record_is_found() -> None:
-    *log, end = unfold(response())
+    *log, end = replay_events(response())
     begun, over = CallBegun(call_id="call_0"), CallEnded(call_id="call_0", outcome="ran")
     assert rules(told(log=[*log, begun, begun, over, end]), run_once()) == set()
     assert rules(told(log=[*log, begun, over, begun, end]), run_once()) == {"call begun on record after its end"}

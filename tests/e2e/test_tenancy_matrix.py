@@ -90,11 +90,11 @@ class World:
         paths += [f"{CONVERSATIONS}/{self.conversation}", f"{CONVERSATIONS}/{self.conversation}/items"]
         paths += [APPROVALS, f"{APPROVALS}/{self.approval}"]
         replies = [await self.server.ask("GET", path, None, ANN) for path in paths]
-        return [(reply.status, reply.body) for reply in replies] + sorted(self.server.engine._live)
+        return [(reply.status, reply.body) for reply in replies] + sorted(self.server.engine.live_runs)
 
     async def end(self) -> None:
         """What ran was not disturbed."""
-        running = [run.response.status for run in self.server.engine._live.values()]
+        running = [run.response.status for run in self.server.engine.live_runs.values()]
         self.hold.set()
         replies = await asyncio.gather(*self.asking)
         assert [b"response.completed" in reply.body for reply in replies].count(True) == len(running)
@@ -331,8 +331,8 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
             asyncio.create_task(server.ask("POST", RESPONSES, {**STREAMED, "input": GIVEN, "store": stored}, ANN))
             for stored in (True, False)
         ]
-        await until(lambda: sum(bool(run.response.output) for run in engine._live.values()) == 2)
-        ids = {run.response.store: response_id for response_id, run in engine._live.items()}
+        await until(lambda: sum(bool(run.response.output) for run in engine.live_runs.values()) == 2)
+        ids = {run.response.store: response_id for response_id, run in engine.live_runs.items()}
         yield World(
             server=server,
             finished=finished["id"],

@@ -48,7 +48,7 @@ async def test_an_outcome_that_waits_to_be_written_is_hidden_from_others_and_sur
     engine = Engine(ScriptedProvider(answer(say("Hello"))), store=store)
     async with serving(engine, Transport(engine, identify=ring.identify)) as server:
         await server.ask("POST", RESPONSES, HELLO, ANN)
-        [response_id] = engine._unwritten
+        [response_id] = engine.live_runs.unrecorded
         place = f"{RESPONSES}/{response_id}"
         for method, path in (("GET", place), ("DELETE", place), ("POST", f"{place}/cancel")):
             assert (await server.ask(method, path, None, BOB)).status == 404
@@ -66,6 +66,6 @@ async def test_an_outcome_that_waits_to_be_written_goes_with_its_response() -> N
     engine = Engine(ScriptedProvider(answer(say("Hello"))), store=store)
     async with serving(engine, Transport(engine, identify=ring.identify)) as server:
         await server.ask("POST", RESPONSES, HELLO, ANN)
-        [response_id] = engine._unwritten
+        [response_id] = engine.live_runs.unrecorded
         assert (await server.ask("DELETE", f"{RESPONSES}/{response_id}", None, ANN)).status == 200
-        assert engine._unwritten == {}
+        assert engine.live_runs.unrecorded == {}

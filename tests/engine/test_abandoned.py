@@ -23,7 +23,7 @@ from antwort.api.items import OutputItem
 from antwort.api.wire import replace
 from antwort.engine.compacting import _is_compact
 from antwort.engine.control import Control
-from antwort.engine.draft import fold
+from antwort.engine.fold import fold
 from antwort.engine.ended import account_of
 from antwort.engine.loop import pick_up
 from antwort.engine.pairs import run_ids, shown_id

@@ -222,11 +222,11 @@ async def test_a_connection_that_stores_nothing_has_them_and_what_they_bring() -
     house, recent = House(MemoryStore()), Recent()
     engine = house.engine(answer(say("Hi.")), answer(call("lookup")), answer(say("Found.")))
     run = await engine.launch(await engine.plan(ask([additional(SEALED), USER], store=False), recent=recent))
-    first = await run.whole()
+    first = await run.result()
     recent.keep(run.chain())
     assert "sesame" not in encode([[link.request.decode(), link.input] for link in recent.links()]).decode()
     again = ask(previous_response_id=first.id)
-    second = await (await engine.launch(await engine.plan(again, recent=recent))).whole()
+    second = await (await engine.launch(await engine.plan(again, recent=recent))).result()
     assert only(second, McpCall).output == "found"
     assert [tool.authorization for tool in house.door.ran if tool] == ["sesame3"]
     engine = house.engine(answer(call("lookup")), answer(say("Found.")))

@@ -18,7 +18,7 @@ from antwort.api.items import (
 from antwort.engine.decisions import NO_APPROVAL
 from antwort.engine.packing import packed
 from antwort.engine.summary import entries_of
-from antwort.engine.unfold import unfold
+from antwort.engine.runs.replay import replay_events
 from antwort.engine.verbatim import divide
 from antwort.storage.base import Link, Page
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
@@ -128,7 +128,7 @@ async def test_a_response_that_asks_is_the_fold_of_its_events_told_again() -> No
     second = (await stream(engine, ask([decision(first)], previous_response_id=first.id))).response
     for response in (first, second):
         checker = StreamChecker()
-        for number, event in enumerate(unfold(response)):
+        for number, event in enumerate(replay_events(response)):
             checker.feed(number, event)
         assert checker.finish() == response
 

@@ -74,7 +74,7 @@ async def test_what_one_has_queued_the_other_makes_and_both_show() -> None:
     hold = asyncio.Event()
     async with replicas(answer(say("Hello"), hold, say(" there"))) as (makes, asks, provider):
         queued = await asks.create(ask(background=True))
-        await until(lambda: any(run.response.output for run in makes._live.values()))
+        await until(lambda: any(run.response.output for run in makes.live_runs.values()))
         assert asks.live == 0
         seen = [await engine.retrieve(ANONYMOUS, queued.id) for engine in (makes, asks)]
         assert [response.status for response in seen] == ["in_progress", "in_progress"]
@@ -88,7 +88,7 @@ async def test_what_one_has_queued_the_other_makes_and_both_show() -> None:
 async def test_a_cancel_at_the_other_reaches_the_model() -> None:
     async with replicas(answer(say("Hello"), asyncio.Event())) as (makes, asks, provider):
         queued = await asks.create(ask(background=True))
-        await until(lambda: any(run.response.output for run in makes._live.values()))
+        await until(lambda: any(run.response.output for run in makes.live_runs.values()))
         cancelled = [await asks.cancel(ANONYMOUS, queued.id) for _ in range(2)]
         assert provider.under_way == 0
         assert [response.status for response in cancelled] == ["cancelled", "cancelled"]
@@ -118,7 +118,7 @@ async def test_one_that_runs_at_the_other_is_ended_and_deleted() -> None:
         queued = await asks.create(ask(background=True))
         await until(lambda: provider.under_way == 1)
         await asks.delete(ANONYMOUS, queued.id)
-        await until(lambda: not makes._live)
+        await until(lambda: not makes.live_runs)
         assert provider.under_way == 0
         for engine in (makes, asks):
             with pytest.raises(ResponseNotFound):

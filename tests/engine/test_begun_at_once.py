@@ -30,5 +30,5 @@ async def test_a_run_may_begin_before_anybody_has_its_task() -> None:
     run = await engine.start(ask(stream=True))
     assert provider.requests
     gate.set()
-    assert text_of(await asyncio.wait_for(run.whole(), 1)) == "Hello"
+    assert text_of(await asyncio.wait_for(run.result(), 1)) == "Hello"
     await engine.close()

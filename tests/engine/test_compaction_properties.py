@@ -16,7 +16,7 @@ from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
 from antwort.engine.control import Control
-from antwort.engine.draft import Run, fold
+from antwort.engine.fold import Run, fold
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.memory import Memories, Memory
 from antwort.engine.meter import Meter

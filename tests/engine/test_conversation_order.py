@@ -15,7 +15,7 @@ import pytest
 from antwort.api.events import TERMINAL, OutputTextDelta
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.live import LiveRun
 from antwort.errors import (
     AntwortError,
     BackendUnavailable,
@@ -55,7 +55,7 @@ async def test_a_turn_waits_for_the_one_before_it_and_hears_it() -> None:
     first = await engine.start(ask("a", conversation=conversation))
     second = await waiting(engine, input="b", conversation=conversation)
     go.set()
-    await (await second).whole()
+    await (await second).result()
     assert first.response.status == "completed"
     assert sent_messages(provider.requests[1]) == [("user", "a"), ("assistant", "One"), ("user", "b")]
     assert words(await said(store, conversation)) == ["user: a", "assistant: One", "user: b", "assistant: Two"]
@@ -71,7 +71,7 @@ async def test_turns_of_other_conversations_and_other_requests_do_not_wait() -> 
     assert text_of(await engine.create(ask("b", conversation=other))) == "Two"
     assert text_of(await engine.create(ask("c"))) == "Three"
     go.set()
-    await first.whole()
+    await first.result()
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
@@ -100,7 +100,7 @@ async def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
     with pytest.raises(ConversationLocked):
         await engine.create(ask("b", conversation=conversation))
     go.set()
-    await first.whole()
+    await first.result()
     assert text_of(await engine.create(ask("b", conversation=conversation))) == "Three"
 
 
@@ -117,7 +117,7 @@ async def test_a_turn_whose_own_time_is_over_first_is_refused_for_that(
     assert caught.value.param == param
     assert ("0.01 s" in str(caught.value)) is (param == "deadline")
     go.set()
-    await first.whole()
+    await first.result()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_what_is_wrong_with_a_request_by_itself_is_told_before_its_turn_co
     assert caught.value.param == param
     assert not is_free(engine)
     go.set()
-    await first.whole()
+    await first.result()
     assert is_free(engine)
 
 
@@ -252,7 +252,7 @@ async def test_a_plan_that_is_not_launched_holds_nobody_up(way: str) -> None:
         plan.release()
     del plan
     gc.collect()
-    await (await asyncio.wait_for(second, 5)).whole()
+    await (await asyncio.wait_for(second, 5)).result()
     assert is_free(engine)
 
 
@@ -265,8 +265,8 @@ async def test_a_client_that_leaves_the_queue_gives_up_its_place_there() -> None
     third = await waiting(engine, input="c", conversation=conversation)
     second.cancel()
     go.set()
-    await first.whole()
-    await (await third).whole()
+    await first.result()
+    await (await third).result()
     assert words(await said(store, conversation)) == ["user: a", "assistant: One", "user: c", "assistant: Three"]
     assert is_free(engine)
 
@@ -278,7 +278,7 @@ async def test_a_client_that_leaves_its_turn_lets_the_next_begin() -> None:
     first = await engine.start(ask("a", conversation=conversation, stream=True))
     second = await waiting(engine, input="b", conversation=conversation)
     first.leave()
-    await (await second).whole()
+    await (await second).result()
     assert words(await said(store, conversation)) == ["user: b", "assistant: Two"]
 
 
@@ -330,7 +330,7 @@ async def test_the_repeat_of_a_turn_that_has_ended_does_not_wait_for_another() -
         assert await engine.create(keyed, idempotency_key="key") == first
         assert second.response.status == "in_progress"
         go.set()
-        await second.whole()
+        await second.result()
 
 
 async def test_the_same_turn_sent_twice_with_a_key_is_taken_once() -> None:
@@ -342,7 +342,7 @@ async def test_the_same_turn_sent_twice_with_a_key_is_taken_once() -> None:
         both = [asyncio.create_task(engine.create(keyed, idempotency_key="key")) for _ in range(2)]
         await asyncio.sleep(0)
         go.set()
-        await first.whole()
+        await first.result()
         one, other = await asyncio.gather(*both)
         assert one == other
         assert words(await said(store, conversation)) == ["user: a", "assistant: One", "user: b", "assistant: Two"]
@@ -359,7 +359,7 @@ async def test_a_turn_with_a_key_that_everybody_leaves_gives_up_its_place_in_the
         third = asyncio.create_task(engine.create(ask("c", conversation=conversation)))
         await asyncio.wait([keyed])
         go.set()
-        await first.whole()
+        await first.result()
         await third
         assert words(await said(store, conversation)) == ["user: a", "assistant: One", "user: c", "assistant: Three"]
 
@@ -374,7 +374,7 @@ async def test_a_turn_with_a_key_that_was_refused_in_the_queue_is_a_new_try_the_
         with pytest.raises(ConversationLocked):
             await engine.create(keyed, idempotency_key="key")
         go.set()
-        await first.whole()
+        await first.result()
         assert text_of(await engine.create(keyed, idempotency_key="key")) == "Two"
 
 

@@ -103,7 +103,7 @@ class Scene:
             self.tasks[which % len(self.tasks)].cancel()
         elif move == "go":
             self.provider.go[which % len(self.tasks)].set()
-        elif (running := [*self.engine._live.values()]) and which % 2:
+        elif (running := [*self.engine.live_runs.values()]) and which % 2:
             running[0].stop(BackendUnavailable("Somebody has pulled the plug."))
 
     async def _end(self) -> None:
@@ -111,7 +111,7 @@ class Scene:
             event.set()
         async with asyncio.timeout(20):
             await asyncio.gather(*self.tasks, return_exceptions=True)
-            await asyncio.gather(*(run.wait() for run in [*self.engine._live.values()]))  # whose clients have left
+            await asyncio.gather(*(run.wait() for run in [*self.engine.live_runs.values()]))  # whose clients have left
             await self.engine._keyed.close()
         assert len(self.engine._queues) == 0
         await self._check()

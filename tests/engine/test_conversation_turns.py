@@ -216,7 +216,7 @@ async def test_a_turn_outlives_its_conversation(store: ResponseStore, is_stored:
     run = await engine.start(ask("Tell me", conversation=conversation, store=is_stored))
     await engine.conversations.delete(conversation)
     go.set()
-    response = await run.whole()
+    response = await run.result()
     assert response.status == "completed"
     assert await store.said(ANONYMOUS, conversation) is None
     if is_stored:
@@ -261,6 +261,6 @@ async def test_an_end_that_cannot_be_recorded_is_a_failure_and_adds_nothing_then
     store.is_broken = False
     if is_stored:
         assert (await engine.retrieve(ANONYMOUS, outcome.response.id)).status == "failed"  # written by now
-    assert engine._unwritten == {}
+    assert engine.live_runs.unrecorded == {}
     await engine.create(request)
     assert words(await said(store, conversation)) == ["user: And?", "assistant: Two"]

@@ -15,9 +15,9 @@ from antwort.concurrency import Signal
 from antwort.engine.answers import INTERRUPTED
 from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
-from antwort.engine.draft import Run, fold
+from antwort.engine.fold import Run, fold
 from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.engine.running import Running
+from antwort.engine.tool_runner import Running
 from antwort.engine.steps import RunTools, next_step
 from antwort.errors import Cancelled
 from antwort.identity import Identity

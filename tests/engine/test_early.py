@@ -15,8 +15,8 @@ from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
 from antwort.api.wire import UNSET
 from antwort.engine.answers import INTERRUPTED
-from antwort.engine.control import Called
-from antwort.engine.draft import Run
+from antwort.engine.tool_runner import CallRecord
+from antwort.engine.fold import Run
 from antwort.engine.early import beginnings, may_be_early
 from antwort.engine.engine import Engine
 from antwort.engine.plan import Plan
@@ -54,13 +54,13 @@ class Reports:
     """An engine that tells of each call when it has been answered; the event is set at the first."""
 
     def __init__(self) -> None:
-        self.called: list[Called] = []
+        self.called: list[CallRecord] = []
         self.first = asyncio.Event()
 
     def engine(self, provider: ScriptedProvider, *executors: ToolExecutor) -> Engine:
         return Engine(provider, store=MemoryStore(), executors=executors, on_call=[self._note])
 
-    def _note(self, called: Called) -> None:
+    def _note(self, called: CallRecord) -> None:
         self.called.append(called)
         self.first.set()
 

@@ -9,7 +9,7 @@ import pytest
 from antwort.api.events import TurnEnded
 from antwort.api.items import Message
 from antwort.api.responses import Response
-from antwort.engine.draft import Finish
+from antwort.engine.fold import Finish
 from antwort.engine.steps import Infer, next_step
 from antwort.engine.stops import NO_MORE, closing
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antwort.api.events import CallEnded, OutputTextDelta, RunEvent, StreamEvent, TurnEnded
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower, as_logged, logged, numbered, unfolded
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
@@ -45,7 +45,7 @@ def test_what_is_sent_behind_a_number_is_all_that_has_a_greater_one(batches: lis
     assert found == [*enumerate(sent)][after + 1 :]
 
 
-def _counted(batch: Numbered) -> list[tuple[int, StreamEvent]]:
+def _counted(batch: NumberedBatch) -> list[tuple[int, StreamEvent]]:
     assert batch.events, "a batch without events is a sign of life"
     return [*enumerate(batch.events, batch.first)]
 
@@ -77,7 +77,7 @@ async def queued(log: MemoryRunLog, store: MemoryStore, **settings: Any) -> tupl
     )
     await engine.open()
     response = await engine.create(ask(background=True))
-    await until(lambda: engine._live == {} and log._open == {})
+    await until(lambda: engine.live_runs == {} and log._open == {})
     return engine, response.id
 
 
@@ -111,9 +111,9 @@ async def test_signs_of_life_come_when_they_are_due_and_no_sooner() -> None:
         response = await engine.create(ask(background=True))
         await until(lambda: provider.under_way == 1)
         often, seldom = (logged(log, response.id, ANONYMOUS, 2, every) for every in (0.0, 3600.0))
-        assert await anext(often) == [Numbered(3, [])]
+        assert await anext(often) == [NumberedBatch(3, [])]
         waiting = asyncio.ensure_future(anext(seldom))
-        assert await anext(often) == [Numbered(3, [])]
+        assert await anext(often) == [NumberedBatch(3, [])]
         assert not waiting.done()
         hold.set()
         assert (await waiting)[0].first == 3
@@ -148,7 +148,7 @@ async def test_signs_of_life_come_until_there_is_a_response_to_take_apart() -> N
         return asked.pop(0)
 
     batches = [batch async for batch in unfolded(ended, EngineSettings())]
-    assert batches[:2] == [[Numbered(0, [])], [Numbered(0, [])]]
+    assert batches[:2] == [[NumberedBatch(0, [])], [NumberedBatch(0, [])]]
     checker = StreamChecker()
     for (batch,) in batches[2:]:
         for number, event in enumerate(batch.events, batch.first):
@@ -164,7 +164,7 @@ async def test_one_who_leaves_while_waiting_is_let_go_and_the_run_goes_on() -> N
     async with engine_of(ScriptedProvider(answer(say("Hello"), hold))) as engine:
         response = await engine.create(ask(background=True))
         reader = await engine.follow(ANONYMOUS, response.id)
-        await until(lambda: any(run.response.output for run in engine._live.values()))
+        await until(lambda: any(run.response.output for run in engine.live_runs.values()))
         while batches := await asyncio.wait_for(reader.read(), 5):
             if any(isinstance(event, OutputTextDelta) for batch in batches for event in batch.events):
                 break
@@ -183,7 +183,7 @@ async def test_one_who_leaves_while_waiting_is_let_go_and_the_run_goes_on() -> N
 async def test_a_reader_that_nobody_read_from_is_closed_without_asking_anybody() -> None:
     read: list[int] = []
 
-    async def batches() -> AsyncGenerator[list[Numbered], None]:
+    async def batches() -> AsyncGenerator[list[NumberedBatch], None]:
         read.append(1)
         yield []
 
@@ -193,7 +193,7 @@ async def test_a_reader_that_nobody_read_from_is_closed_without_asking_anybody()
         """At once."""
 
     reader = Follower(response, batches(), ended)
-    assert await reader.whole() == response
+    assert await reader.result() == response
     await reader.close()
     assert read == []
 

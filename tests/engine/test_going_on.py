@@ -14,7 +14,7 @@ import pytest
 from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.live import LiveRun
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
 from antwort.engine.steps import LOST
 from antwort.errors import ClientLeft
@@ -90,7 +90,7 @@ async def test_it_is_made_to_its_end_and_all_it_said_is_in_the_log(fields: dict[
         run = await begun(engine, **fields)
         await stock.asked.wait()
         run.leave()
-        await until(lambda: run.is_held)
+        await until(lambda: run.is_durable)
         stock.gate.set()
         response = await engine.ended(run.response_id)
     assert response.status == "completed"
@@ -111,7 +111,7 @@ async def test_it_is_not_handed_on_in_a_turn_in_which_a_call_of_the_clients_is_d
         run.leave()
         for _ in range(50):
             await asyncio.sleep(0)
-        assert not run.is_held
+        assert not run.is_durable
         gate.set()
         response = await run.result()
     assert response.status == "requires_action"
@@ -127,7 +127,7 @@ async def test_a_client_may_leave_after_any_event() -> None:
         await run.wait()
         assert run.response.status == "completed"
         assert stock.sold == {1}
-        if run.is_held:
+        if run.is_durable:
             events = await sent(log, run.response)
             assert events[: len(seen)] == seen
             assert stock.asked_for == Counter({f"{what}": 1 for what in stock.asked_for})
@@ -168,7 +168,7 @@ async def test_a_call_under_way_when_the_client_leaves_is_on_record(name: str, t
     run = await begun(first)
     await stock.asked.wait()
     run.leave()
-    await until(lambda: run.is_held)
+    await until(lambda: run.is_durable)
     (call_id,) = stock.ran
     assert CallBegun(call_id=call_id) in events_of(await records_of(log, run.response_id, follow=False))
     log.dead |= set(log._workers)
@@ -193,12 +193,12 @@ async def test_a_call_of_a_turn_that_is_being_written_is_waited_for() -> None:
         run.leave()
         for _ in range(50):
             await asyncio.sleep(0)
-        was_held = run.is_held
+        was_held = run.is_durable
         hold.set()
         await run.wait()
         response = await engine.ended(run.response_id)
     assert (response.status, stock.sold) == ("completed", {1})
-    assert (was_held, run.is_held) == (False, True)
+    assert (was_held, run.is_durable) == (False, True)
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -233,7 +233,7 @@ async def test_whoever_waits_for_it_whole_is_let_go() -> None:
     hold, log = asyncio.Event(), Log()
     async with engine_on(log, Story(answer(say("Hello"), hold)), Stock()) as engine:
         run = await begun(engine, stream=False)
-        waiting = asyncio.ensure_future(run.whole())
+        waiting = asyncio.ensure_future(run.result())
         await asyncio.sleep(0)
         run.leave()
         with pytest.raises(ClientLeft):
@@ -249,7 +249,7 @@ async def test_it_can_be_cancelled_then() -> None:
         run = await begun(engine)
         await read(run, 3)
         run.leave()
-        await until(lambda: run.is_held)
+        await until(lambda: run.is_durable)
         cancelled = await engine.cancel(ANONYMOUS, run.response_id)
         assert cancelled == await engine.ended(run.response_id)
     assert cancelled.status == "cancelled"
@@ -264,7 +264,7 @@ async def test_those_who_read_along_read_on_when_it_becomes_durable() -> None:
         async with await engine.follow(ANONYMOUS, run.response_id) as follower:
             before = await follower.read()
             run.leave()
-            await until(lambda: run.is_held)
+            await until(lambda: run.is_durable)
             hold.set()
             events = [(batch.first + at, event) for batch in before for at, event in enumerate(batch.events)]
             events += [pair async for pair in follower.events()]
@@ -311,7 +311,7 @@ async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(
         await run.wait()
         response = await engine.retrieve(ANONYMOUS, run.response_id)
         events = await sent(log, response)
-    assert (response.status, stock.sold, run.is_held) == ("completed", {1}, True)
+    assert (response.status, stock.sold, run.is_durable) == ("completed", {1}, True)
     assert events[: len(seen)] == seen
 
 
@@ -385,7 +385,7 @@ async def test_no_tool_is_asked_while_nobody_knows_whether_the_run_is_durable(*,
         log.back()
         response = await run.result()
         await sent(log, response)
-    assert (asked, stock.sold, response.status, run.is_held) == (0, {1}, "completed", True)
+    assert (asked, stock.sold, response.status, run.is_durable) == (0, {1}, "completed", True)
     assert len(engine.told) == 1
 
 
@@ -476,7 +476,7 @@ async def test_nothing_is_missing_in_the_log_whoever_waits_for_it(ticks: int) ->
         await run.wait()
         response = await engine.retrieve(ANONYMOUS, run.response_id)
         await sent(log, response)
-    assert (response.status, run.is_held) == ("completed", True)
+    assert (response.status, run.is_durable) == ("completed", True)
 
 
 class Slow(Story):
@@ -518,7 +518,7 @@ async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:
         run.leave()
         hold.set()
         response = await run.result()
-        assert not run.is_held
+        assert not run.is_durable
         assert await engine.retrieve(ANONYMOUS, run.response_id) == response
     assert text_of(response) == text + " end"
 
@@ -587,7 +587,7 @@ async def test_what_goes_on_without_its_client_takes_a_place_waits_for_one_or_en
         load = await log.load()
         ended = [await engine.retrieve(ANONYMOUS, run.response_id) for run in runs]
         assert [each.status for each in ended] == ["in_progress"] * 3 + ["cancelled"] * 9
-        assert (load.running, load.queued, [run.is_held for run in runs].count(True)) == (1, 2, 1)
+        assert (load.running, load.queued, [run.is_durable for run in runs].count(True)) == (1, 2, 1)
         hold.set()
         made = [await engine.ended(run.response_id) for run in runs[:3]]
     assert {each.status for each in made} == {"completed"}
@@ -639,7 +639,7 @@ async def test_what_cannot_be_put_on_record_takes_a_place_here_or_ends(
         await until(lambda: busy.under_way == statuses.count("completed"))
         hold.set()
         assert [(await run.result()).status for run in runs] == statuses
-        assert not any(run.is_held for run in runs)
+        assert not any(run.is_durable for run in runs)
         hold.clear()
         (again,) = await left(engine, 1)
         await until(lambda: busy.under_way == (statuses[0] == "completed"))

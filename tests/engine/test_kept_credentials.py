@@ -222,11 +222,11 @@ async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_t
     engine = house.engine(answer(call("lookup"), call("clock")), answer(say("Done.")))
     recent = Recent()
     run = await engine.launch(await engine.plan(ask(tools=[SERVER, CLOCK], store=False), recent=recent))
-    first = await run.whole()
+    first = await run.result()
     recent.keep(run.chain())
     assert "sesame" not in str([link.request for link in recent.links()])
     again = ask([noon(first)], previous_response_id=first.id, store=False)
-    second = await (await engine.launch(await engine.plan(again, recent=recent))).whole()
+    second = await (await engine.launch(await engine.plan(again, recent=recent))).result()
     assert only(second, McpCall).output == "found"
     assert [tool.headers for tool in house.door.ran if tool] == [{"X-Key": "sesame4"}]
 

@@ -42,9 +42,9 @@ OTHER = answer(say("Something else"))
 async def test_the_same_request_once_more_gets_the_same_response(is_stored: bool) -> None:
     async with ground(HELLO) as at:
         first = await at.engine.attach(ask(store=is_stored), ANONYMOUS, "key")
-        response = await first.whole()
+        response = await first.result()
         again = await at.engine.attach(ask(store=is_stored), ANONYMOUS, "key")
-        assert await again.whole() == response
+        assert await again.result() == response
         assert (first.is_replay, again.is_replay) == (False, True)
         assert (len(at.provider.requests), len(at.ended)) == (1, 1)
         assert text_of(response) == "Hello there"
@@ -63,7 +63,7 @@ async def test_a_streamed_request_once_more_gets_the_same_events(is_stored: bool
 async def test_many_at_the_very_same_moment_are_one_run() -> None:
     async with ground(HELLO) as at:
         readers = await asyncio.gather(*(at.engine.attach(ask(), ANONYMOUS, "key") for _ in range(50)))
-        responses = [await reader.whole() for reader in readers]
+        responses = [await reader.result() for reader in readers]
         assert all(response == responses[0] for response in responses)
         assert sum(not reader.is_replay for reader in readers) == 1
         assert (len(at.provider.requests), len(at.ended)) == (1, 1)
@@ -136,7 +136,7 @@ async def test_events_are_asked_for_of_a_run_that_was_started_without() -> None:
 @pytest.mark.parametrize("change", [{"input": "Other"}, {"stream": True}, {"store": False}])
 async def test_the_same_key_with_another_body_is_a_conflict(change: dict[str, Any]) -> None:
     async with ground(HELLO, OTHER) as at:
-        await (await at.engine.attach(ask(), ANONYMOUS, "key")).whole()
+        await (await at.engine.attach(ask(), ANONYMOUS, "key")).result()
         with pytest.raises(KeyReused) as caught:
             await at.engine.attach(ask(**{"input": "Hello", **change}), ANONYMOUS, "key")
         assert (caught.value.status, caught.value.code, caught.value.param) == (409, "idempotency_key_reused", None)
@@ -150,16 +150,16 @@ async def test_it_is_a_conflict_while_the_first_is_under_way_too() -> None:
         with pytest.raises(KeyReused):
             await at.engine.attach(ask("Other"), ANONYMOUS, "key")
         go.set()
-        assert text_of(await first.whole()) == "Hello"
+        assert text_of(await first.result()) == "Hello"
 
 
 async def test_keys_are_their_owners() -> None:
     async with ground(HELLO, HELLO, HELLO) as at:
         people = [Identity("acme", "ann"), Identity("acme", "bob"), Identity("other", "ann")]
-        responses = [await (await at.engine.attach(ask(), who, "key")).whole() for who in people]
+        responses = [await (await at.engine.attach(ask(), who, "key")).result() for who in people]
         assert len({response.id for response in responses}) == 3
         again = await at.engine.attach(ask(), Identity("acme", "ann", key="a second API key"), "key")
-        assert await again.whole() == responses[0]
+        assert await again.result() == responses[0]
 
 
 @pytest.mark.parametrize("key", ["", "with space", "x" * 256])
@@ -187,10 +187,10 @@ async def test_a_request_that_failed_before_it_was_answered_is_tried_again(strea
             reader = await at.engine.attach(request, ANONYMOUS, "key")
             if attempt == 1:
                 with pytest.raises(BackendUnavailable):
-                    await (reader.answered() if stream else reader.whole())
+                    await (reader.answered() if stream else reader.result())
                 assert not reader.is_replay
         assert not reader.is_replay
-        assert (await reader.whole()).status == "completed"
+        assert (await reader.result()).status == "completed"
         assert len(at.provider.requests) == 2
 
 
@@ -206,7 +206,7 @@ async def test_all_who_wait_are_told_what_went_wrong() -> None:
 
     async with Engine(Fails(answer(BackendUnavailable("No."))), store=MemoryStore()) as engine:
         readers = [await engine.attach(ask(), ANONYMOUS, "key") for _ in range(3)]
-        waiting = [asyncio.create_task(reader.whole()) for reader in readers]
+        waiting = [asyncio.create_task(reader.result()) for reader in readers]
         go.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [BackendUnavailable] * 3
@@ -216,7 +216,7 @@ async def test_a_request_that_is_wrong_leaves_its_key_free() -> None:
     async with ground(HELLO) as at:
         with pytest.raises(ResponseNotFound):
             await at.engine.attach(ask(previous_response_id="resp_none"), ANONYMOUS, "key")
-        assert (await (await at.engine.attach(ask(), ANONYMOUS, "key")).whole()).status == "completed"
+        assert (await (await at.engine.attach(ask(), ANONYMOUS, "key")).result()).status == "completed"
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
@@ -239,10 +239,10 @@ async def test_a_failure_after_the_answer_has_begun_that_may_pass_frees_the_key(
     async with ground(answer(say("Hel"), error), HELLO, hold_back=0) as at:
         request = ask(stream=stream, store=is_stored)
         first = await at.engine.attach(request, ANONYMOUS, "key")
-        failed = ended_as((await read(first))[-1]) if stream else await first.whole()
+        failed = ended_as((await read(first))[-1]) if stream else await first.result()
         again = await at.engine.attach(request, ANONYMOUS, "key")
         assert (failed.status, first.is_replay, again.is_replay) == ("failed", False, False)
-        assert (await again.whole()).status == "completed"
+        assert (await again.result()).status == "completed"
         if is_stored:
             assert await at.engine.retrieve(ANONYMOUS, failed.id) == failed
 
@@ -258,7 +258,7 @@ async def test_a_response_that_was_cancelled_by_its_id_keeps_its_key() -> None:
     async with ground(answer(say("Half"), asyncio.Event())) as at:
         reader = await at.engine.attach(ask(), ANONYMOUS, "key")
         await at.engine.cancel(ANONYMOUS, reader.response_id)
-        assert (await reader.whole()).status == "cancelled"
+        assert (await reader.result()).status == "cancelled"
         assert (await at.engine.create(ask(), idempotency_key="key")).status == "cancelled"
         assert len(at.provider.requests) == 1
 

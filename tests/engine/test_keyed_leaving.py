@@ -38,9 +38,9 @@ async def test_the_run_goes_on_as_long_as_another_waits_for_it(stream: bool) -> 
         first.leave()
         assert await first.read() == []
         with pytest.raises(ClientLeft):
-            await first.whole()
+            await first.result()
         go.set()
-        assert (await second.whole()).status == "completed"
+        assert (await second.result()).status == "completed"
         assert len(at.provider.requests) == 1
 
 
@@ -109,7 +109,7 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
         reader.leave()
         store.go.set()
         again = await at.engine.attach(ask(), ANONYMOUS, "key")
-        assert (await again.whole()).status == "completed"
+        assert (await again.result()).status == "completed"
         assert again.is_replay
 
 
@@ -169,8 +169,8 @@ async def test_a_request_that_is_broken_off_stops_the_run_only_when_it_is_alone(
         await until(lambda: at.provider.under_way == 1)
         first.stop(RequestCancelled())
         with pytest.raises(ClientLeft):
-            await first.whole()
+            await first.result()
         assert at.provider.under_way == 1
         second.stop(RequestCancelled())
-        assert (await second.whole()).status == "failed"
+        assert (await second.result()).status == "failed"
         assert at.provider.under_way == 0

@@ -12,7 +12,7 @@ from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
-from antwort.engine.fingerprint import fingerprint
+from antwort.engine.runs.fingerprint import fingerprint
 from antwort.engine.kept import MOST_BYTES, MOST_KEPT
 from antwort.errors import (
     AntwortError,
@@ -56,7 +56,7 @@ async def test_a_run_outlives_its_key_for_those_who_come_meanwhile() -> None:
         at.clock.now += 10
         second = await at.engine.attach(ask(), ANONYMOUS, "key")
         go.set()
-        assert await reader.whole() == await second.whole()
+        assert await reader.result() == await second.result()
 
 
 @pytest.mark.proves("CP-033")
@@ -95,7 +95,7 @@ async def test_a_stored_one_that_is_not_in_memory_is_read_from_the_store() -> No
         again = await at.engine.attach(request, ANONYMOUS, "key")
         events = await read(again)
         assert again.is_replay
-        assert again.account() is None
+        assert again.summary() is None
         assert events[-1] == first[-1]
         assert at.provider.requests == []
         with pytest.raises(KeyReused):

@@ -42,12 +42,12 @@ async def test_what_another_process_has_deleted_is_made_anew(*, stream: bool) ->
     log = Shared()
     async with engine_on(log, Story(HELLO)) as one, engine_on(log, Story(OTHER)) as other:
         first = await one.join(ask(stream=stream), ANONYMOUS, "key")
-        response = await first.whole()
+        response = await first.result()
         await settled(one)
         assert (await one.join(ask(stream=stream), ANONYMOUS, "key")).is_replay
         await other.delete(ANONYMOUS, response.id)
         again = await one.join(ask("Another thing", stream=stream), ANONYMOUS, "key")
-        assert (again.is_replay, (await again.whole()).id == response.id) == (False, False)
+        assert (again.is_replay, (await again.result()).id == response.id) == (False, False)
 
 
 async def test_what_another_process_made_since_counts() -> None:
@@ -79,10 +79,10 @@ async def test_what_is_not_stored_is_known_here_alone() -> None:
 async def left_running(engine: Watched, **fields: Any) -> str:
     """A run with a key that goes on without its client; its id."""
     reader = await engine.attach(ask(**fields), ANONYMOUS, "key", "continue")
-    (run,) = engine._live.values()
-    await until(lambda: run.account().first is not None)
+    (run,) = engine.live_runs.values()
+    await until(lambda: run.summary().first is not None)
     reader.leave()
-    await until(lambda: run.is_held)
+    await until(lambda: run.is_durable)
     return run.response_id
 
 
@@ -112,7 +112,7 @@ async def test_whoever_asks_for_it_whole_waits_for_its_end() -> None:
     ):
         response_id = await left_running(one)
         leaving = await other.join(ask(), ANONYMOUS, "key")
-        gone = asyncio.ensure_future(leaving.whole())
+        gone = asyncio.ensure_future(leaving.result())
         await asyncio.sleep(0)
         leaving.leave()
         with pytest.raises(ClientLeft):

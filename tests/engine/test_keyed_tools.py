@@ -64,13 +64,13 @@ async def test_when_the_last_one_leaves_the_run_goes_on_and_the_retry_reads_alon
         first = await attach(at, till, request)
         first.leave()
         with pytest.raises(ClientLeft):
-            await first.whole()
+            await first.result()
         again = await at.engine.attach(request, ANONYMOUS, "key")
         assert (again.response_id, again.is_replay) == (first.response_id, True)
         till.go.set()
         if request.stream:
             await read(again)
-        assert text_of(await again.whole()) == "It is paid."
+        assert text_of(await again.result()) == "It is paid."
         assert (len(till.calls), till.is_stopped, len(at.ended)) == (1, False, 1)
 
 
@@ -86,7 +86,7 @@ async def test_a_retry_that_comes_when_it_has_ended_gets_what_nobody_has_read(wa
         again = await at.engine.attach(request, ANONYMOUS, "key")
         if request.stream:
             await read(again)
-        response = await again.whole()
+        response = await again.result()
         assert (response.id, response.status) == (first.response_id, "completed")
         assert len(till.calls) == 1
 
@@ -111,7 +111,7 @@ async def test_it_goes_on_as_well_when_a_host_breaks_the_last_request_off() -> N
         reader = await attach(at, till, order())
         reader.stop(RequestCancelled())
         with pytest.raises(ClientLeft):
-            await reader.whole()
+            await reader.result()
         till.go.set()
         assert (await at.engine.create(order(), idempotency_key="key")).id == reader.response_id
         assert len(till.calls) == 1
@@ -134,7 +134,7 @@ async def test_its_deadline_ends_it_with_nobody_there() -> None:
     async with ground(CHARGES, executors=[till]) as at:
         reader = await attach(at, till, order())
         reader.leave()
-        [run] = at.engine._live.values()
+        [run] = at.engine.live_runs.values()
         run.stop(DeadlinePassed())  # as its timer does
         again = await at.engine.create(order(), idempotency_key="key")
         assert (again.id, again.status, till.is_stopped) == (reader.response_id, "incomplete", True)
@@ -203,7 +203,7 @@ async def test_an_error_before_the_first_inference_keeps_the_key_when_a_tool_was
         if is_late:
             await settled(at)
         with pytest.raises(BackendUnavailable):
-            await reader.whole()
+            await reader.result()
         reader.leave()
         assert (await at.engine.create(request, idempotency_key="key")).status == "failed"
         assert len(till.calls) == 1
@@ -220,9 +220,9 @@ async def test_one_of_those_who_read_along_accounts_for_it_and_the_others_do_not
         first.leave()
         till.go.set()
         for reader in (second, third):
-            await reader.whole()
+            await reader.result()
         late = await at.engine.attach(order(), ANONYMOUS, "key")
-        accounts = [reader.account() for reader in (first, second, third, late)]
+        accounts = [reader.summary() for reader in (first, second, third, late)]
         [told] = [ended for ended in accounts if ended is not None]
         assert accounts[0] is accounts[3] is None
         assert told.response.usage is not None
@@ -234,7 +234,7 @@ async def test_one_that_nobody_reads_to_its_end_leaves_a_line_of_its_own(caplog:
     async with ground(CHARGES, DONE, executors=[till]) as at:
         reader = await attach(at, till, order())
         reader.leave()
-        assert reader.account() is None
+        assert reader.summary() is None
         till.go.set()
         with caplog.at_level(logging.INFO, "antwort.engine"):
             await settled(at)
@@ -251,8 +251,8 @@ async def test_one_who_comes_back_accounts_for_it(caplog: pytest.LogCaptureFixtu
         again = await at.engine.attach(order(), ANONYMOUS, "key")
         till.go.set()
         with caplog.at_level(logging.INFO, "antwort.engine"):
-            await again.whole()
+            await again.result()
             await settled(at)
-        assert first.account() is None
-        assert again.account() is not None
+        assert first.summary() is None
+        assert again.summary() is not None
     assert "nobody reads" not in caplog.text

@@ -11,7 +11,7 @@ from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.control import Control
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.steps import OVER_LIMIT
 from antwort.engine.transcript import NO_RESULT

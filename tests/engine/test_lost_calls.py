@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
 from antwort.engine.control import Control
-from antwort.engine.draft import Finish, Run, fold
+from antwort.engine.fold import Finish, Run, fold
 from antwort.engine.loop import advance
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.settings import EngineSettings

@@ -22,7 +22,7 @@ from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
 from antwort.engine.control import Control
-from antwort.engine.draft import Run, fold
+from antwort.engine.fold import Run, fold
 from antwort.engine.engine import Engine
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.plan import Plan

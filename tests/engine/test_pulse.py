@@ -17,7 +17,7 @@ from antwort.api.events import (
     StreamEvent,
 )
 from antwort.api.items import McpCall
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.live import LiveRun
 from antwort.engine.pulse import at_work
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolResult

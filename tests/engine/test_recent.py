@@ -189,7 +189,7 @@ def engine_of(*answers: Answer, **kwargs: Any) -> tuple[Engine, ScriptedProvider
 
 async def turn(engine: Engine, recent: Recent, **fields: Any) -> Response:
     run = await engine.launch(await engine.plan(ask(stream=False, **fields), ANONYMOUS, recent))
-    response = await run.whole()
+    response = await run.result()
     recent.keep(run.chain())
     return response
 

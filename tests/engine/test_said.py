@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.events import Batch, CallBegun, CallEnded, McpCallInProgress, OutputTextDelta, RunEvent, TurnEnded
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.engine.said import Said
 from antwort.errors import ServerFault
 from antwort.runs.packed import unpack
@@ -62,23 +62,23 @@ async def test_it_can_be_read_from_every_number_on(given: list[Batch]) -> None:
 async def test_readers_hear_what_comes_while_they_read_each_at_its_own_pace() -> None:
     said = said_of([piece("a")], is_over=False)
     quick, slow = said.read(-1, LONG), said.read(-1, LONG)
-    assert await anext(quick) == [Numbered(0, [piece("a")])]
+    assert await anext(quick) == [NumberedBatch(0, [piece("a")])]
     waiting = asyncio.ensure_future(anext(quick))
     await asyncio.sleep(0)
     said.add([piece("b")])
     said.add([piece("c"), MARK])
-    assert await waiting == [Numbered(1, [piece("b")]), Numbered(2, [piece("c")])]
+    assert await waiting == [NumberedBatch(1, [piece("b")]), NumberedBatch(2, [piece("c")])]
     said.end()
     assert await anext(quick, None) is None
     assert [batch async for batch in slow] == [
-        [Numbered(0, [piece("a")]), Numbered(1, [piece("b")]), Numbered(2, [piece("c")])]
+        [NumberedBatch(0, [piece("a")]), NumberedBatch(1, [piece("b")]), NumberedBatch(2, [piece("c")])]
     ]
 
 
 async def test_one_who_has_nothing_to_read_gets_a_sign_of_life() -> None:
     said = said_of([piece("a")], is_over=False)
     reading = said.read(0, 0.0)
-    assert await anext(reading) == [Numbered(1, [])]
+    assert await anext(reading) == [NumberedBatch(1, [])]
     await reading.aclose()
 
 
@@ -127,8 +127,8 @@ async def test_what_goes_on_elsewhere_is_read_by_those_who_are_there() -> None:
     await anext(ahead)
     said.add([piece("b")])
     said.let_go()
-    assert [batch async for batch in ahead] == [[Numbered(1, [piece("b")])]]
-    assert [batch async for batch in behind] == [[Numbered(0, [piece("a")]), Numbered(1, [piece("b")])]]
+    assert [batch async for batch in ahead] == [[NumberedBatch(1, [piece("b")])]]
+    assert [batch async for batch in behind] == [[NumberedBatch(0, [piece("a")]), NumberedBatch(1, [piece("b")])]]
     said.let_go()
     assert (said.is_whole, said.sent) == (False, 0)
 

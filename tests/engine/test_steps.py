@@ -11,7 +11,7 @@ import pytest
 from antwort.api.events import Mark, TurnAbandoned
 from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
-from antwort.engine.draft import Finish
+from antwort.engine.fold import Finish
 from antwort.engine.plan import Leftover, OpenCall
 from antwort.engine.steps import (
     OVER_LIMIT,

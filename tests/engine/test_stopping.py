@@ -21,7 +21,7 @@ from antwort.api.responses import IncompleteDetails, Model
 from antwort.api.tools import McpTool
 from antwort.engine.answers import INTERRUPTED, NOT_BEGUN
 from antwort.engine.engine import Engine
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.live import LiveRun
 from antwort.engine.settings import EngineSettings
 from antwort.errors import (
     BackendError,

@@ -17,7 +17,7 @@ from antwort.api.events import (
     SummaryTextDelta,
 )
 from antwort.api.items import LogProb, OutputText
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.engine.tape import AT_ONCE, LOOSE, Tape, TapeReader, put_together
 from antwort.testing import Answer, ScriptedProvider, answer, call, refuse, say, think
 from antwort.testing.grammar import check_stream
@@ -110,12 +110,12 @@ async def test_every_reader_gets_everything_from_the_first_event_on() -> None:
     tape = Tape()
     early = tape.reader()
     tape.add([text("a")])
-    assert await early.read() == [Numbered(0, [text("a")])]
+    assert await early.read() == [NumberedBatch(0, [text("a")])]
     late = tape.reader()
     tape.add([text("b")])
     tape.end()
     assert await read_all(late) == [text("a"), text("b")]
-    assert await early.read() == [Numbered(1, [text("b")])]
+    assert await early.read() == [NumberedBatch(1, [text("b")])]
     assert await early.read() == []
     assert await read_all(tape.reader()) == [text("a"), text("b")]
 
@@ -139,8 +139,8 @@ async def test_a_sign_of_life_is_for_those_who_wait() -> None:
     read = asyncio.create_task(waiting.read())
     await asyncio.sleep(0)
     tape.tick()
-    assert await read == [Numbered(1, [])]
-    assert await busy.read() == [Numbered(0, [text("a")])]
+    assert await read == [NumberedBatch(1, [])]
+    assert await busy.read() == [NumberedBatch(0, [text("a")])]
     tape.end()
     assert await waiting.read() == []
     assert await busy.read() == []
@@ -149,8 +149,8 @@ async def test_a_sign_of_life_is_for_those_who_wait() -> None:
 async def test_one_who_is_far_behind_gets_it_in_parts() -> None:
     reader = Tape([text("a")] * AT_ONCE + [text("b")], is_ended=True).reader()
     assert [await reader.read() for _ in range(3)] == [
-        [Numbered(0, [text("a")] * AT_ONCE)],
-        [Numbered(AT_ONCE, [text("b")])],
+        [NumberedBatch(0, [text("a")] * AT_ONCE)],
+        [NumberedBatch(AT_ONCE, [text("b")])],
         [],
     ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.events import StreamEvent
 from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.live import LiveRun
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

@@ -14,7 +14,7 @@ from antwort.api.events import Batch, ResponseCreated, ResponseInProgress, TurnE
 from antwort.api.items import CustomToolCall, FunctionCall, LogProb, McpCall, Message, OutputText, Reasoning, Refusal
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
-from antwort.engine.draft import Finish, Run, ending, fold, interrupted, settled
+from antwort.engine.fold import Finish, Run, ending, fold, interrupted, settled
 from antwort.engine.opened import half_said
 from antwort.engine.unwrapping import InputReader, input_of
 from antwort.errors import BackendCut

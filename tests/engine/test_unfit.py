@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antwort.api.events import CustomInputDelta
 from antwort.api.items import CustomToolCall, McpCall
 from antwort.api.responses import Response
-from antwort.engine.draft import Finish
+from antwort.engine.fold import Finish
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, Refused, RunTools, next_step
 from antwort.engine.transcript import NO_RESULT

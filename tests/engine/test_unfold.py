@@ -37,9 +37,9 @@ from antwort.api.items import (
 )
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.wire import UNSET, decode, encode, replace
-from antwort.engine.draft import Run, fold
+from antwort.engine.fold import Run, fold
 from antwort.engine.settings import LoopSettings
-from antwort.engine.unfold import unfold
+from antwort.engine.runs.replay import replay_events
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, think
 from antwort.testing.grammar import check_stream
 from engine_kit import SERVER, WEATHER, ask, engine_of, name_of, replies, stream, weather_tool
@@ -134,7 +134,7 @@ def responses(draw: st.DrawFn) -> Response:
 
 
 def check(response: Response, knobs: LoopSettings) -> None:
-    events = unfold(response, knobs)
+    events = replay_events(response, knobs)
     created = events[0]
     assert name_of(created) == "response.created"
     assert fold(Run(created.response), events).response == response  # type: ignore[union-attr]  # it is `created`
@@ -173,13 +173,13 @@ CALL = FunctionCall(id="fc_1", call_id="call_1", name="weather", arguments="{}")
 def test_the_status_says_how_it_ends(response: dict[str, Any], ends: str) -> None:
     ended = Response(id="resp_1", created_at=1_700_000_000, model="test", **response)
     check(ended, LoopSettings())
-    assert name_of(unfold(ended)[-1]) == ends
+    assert name_of(replay_events(ended)[-1]) == ends
 
 
 def test_the_settings_say_by_which_event_a_response_ends_that_wants_an_action() -> None:
     response = Response(id="resp_1", created_at=1_700_000_000, model="test", status="requires_action", output=(CALL,))
-    assert isinstance(unfold(response)[-1], ResponseCompleted)
-    assert isinstance(unfold(response, LoopSettings(requires_action="event"))[-1], ResponseRequiresAction)
+    assert isinstance(replay_events(response)[-1], ResponseCompleted)
+    assert isinstance(replay_events(response, LoopSettings(requires_action="event"))[-1], ResponseRequiresAction)
 
 
 def test_an_item_is_added_as_clients_know_it() -> None:
@@ -187,7 +187,7 @@ def test_an_item_is_added_as_clients_know_it() -> None:
     sealed = Reasoning(id="rs_1", summary=(SummaryText(text="s"),), encrypted_content="sealed")
     run = McpCall(id="mcp_1", server_label="depot", name="look", arguments="{}", output="found", call_id="call_2")
     response = Response(id="resp_1", created_at=1, model="test", status="completed", output=(sealed, CALL, run))
-    added = [event.item for event in unfold(response) if isinstance(event, OutputItemAdded)]
+    added = [event.item for event in replay_events(response) if isinstance(event, OutputItemAdded)]
     assert added == [
         Reasoning(id="rs_1", status="in_progress"),
         replace(CALL, arguments="", status="in_progress"),
@@ -204,7 +204,7 @@ async def test_the_events_of_a_run_are_those_it_sent_with_every_text_in_one_piec
     depot = ToolServerFake("depot", prefix="d_", lookup=replies("found"))
     engine = engine_of(provider, weather_tool(), depot)
     sent = await stream(engine, ask(tools=[WEATHER, SERVER]))
-    made = unfold(sent.response)
+    made = replay_events(sent.response)
     assert [name_of(event) for event in made] == _without_repeats(sent.names)
     assert [event for event in made if not isinstance(event, DELTAS)] == [
         event for event in sent.events if not isinstance(event, DELTAS)
@@ -218,6 +218,6 @@ def _without_repeats(names: list[str]) -> list[str]:
 async def test_a_run_that_was_cut_unfolds_as_it_ended() -> None:
     provider = ScriptedProvider(answer(say("Half"), finish="length"))
     sent = await stream(engine_of(provider), ask())
-    made = unfold(sent.response)
+    made = replay_events(sent.response)
     assert isinstance(made[-1], ResponseIncomplete)
     assert [name_of(event) for event in made] == sent.names

@@ -305,7 +305,7 @@ async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well() -
         run = await engine.start(ask(stream=True), on_disconnect="continue")
         await run.read()
         run.leave()
-        await until(lambda: run.is_held)
+        await until(lambda: run.is_durable)
         hold.set()
         response = await engine.ended(run.response_id)
     assert (response.status, len(engine.told), run.is_left) == ("completed", 1, True)

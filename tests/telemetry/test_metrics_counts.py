@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import uvloop
 
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.engine.engine import Engine
 from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
 from antwort.identity import Identity
@@ -108,7 +108,7 @@ async def test_a_conversation_is_counted_exactly() -> None:
 
 
 def test_a_response_is_timed_by_a_clock_that_does_not_stand_still_within_a_turn_of_the_loop() -> None:
-    ends: list[Ended] = []
+    ends: list[RunSummary] = []
 
     async def respond() -> None:
         async with Engine(ScriptedProvider(answer(say("Hi."))), on_end=[ends.append]) as engine:

@@ -195,7 +195,7 @@ async def test_one_who_comes_back_follows_to_the_end() -> None:
             wire.vanish()
         seen = [*read_frames(body + b"data: [DONE]\n\n")]
         following = asyncio.create_task(events_of(server, response_id, seen[-1][0]))
-        await until(lambda: len(server.engine._live) == 1)
+        await until(lambda: len(server.engine.live_runs) == 1)
         hold.set()
         rest = await following
     assert checked([*seen, *rest]).status == "completed"
@@ -252,8 +252,8 @@ async def test_events_of_a_response_that_is_not_streamed_come_when_it_has_ended(
     app = Transport(engine)
     async with serving(engine, app) as server:
         asking = asyncio.create_task(server.ask("POST", RESPONSES, HELLO))
-        await until(lambda: len(engine._live) == 1)
-        (response_id,) = engine._live
+        await until(lambda: len(engine.live_runs) == 1)
+        (response_id,) = engine.live_runs
         following = asyncio.create_task(events_of(server, response_id))
         await until(lambda: app.streams == 1)
         hold.set()
@@ -269,7 +269,7 @@ async def test_cancelling_reaches_the_model() -> None:
     engine = scripted(answer(say("Hello"), asyncio.Event()))
     async with serving(engine) as server:
         response_id = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
-        await until(lambda: any(run.response.output for run in engine._live.values()))
+        await until(lambda: any(run.response.output for run in engine.live_runs.values()))
         replies = [await server.ask("POST", f"{RESPONSES}/{response_id}/cancel") for _ in range(2)]
         events = await events_of(server, response_id)
         kept = await ended(server, response_id)
@@ -315,7 +315,7 @@ async def test_one_that_waits_behind_others_is_cancelled_without_a_place() -> No
     engine = scripted(answer(hold, say("Hello")), background=BackgroundSettings(at_once=1))
     async with serving(engine) as server:
         first = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
-        await until(lambda: len(engine._live) == 1)
+        await until(lambda: len(engine.live_runs) == 1)
         second = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
         reply = await server.ask("POST", f"{RESPONSES}/{second}/cancel")
         assert reply.json()["status"] == "cancelled"
@@ -336,7 +336,7 @@ async def test_deleting_a_running_one_ends_it() -> None:
     engine = scripted(answer(say("Hello"), asyncio.Event()))
     async with serving(engine) as server:
         response_id = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
-        await until(lambda: any(run.response.output for run in engine._live.values()))
+        await until(lambda: any(run.response.output for run in engine.live_runs.values()))
         gone = await server.ask("DELETE", f"{RESPONSES}/{response_id}")
         after = [
             await server.ask(*way)
@@ -347,7 +347,7 @@ async def test_deleting_a_running_one_ends_it() -> None:
                 ("DELETE", f"{RESPONSES}/{response_id}"),
             )
         ]
-        await until(lambda: not engine._live)
+        await until(lambda: not engine.live_runs)
     assert gone.json() == {"id": response_id, "object": "response", "deleted": True}
     assert [reply.status for reply in after] == [404, 404, 404, 404]
 

@@ -192,7 +192,7 @@ async def test_a_response_that_runs_can_be_seen_and_is_in_progress() -> None:
     async with serving(Engine(provider, store=MemoryStore())) as server:
         asking = asyncio.create_task(server.ask("POST", RESPONSES, HELLO))
         await until(lambda: server.engine.live == 1)
-        [response_id] = server.engine._live
+        [response_id] = server.engine.live_runs
         running = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
         hold.set()
         finished = (await asking).json()

@@ -90,8 +90,8 @@ async def test_a_follower_of_a_run_under_way_that_reads_nothing_is_written_no_mo
     engine = blobs(40, answer(say("Done"), hold))
     async with serving(engine) as server, connected(server.port) as first:
         first.send("POST", RESPONSES, BLOBS)
-        await until(lambda: any(run.account().turns == 1 for run in engine._live.values()))
-        (response_id,) = engine._live
+        await until(lambda: any(run.summary().turns == 1 for run in engine.live_runs.values()))
+        (response_id,) = engine.live_runs
         async with connected(server.port, buffer=4096) as wire:
             wire.send("GET", stream_of(response_id))
             await wire.head()
@@ -131,7 +131,7 @@ async def test_followers_count_against_the_limit_of_their_key() -> None:
     async with serving(app._engine, app) as server, connected(server.port) as asked, connected(server.port) as first:
         asked.send("POST", RESPONSES, STREAMED, ANN)
         await asked.head()
-        (response_id,) = server.engine._live
+        (response_id,) = server.engine.live_runs
         first.send("GET", stream_of(response_id), headers=ANN)
         await first.head()
         over = await server.ask("GET", stream_of(response_id), headers=ANN)
@@ -153,7 +153,7 @@ async def test_a_key_can_have_another_limit_for_followers() -> None:
         asked = await stack.enter_async_context(connected(server.port))
         asked.send("POST", RESPONSES, STREAMED, ANN)
         await asked.head()
-        (response_id,) = server.engine._live
+        (response_id,) = server.engine.live_runs
         for _ in range(4):
             wire = await stack.enter_async_context(connected(server.port))
             wire.send("GET", stream_of(response_id), headers=ANN)
@@ -172,7 +172,7 @@ async def test_the_server_has_a_limit_for_all_followers() -> None:
     ):
         asked.send("POST", RESPONSES, STREAMED)
         await asked.head()
-        (response_id,) = engine._live
+        (response_id,) = engine.live_runs
         first.send("GET", stream_of(response_id))
         head = await first.head()
         over = await server.ask("GET", stream_of(response_id))
@@ -193,7 +193,7 @@ async def test_a_run_that_goes_on_without_its_client_keeps_its_place(body: dict[
     async with serving(app._engine, app) as server:
         async with connected(server.port) as wire:
             wire.send("POST", RESPONSES, body, CONTINUE)
-            await until(lambda: any(run.account().first is not None for run in server.engine._live.values()))
+            await until(lambda: any(run.summary().first is not None for run in server.engine.live_runs.values()))
             wire.vanish()
         await until(lambda: app.requests == 0)
         assert (await server.ask("POST", RESPONSES, body, ANN)).status == 429

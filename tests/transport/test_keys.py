@@ -11,7 +11,7 @@ from hashlib import sha256
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
@@ -217,7 +217,7 @@ async def test_tokens_are_counted_when_a_response_ends() -> None:
 
 async def test_a_response_whose_usage_never_came_is_counted_all_the_same() -> None:
     ring = limited(tokens_per_minute=1)
-    told: list[Ended] = []
+    told: list[RunSummary] = []
     provider = ScriptedProvider(*[answer(say("Hi"), ValueError("broken"))] * 2)
     engine = Engine(provider, store=MemoryStore(), on_end=[told.append, ring.quotas.count])
     async with serving(engine, Transport(engine, identify=ring.identify, quotas=ring.quotas)) as server:
@@ -279,7 +279,7 @@ async def test_a_response_that_is_cancelled_gives_its_place_back() -> None:
     async with behind(ring, answer(say("Hello"), asyncio.Event()), answer(say("Hello"))) as server:
         asking = asyncio.create_task(server.ask("POST", RESPONSES, HELLO, ANN))
         await until(lambda: server.engine.live == 1)
-        [response_id] = server.engine._live
+        [response_id] = server.engine.live_runs
         assert (await server.ask("POST", f"{RESPONSES}/{response_id}/cancel", None, ANN)).status == 200
         assert (await asking).json()["status"] == "cancelled"
         assert (await server.ask("POST", RESPONSES, HELLO, ANN)).status == 200
@@ -358,7 +358,7 @@ async def test_a_key_may_read_as_many_streams_again_as_it_may_have_responses_and
     hold, ring = asyncio.Event(), limited(concurrent=1)
     async with behind(ring, answer(say("Hello"), hold)) as server:
         await leave_behind(server, {})
-        (name,) = server.engine._live
+        (name,) = server.engine.live_runs
         stream = f"{RESPONSES}/{name}?stream=true"
         async with connected(server.port) as first:
             first.send("GET", stream, None, ANN)

@@ -84,7 +84,7 @@ async def test_the_record_of_a_response_whose_client_left_is_not_completed() -> 
         async with nothing_left_behind(provider, server), connected(server.port) as wire:
             wire.send("POST", RESPONSES, STREAMED)
             await until(lambda: server.engine.live == 1)
-            [response_id] = server.engine._live
+            [response_id] = server.engine.live_runs
             await wire.head()
             wire.vanish()
         stored = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()

@@ -133,8 +133,8 @@ async def test_a_response_that_runs_is_listed_as_it_stands() -> None:
     provider = ScriptedProvider(answer(say("Hello"), hold, say("there")))
     async with serving(Engine(provider, store=MemoryStore())) as server:
         asking = asyncio.create_task(server.ask("POST", RESPONSES, HELLO))
-        await until(lambda: any(run.response.output for run in server.engine._live.values()))
-        [response_id] = server.engine._live
+        await until(lambda: any(run.response.output for run in server.engine.live_runs.values()))
+        [response_id] = server.engine.live_runs
         [running] = (await listed(server, "?status=in_progress"))["data"]
         assert running == (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
         assert (running["status"], len(running["output"])) == ("in_progress", 1)

@@ -30,8 +30,8 @@ async def vanish(server: Serving, request: dict[str, Any], headers: dict[str, st
     """Ask, and go away when the model has begun to speak; the id of the response."""
     async with connected(server.port) as wire:
         wire.send("POST", RESPONSES, request, headers)
-        await until(lambda: any(run.account().first is not None for run in server.engine._live.values()))
-        (response_id,) = server.engine._live
+        await until(lambda: any(run.summary().first is not None for run in server.engine.live_runs.values()))
+        (response_id,) = server.engine.live_runs
         wire.vanish()
     await until(lambda: not server.server.server_state.connections)
     return response_id
@@ -53,7 +53,7 @@ async def test_a_response_that_is_to_go_on_is_made_to_its_end(
     hold = asyncio.Event()
     async with served(home, tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
         response_id = await vanish(server, request_, CONTINUE)
-        await until(lambda: not server.engine.live or server.engine._live[response_id].is_held)
+        await until(lambda: not server.engine.live or server.engine.live_runs[response_id].is_durable)
         early = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
         following = asyncio.ensure_future(rest_of(server, response_id, 3))
         hold.set()
@@ -138,8 +138,8 @@ async def test_with_a_key_the_next_request_gets_what_went_on(tmp_path: Path) -> 
     headers = {**CONTINUE, "Idempotency-Key": "one"}
     async with served("memory", tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
         response_id = await vanish(server, STREAMED, headers)
-        run = server.engine._live[response_id]
-        await until(lambda: run.is_held)
+        run = server.engine.live_runs[response_id]
+        await until(lambda: run.is_durable)
         again = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED, headers))
         await asyncio.sleep(0)
         hold.set()
@@ -156,8 +156,8 @@ async def test_the_setting_counts_for_a_websocket_too(tmp_path: Path) -> None:
     async with served("memory", tmp_path, answer(say("Hello"), hold, say(TALK)), background=settings) as server:
         async with socket_kit.connected(server.port) as socket:
             await socket.create()
-            await until(lambda: any(run.account().first is not None for run in server.engine._live.values()))
-            (response_id,) = server.engine._live
+            await until(lambda: any(run.summary().first is not None for run in server.engine.live_runs.values()))
+            (response_id,) = server.engine.live_runs
             socket.wire.transport.abort()
         await until(lambda: not server.server.server_state.connections)
         hold.set()
@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_before_the_backend_answers_is_no_error_where
             for wire in (one, other):
                 wire.send("POST", RESPONSES, STREAMED, CONTINUE)
             await until(lambda: server.engine.live == 2)
-            names = list(server.engine._live)
+            names = list(server.engine.live_runs)
             one.vanish()
             other.vanish()
         await until(lambda: not server.server.server_state.connections)

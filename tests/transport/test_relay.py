@@ -109,8 +109,8 @@ async def test_a_stream_is_passed_on_as_it_comes_from_any_number_on() -> None:
     hold = asyncio.Event()
     async with served(answer(say("Hello"), hold, say(" there"))) as owner, served(address=of(owner)) as other:
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
-        await until(lambda: any(run.said is not None and run.said.sent == 5 for run in owner.engine._live.values()))
-        (response_id,) = owner.engine._live
+        await until(lambda: any(run.log.next == 5 for run in owner.engine.live_runs.values()))
+        (response_id,) = owner.engine.live_runs
         async with connected(other.port) as wire:
             wire.send("GET", f"{RESPONSES}/{response_id}?stream=true&starting_after=1")
             head = await wire.head()
@@ -129,8 +129,8 @@ async def test_a_response_is_shown_as_it_stands_there_until_it_has_ended() -> No
     talk = answer(say("Hello"), hold, call("weather"))
     async with served(talk, store=store) as owner, served(address=of(owner), store=store) as other:
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
-        await until(lambda: any(run.said is not None and run.said.sent == 5 for run in owner.engine._live.values()))
-        (response_id,) = owner.engine._live
+        await until(lambda: any(run.log.next == 5 for run in owner.engine.live_runs.values()))
+        (response_id,) = owner.engine.live_runs
         shown = [(await each.ask("GET", f"{RESPONSES}/{response_id}")).body for each in (owner, other)]
         hold.set()
         await made
@@ -181,7 +181,7 @@ async def test_whoever_cannot_open_it_is_not_believed() -> None:
     async with served(answer(say("Hello"), hold := asyncio.Event()), store=store) as owner:
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
         await until(lambda: owner.engine.live == 1)
-        (response_id,) = owner.engine._live
+        (response_id,) = owner.engine.live_runs
         async with raw(WHOLE, proves=False) as (address, _), served(address=address, store=store) as server:
             reply = await server.ask("GET", f"{RESPONSES}/{response_id}?stream=true")
         hold.set()
@@ -230,8 +230,8 @@ async def test_what_comes_first_is_told_without_the_rest() -> None:
         served(address=of(owner), store=store) as other,
     ):
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
-        await until(lambda: any(run.said is not None and run.said.sent == 5 for run in owner.engine._live.values()))
-        (response_id,) = owner.engine._live
+        await until(lambda: any(run.log.next == 5 for run in owner.engine.live_runs.values()))
+        (response_id,) = owner.engine.live_runs
         stream = await other.ask("HEAD", f"{RESPONSES}/{response_id}?stream=true")
         heads = [await each.ask("HEAD", f"{RESPONSES}/{response_id}") for each in (owner, other)]
         hold.set()
@@ -253,7 +253,7 @@ async def test_one_who_reads_nothing_is_not_waited_for_when_the_response_has_end
     ):
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
         await until(lambda: owner.engine.live == 1)
-        (response_id,) = owner.engine._live
+        (response_id,) = owner.engine.live_runs
         async with connected(other.port, buffer=4096) as wire:
             wire.send("GET", f"{RESPONSES}/{response_id}?stream=true")
             await wire.head()
@@ -268,7 +268,7 @@ async def test_where_nobody_answers_the_record_is_shown_as_it_stands(address: st
     async with served(answer(say("Hello"), hold), store=store) as owner, served(address=address, store=store) as other:
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, HELLO))
         await until(lambda: owner.engine.live == 1)
-        (response_id,) = owner.engine._live
+        (response_id,) = owner.engine.live_runs
         reply = await other.ask("GET", f"{RESPONSES}/{response_id}")
         hold.set()
         await made
@@ -285,7 +285,7 @@ async def test_where_nobody_answers_a_stream_is_to_be_asked_for_again(query: str
     async with served(answer(say("Hello"), hold), store=store) as owner, served(address=NOWHERE, store=store) as other:
         made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
         await until(lambda: owner.engine.live == 1)
-        (response_id,) = owner.engine._live
+        (response_id,) = owner.engine.live_runs
         reply = await other.ask("GET", f"{RESPONSES}/{response_id}?stream=true{query}")
         hold.set()
         whole = (await made).body

@@ -53,7 +53,7 @@ async def test_others_read_along_from_any_number_while_it_is_made(home: Home, tm
             wire.send("POST", RESPONSES, STREAMED)
             await wire.head()
             seen = await wire.chunk()
-            (run,) = engine._live.values()
+            (run,) = engine.live_runs.values()
             await until(lambda: run.said is not None and run.said.sent == 6)
             others = [asyncio.ensure_future(rest_of(server, run.response_id, after)) for after in (None, 0, 3, 5)]
             await until(lambda: run.said is not None and len(run.said._readers) == 4)
@@ -73,7 +73,7 @@ async def test_one_who_has_left_comes_back_for_the_rest(tmp_path: Path) -> None:
         async with connected(server.port) as wire:
             wire.send("POST", RESPONSES, STREAMED)
             await wire.head()
-            (run,) = engine._live.values()
+            (run,) = engine.live_runs.values()
             await until(lambda: run.said is not None and run.said.sent == 6)
             wire.vanish()
         await until(lambda: not engine.live)
@@ -89,8 +89,8 @@ async def test_a_number_that_was_not_sent_yet_is_refused(home: Home, tmp_path: P
     async with served(home, tmp_path, answer(say("Hello"), hold)) as server:
         engine = server.engine
         made = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED))
-        await until(lambda: any(run.said is not None and run.said.sent == 5 for run in engine._live.values()))
-        (response_id,) = engine._live
+        await until(lambda: any(run.log.next == 5 for run in engine.live_runs.values()))
+        (response_id,) = engine.live_runs
         ahead = await server.ask("GET", f"{RESPONSES}/{response_id}?stream=true&starting_after=5")
         hold.set()
         last = len([*read_frames((await made).body)]) - 1
@@ -137,7 +137,7 @@ async def test_events_that_only_show_life_have_their_numbers_too(tmp_path: Path)
             wire.send("POST", RESPONSES, STREAMED)
             await wire.head()
             seen = await wire.chunk()
-            (run,) = engine._live.values()
+            (run,) = engine.live_runs.values()
             while seen.count(b"event: response.in_progress") < 3:
                 seen += await wire.chunk()
             hold.set()

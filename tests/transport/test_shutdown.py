@@ -295,7 +295,7 @@ async def test_other_processes_can_read_what_is_made_here_until_the_drain_is_ove
     async with serving(engine, drain=5.0, peers=side) as server:
         made = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED))
         await until(lambda: engine.live == 1)
-        (response_id,) = engine._live
+        (response_id,) = engine.live_runs
         stopping = asyncio.create_task(server.server.shutdown([server.listening]))
         await until(lambda: engine.is_draining)
         with pytest.raises(ConnectionError):

@@ -22,15 +22,15 @@ from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message
 from antwort.api.responses import Response
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import encode
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.transport.sse import DONE, KEEPALIVE, SLICE, written
 
 
-def frames(*batches: Numbered) -> bytes:
+def frames(*batches: NumberedBatch) -> bytes:
     return b"".join(slices_of(batches))
 
 
-def slices_of(batches: Sequence[Numbered], words: Wording = OPENAI) -> list[bytes]:
+def slices_of(batches: Sequence[NumberedBatch], words: Wording = OPENAI) -> list[bytes]:
     first, rest = written(batches, words)
     return [first, *(rest or ())]
 
@@ -41,7 +41,7 @@ def delta(text: str) -> OutputTextDelta:
 
 @pytest.mark.proves("TR-009")
 def test_a_frame_is_an_event_line_and_a_data_line_that_ends_in_lf() -> None:
-    assert frames(Numbered(first=7, events=[delta("Hi")])) == (
+    assert frames(NumberedBatch(first=7, events=[delta("Hi")])) == (
         b"event: response.output_text.delta\n"
         b'data: {"type":"response.output_text.delta","sequence_number":7,"item_id":"msg_1","output_index":0,'
         b'"content_index":0,"delta":"Hi","logprobs":[]}\n\n'
@@ -60,7 +60,7 @@ EVENTS: list[StreamEvent] = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_a_frame_holds_the_event_unchanged_but_for_its_number(event: StreamEvent) -> None:
-    event_line, data_line, *rest = frames(Numbered(first=12, events=[event])).decode().split("\n")
+    event_line, data_line, *rest = frames(NumberedBatch(first=12, events=[event])).decode().split("\n")
     assert rest == ["", ""]
     data = json.loads(data_line.removeprefix("data: "))
     assert event_line == f"event: {data['type']}"
@@ -77,21 +77,21 @@ def test_every_kind_of_event_says_its_type_first() -> None:
 
 
 def test_the_events_of_a_batch_are_numbered_on_from_its_first() -> None:
-    sent = frames(Numbered(first=98, events=[delta("a"), delta("b"), delta("c")])).decode()
+    sent = frames(NumberedBatch(first=98, events=[delta("a"), delta("b"), delta("c")])).decode()
     numbers = [json.loads(line[6:])["sequence_number"] for line in sent.split("\n") if line.startswith("data: ")]
     assert numbers == [98, 99, 100]
 
 
 @pytest.mark.proves("RULING-10")
 def test_a_tick_without_events_is_a_comment() -> None:
-    assert frames(Numbered(first=4, events=[])) == KEEPALIVE == b": keep-alive\n\n"
+    assert frames(NumberedBatch(first=4, events=[])) == KEEPALIVE == b": keep-alive\n\n"
 
 
 def test_batches_that_wait_together_are_written_together() -> None:
     waiting = [
-        Numbered(first=0, events=[delta("a")]),
-        Numbered(first=1, events=[]),
-        Numbered(first=1, events=[delta("b")]),
+        NumberedBatch(first=0, events=[delta("a")]),
+        NumberedBatch(first=1, events=[]),
+        NumberedBatch(first=1, events=[delta("b")]),
     ]
     assert slices_of(waiting) == [b"".join(frames(batch) for batch in waiting)]
 
@@ -121,7 +121,7 @@ LARGE: list[StreamEvent] = [
 @pytest.mark.parametrize("words", [OPENAI, STANDARD], ids=["openai", "standard"])
 @pytest.mark.parametrize("event", LARGE, ids=lambda event: type(event).__name__)
 def test_a_large_event_is_written_in_slices_and_unchanged(event: StreamEvent, words: Wording) -> None:
-    slices = slices_of([Numbered(first=3, events=[delta("a"), event], is_large=True)], words)
+    slices = slices_of([NumberedBatch(first=3, events=[delta("a"), event], is_large=True)], words)
     assert max(map(len, slices)) < 4 * SLICE
     first, second, rest = b"".join(slices).decode().split("\n\n")
     data = json.loads(second.split("\ndata: ")[1])

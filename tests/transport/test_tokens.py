@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antwort.api.events import OutputTextDelta
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.engine.engine import Engine
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
@@ -48,7 +48,7 @@ async def test_a_picture_does_not_count_by_its_size() -> None:
 
 
 async def test_whoever_leaves_before_the_usage_comes_has_used_it_all_the_same() -> None:
-    told: list[Ended] = []
+    told: list[RunSummary] = []
     script = answer(say(ANSWER), asyncio.Event(), usage=tokens(500, 250))
     async with Engine(ScriptedProvider(script), on_end=[told.append]) as engine:
         async with aclosing(engine.respond(input=QUESTION)) as events:
@@ -63,12 +63,12 @@ async def test_whoever_leaves_before_the_usage_comes_has_used_it_all_the_same() 
 
 
 async def test_whoever_cancels_before_the_first_word_has_had_the_input_read() -> None:
-    told: list[Ended] = []
+    told: list[RunSummary] = []
     provider = ScriptedProvider(answer(asyncio.Event()))
     async with Engine(provider, on_end=[told.append]) as engine:
         making = asyncio.create_task(engine.create(input=QUESTION))
         await until(lambda: bool(provider.under_way))
-        [run] = engine._live.values()
+        [run] = engine.live_runs.values()
         await engine.cancel(ANONYMOUS, run.response_id)
         await making
     assert tokens_of(told[0]) == pytest.approx(500, rel=0.05)
@@ -86,7 +86,7 @@ async def test_an_inference_that_the_backend_never_took_up_costs_nothing() -> No
 
 
 async def test_a_run_that_is_stopped_while_its_tools_run_costs_what_was_told() -> None:
-    told: list[Ended] = []
+    told: list[RunSummary] = []
     started = asyncio.Event()
 
     async def nap() -> str:
@@ -99,15 +99,15 @@ async def test_a_run_that_is_stopped_while_its_tools_run_costs_what_was_told() -
     async with Engine(script, executors=[LocalExecutor(nap)], on_end=[told.append]) as engine:
         making = asyncio.create_task(engine.create(input=QUESTION, tools=[NAP]))
         await started.wait()
-        [run] = engine._live.values()
+        [run] = engine.live_runs.values()
         await engine.cancel(ANONYMOUS, run.response_id)
         await making
     assert (told[0].untold, tokens_of(told[0])) == (0, 12)
 
 
-async def played(*script: Answer, **fields: Any) -> list[Ended]:
+async def played(*script: Answer, **fields: Any) -> list[RunSummary]:
     """The accounts of one response."""
-    told: list[Ended] = []
+    told: list[RunSummary] = []
 
     async def nap() -> str:
         """Sleep."""

@@ -13,7 +13,7 @@ from antwort.api.events import OutputTextDelta
 from antwort.api.requests import Limits
 from antwort.api.standard import OPENAI, STANDARD
 from antwort.api.steps import at_once
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import ConnectionTooOld, InvalidField, RateLimited, ResponseNotFound
 from antwort.transport.errors import socket_failure
 from antwort.transport.messages import Heard, SteerFailed, message_steps, written
@@ -108,7 +108,9 @@ def test_a_lane_has_a_short_name(lane: object) -> None:
 
 
 def test_every_event_is_one_message_that_carries_its_number() -> None:
-    texts = written([Numbered(3, [delta("a"), delta("ü")]), Numbered(5, []), Numbered(5, [delta("c")])], OPENAI)
+    texts = written(
+        [NumberedBatch(3, [delta("a"), delta("ü")]), NumberedBatch(5, []), NumberedBatch(5, [delta("c")])], OPENAI
+    )
     events = [json.loads(text) for text in texts if isinstance(text, bytes)]
     assert [(event["type"], event["sequence_number"], event["delta"]) for event in events] == [
         ("response.output_text.delta", 3, "a"),
@@ -120,7 +122,7 @@ def test_every_event_is_one_message_that_carries_its_number() -> None:
 
 @given(st.text(min_size=1, max_size=64), st.text())
 def test_the_name_of_a_lane_is_carried_as_it_came(lane: str, text: str) -> None:
-    texts = written([Numbered(0, [delta(text)])], STANDARD, lane)
+    texts = written([NumberedBatch(0, [delta(text)])], STANDARD, lane)
     [event] = [json.loads(each) for each in texts if isinstance(each, bytes)]
     assert (event["stream_id"], event["delta"]) == (lane, text)
 

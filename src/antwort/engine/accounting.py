@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from antwort.api.events import Batch, TurnEnded
 from antwort.api.items import FunctionCall, McpCall, Message, OutputItem, Reasoning
 from antwort.api.wire import UNSET, replace
-from antwort.engine.draft import Run, fold
+from antwort.engine.fold import Run, fold
 from antwort.engine.meter import Meter
 from antwort.engine.parts import said_in
 from antwort.providers.base import ChatMessage, ChatRequest

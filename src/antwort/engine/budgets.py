@@ -7,7 +7,7 @@ import msgspec
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from antwort.api.compactions import CompactedResponse, CompactRequest
 from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, TurnAbandoned
@@ -23,8 +23,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.additional import as_item
-from antwort.engine.control import LEFT, Control
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.memory import Memories, Memory, is_trigger
 from antwort.engine.meter import Meter
 from antwort.engine.parting import is_worth_it, parted, talk_of
@@ -36,7 +35,11 @@ from antwort.engine.translate import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
-from antwort.providers.base import ChatRequest, Provider
+from antwort.providers.base import ChatRequest
+from antwort.runs.base import DETACHED
+
+if TYPE_CHECKING:
+    from antwort.engine.runs.live import LiveRun
 
 _log = logging.getLogger("antwort.engine")
 
@@ -66,15 +69,16 @@ def check_compacts(plan: Plan) -> None:
 # ---- the step ----
 
 
-async def weighed(step: Infer, run: Run, plan: Plan, control: Control) -> Infer | Compact:
+async def weighed(step: Infer, live: LiveRun) -> Infer | Compact:
     """The step, or a compaction before it, where the request asks for one at the size that the context has by now."""
+    run, plan = live.run, live.plan
     threshold, meter = plan.compact_threshold, plan.meter
     if threshold is None or meter is None or _is_compact(run):
         return step
     request = chat_request(run, plan)
     if not _is_near(request, threshold, meter, plan.identity.tenant):
         return step
-    size = await control.signal.race(lambda: meter.count(request, plan.identity.tenant))
+    size = await live.signal.race(lambda: meter.count(request, plan.identity.tenant))
     if size < threshold:
         return step
     return Compact() if is_worth_it(parted(run, plan, request), plan, request, size) else step
@@ -91,16 +95,17 @@ def _is_compact(run: Run) -> bool:
     return isinstance(next(marks, None), Compacted)
 
 
-async def compact(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
+async def compact(live: LiveRun) -> AsyncGenerator[Batch, None]:
     """Sum up what was said so far. The item that holds it is shown whole, when it is there.
 
     A response that goes on after it goes on without it where there is no summary to be had: what then does not fit
     fails for itself.
     """
-    scribe = Scribe(plan, provider, control)
+    run, plan = live.run, live.plan
+    scribe = Scribe(live)
     try:
         memory = await _summed_up(run, plan, scribe)
-    except LEFT:  # whoever goes on sums it up
+    except DETACHED:  # whoever goes on sums it up
         raise
     except Exception as error:
         yield [Compacted(usage=scribe.usage, estimate=scribe.estimate, is_missing=True)]

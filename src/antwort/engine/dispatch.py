@@ -5,34 +5,38 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
 from antwort.engine.answers import NOT_BEGUN, Answers
 from antwort.engine.approval_ids import new_request_id
-from antwort.engine.control import LEFT, Control
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.running import Running
 from antwort.engine.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
+from antwort.runs.base import DETACHED
 from antwort.tools.base import ToolResult
 
+if TYPE_CHECKING:
+    from antwort.engine.runs.live import LiveRun
 
-async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
+
+async def run_tools(step: RunTools, live: LiveRun) -> AsyncGenerator[Batch, None]:
     """Run the calls of a step, and yield their results as events: those of functions in the order of the calls, the
     others as they are ready.
     """
-    calls = step.calls if (reason := control.signal.reason) is None else _due(step, reason)
-    answers = Answers(calls, run.response.output)
+    tools = live.tools
+    calls = step.calls if (reason := live.signal.reason) is None else _due(step, reason)
+    answers = Answers(calls, live.run.response.output)
     if opening := answers.open():
         yield opening
     failure: Exception | None = None
     try:
-        if (alone := running.alone(calls)) is not None:
+        if (alone := tools.alone(calls)) is not None:
             answers.take(0, await alone)
         else:
             width = len(calls) if step.is_parallel else 1
-            async with aclosing(running.results(calls, width)) as results:
+            async with aclosing(tools.results(calls, width)) as results:
                 async for done in results:
                     for at, result in sorted(done, key=itemgetter(0)):
                         answers.take(at, result)
@@ -40,8 +44,8 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
                         yield batch
     except Exception as error:
         failure = error
-        if not isinstance(error, LEFT):  # the process that resumes the run decides about calls that have begun
-            answers.stop(running.has_begun, running.is_queued)
+        if not isinstance(error, DETACHED):  # the process that resumes the run decides about calls that have begun
+            answers.stop(tools.has_begun, tools.is_queued)
     if rest := answers.rest():
         yield rest
     if failure is not None:

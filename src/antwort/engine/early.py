@@ -38,7 +38,7 @@ def beginnings(turn: Turn, left: int, plan: Plan) -> list[Ready]:
         answer = answer_to(_asked(call), plan)
         if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
             continue
-        if not plan.may_be_resumed or answer.may_be_repeated:
+        if not plan.is_durable or answer.may_be_repeated:
             # Another process that picks the run up makes an inference that was cut anew, and its calls with it.
             found.append(answer)
     return found

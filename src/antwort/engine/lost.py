@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpCall
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.pairs import call_id_of
 from antwort.engine.plan import OpenCall
 

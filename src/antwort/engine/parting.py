@@ -15,7 +15,7 @@ from antwort.api.items import (
     McpListTools,
 )
 from antwort.api.wire import UNSET, replace
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.memory import Said, distinct, is_instruction, is_trigger
 from antwort.engine.plan import Plan
 from antwort.engine.scribe import longest_summary, rate_of

@@ -30,14 +30,14 @@ from antwort.engine.budgets import Budget, budget_of, most_calls
 from antwort.engine.call_records import CallRecords
 from antwort.engine.credentials import Credentials
 from antwort.engine.declared import is_held
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.held import Shown
 from antwort.engine.history_memory import HistoryReader
 from antwort.engine.hosted import in_force
 from antwort.engine.memory import Memories
 from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
-from antwort.engine.queues import Place
+from antwort.engine.runs.conversation_lock import ConversationLock
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
@@ -139,15 +139,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     clock: Callable[[], float] = time.time
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
-    place: Place | None = None
-    """The turn in its conversation, held until the end of the run is on record."""
+    lock: ConversationLock | None = None
+    """The lock of its conversation, held until the end of the run is on record."""
     reader: HistoryReader | None = None
     """What was admitted into memory for its history, as long; None: it is small."""
+    is_durable: bool = False
+    """Whether another process continues the run when this one dies."""
 
     def release(self) -> None:
         """Let the next request into the conversation, where there is one, and the next history into memory."""
-        if self.place is not None:
-            self.place.give_up()
+        if self.lock is not None:
+            self.lock.release()
         if self.reader is not None:
             self.reader.release()
 
@@ -168,11 +170,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     return asked or None
                 return min(asked or context, context * 3 // 4)
         return None
-
-    @property
-    def may_be_resumed(self) -> bool:
-        """Whether another process picks the run up when this one dies."""
-        return bool(self.request.background)
 
     @kept_property
     def budget(self) -> Budget:

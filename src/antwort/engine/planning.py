@@ -38,11 +38,11 @@ from antwort.engine.plan import History, Plan, draft_response
 from antwort.engine.readable import check_capabilities, has_media
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
+from antwort.engine.runs.conversation_lock import ConversationLock
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
-from antwort.engine.turns import Waits
 from antwort.errors import (
     BackendTimeout,
     ConversationLocked,
@@ -131,10 +131,10 @@ class Planner:
         request: CreateRequest,
         identity: Identity,
         recent: Recent | None,
-        place: Waits | None = None,
+        lock: ConversationLock | None = None,
         resumed: Resumed | None = None,
     ) -> Plan:
-        """The plan, once it is the request's turn at its `place`. The time that a response has begins here, unless it
+        """The plan, once it has the `lock` of its conversation. The time that a response has begins here, unless it
         is `resumed`; all that is waited for counts.
         """
         clock, pace, is_new = asyncio.get_running_loop().time, Pace(), is_all_new(request)
@@ -151,9 +151,9 @@ class Planner:
             deadline = resumed.deadline
         asked = self._means(request, identity, deadline, is_new=is_new)
         means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
-        if place is not None:
+        if lock is not None:
             left = deadline - clock()
-            await (self._turn(place, request, left) if resumed is None else place.turn(left))
+            await (self._acquire(lock, request, left) if resumed is None else lock.acquire(left))
         if request.tools or not is_new:
             await pace.pause()
         if not is_new:
@@ -164,11 +164,11 @@ class Planner:
             self._check_readable(before, means, sealed)
         return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
-    async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
-        """Wait for it, at most for so many seconds as the response has. Raises `ConversationLocked`."""
+    async def _acquire(self, lock: ConversationLock, request: CreateRequest, seconds: float) -> None:
+        """Wait for the lock, at most for so many seconds as the response has. Raises `ConversationLocked`."""
         wait = self._settings.conversation_wait
         try:
-            await place.turn(min(wait, seconds))
+            await lock.acquire(min(wait, seconds))
         except ConversationLocked as exc:
             if request.deadline is None or wait <= seconds:
                 raise
@@ -276,6 +276,7 @@ class Planner:
             decisions=before.decisions,
             clock=self._clock,
             deadline=means.shelf.deadline,
+            is_durable=bool(request.background),
         )
         check_said(plan)
         if means.compacts:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
-from antwort.engine.control import Control
 from antwort.engine.plan import Plan
 from antwort.engine.shortening import short_text
 from antwort.engine.sizes import text_size
 from antwort.engine.summary import Entry, question, take_piece
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
-from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, Provider, TextDelta
+from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, TextDelta
+
+if TYPE_CHECKING:
+    from antwort.engine.runs.live import LiveRun
 
 _SHARE = 4
 """A summary takes a quarter of the context at most."""
@@ -57,8 +60,9 @@ def longest_summary(plan: Plan, context: int | None = None) -> int:
 class Scribe:
     """Writes the summaries of one compaction."""
 
-    def __init__(self, plan: Plan, provider: Provider, control: Control) -> None:
-        self._plan, self._provider, self._control = plan, provider, control
+    def __init__(self, live: LiveRun) -> None:
+        plan, provider = live.plan, live.provider
+        self._plan, self._provider, self._live = plan, provider, live
         self._model = plan.settings.compaction_model or plan.response.model
         capabilities = provider.capabilities(self._model)
         self._context = capabilities.context_length
@@ -200,19 +204,19 @@ class Scribe:
         """What is said, and why it ended."""
         texts: list[str] = []
         finished: Finished | None = None
-        control = self._control
-        control.is_asking, is_answered = True, False
+        live = self._live
+        live.is_asking, is_answered = True, False
         async with aclosing(self._provider.infer(request)) as stream:
             while True:
                 try:
-                    read = await control.signal.race(stream.__anext__)
+                    read = await live.signal.race(stream.__anext__)
                 except StopAsyncIteration:
                     break
                 except AntwortError:
-                    control.is_asking = is_answered
+                    live.is_asking = is_answered
                     raise
                 is_answered = True
-                control.on_answer()
+                live.on_answer()
                 for delta in read:
                     if isinstance(delta, TextDelta):
                         texts.append(delta.text)
@@ -220,7 +224,7 @@ class Scribe:
                         finished = delta
         if finished is None:
             raise BackendCut("The backend's answer broke off.")
-        control.is_asking = False
+        live.is_asking = False
         said = "".join(texts)
         self._account(request, said, finished.usage)
         return said, finished.finish

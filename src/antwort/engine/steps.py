@@ -23,7 +23,7 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
 from antwort.engine.decisions import CHANGED
-from antwort.engine.draft import Finish, Run, open_among
+from antwort.engine.fold import Finish, Run, open_among
 from antwort.engine.lost import lost_before
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan

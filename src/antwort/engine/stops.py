@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antwort.engine.budgets import last_tokens, tokens_spent
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.stuck import failed_turns, repeated_turns
 

@@ -15,7 +15,7 @@ import msgspec
 
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.wire import encode
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.pairs import call_id_of, result_of
 from antwort.tools.base import Output
 

@@ -25,7 +25,7 @@ from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.chosen import forced_names
 from antwort.engine.deferred import in_prompt
-from antwort.engine.draft import Run
+from antwort.engine.fold import Run
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.message_order import in_order
 from antwort.engine.naming import OWN

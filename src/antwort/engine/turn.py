@@ -55,7 +55,7 @@ class Turn:
 
     `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
     the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
-    While `may_be_resumed`, a function's call is not closed before the turn has ended: a process that picks the run up
+    If it `may_be_resumed`, a function's call is not closed before the turn has ended: a process that picks the run up
     makes the inference anew, and a client would run a call that was done as well as the one that comes in its place.
     """
 
@@ -85,7 +85,7 @@ class Turn:
         is_eager: bool = False,
         approval_ids: ApprovalIds | None = None,
         most_calls: int = sys.maxsize,
-        may_be_resumed: Callable[[], bool] = lambda: False,
+        may_be_resumed: bool = False,
     ) -> None:
         self._approval_ids = approval_ids
         self._most_calls = most_calls
@@ -245,7 +245,7 @@ class Turn:
         writing = self._writing
         if not isinstance(writing, OpenCall | OpenCustomCall):
             return True
-        if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed():
+        if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed:
             return False
         return writing.written.completes() or writing.written.is_whole
 

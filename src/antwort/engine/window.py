@@ -11,8 +11,8 @@ from msgspec import structs
 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
-from antwort.engine.draft import Run
 from antwort.engine.fitting import Fitted, fit
+from antwort.engine.fold import Run
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.remembered import Room

@@ -14,13 +14,17 @@ import msgspec
 from antwort.api.approvals import Approval
 from antwort.api.events import UNSENT, Mark, RunEvent
 from antwort.api.responses import Response
-from antwort.errors import StoreUnavailable
+from antwort.errors import HandedOver, StoreUnavailable
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
 
 
 class Fenced(Exception):
     """Another has claimed the run, or it has ended: nothing more of this holder is written. It is final."""
+
+
+DETACHED = (HandedOver, Fenced)
+"""Why a run stops in this process without an end: another process continues it, or did already."""
 
 
 class Unavailable(StoreUnavailable):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.control import Called
+from antwort.engine.tool_runner import CallRecord
 from antwort.notes import Value, tell
 
 _logger = logging.getLogger("antwort.tools")
 _LONGEST_NAME = 100
 
 
-def log_call(called: Called) -> None:
+def log_call(called: CallRecord) -> None:
     """For `Engine(on_call=…)`."""
     if _logger.isEnabledFor(logging.INFO):
         tool, label, ms = called.tool[:_LONGEST_NAME], called.label, round(called.seconds * 1000, 1)

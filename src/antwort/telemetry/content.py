@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from antwort.api.wire import encode
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.notes import note
 from antwort.telemetry.lines import Content
 
@@ -17,7 +17,7 @@ LONGEST_CONTENT = 64 * 1024
 """Bytes of each of the three fields, before what must be escaped is: so a line is less than what waits for a reader."""
 
 
-def log_content(ended: Ended) -> None:
+def log_content(ended: RunSummary) -> None:
     """For `Engine(on_end=…)`. The tools of a request are left out: their declarations may carry credentials."""
     if content_log.isEnabledFor(logging.INFO):
         response = ended.response

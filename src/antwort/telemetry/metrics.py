@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from antwort.engine.control import Called
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
+from antwort.engine.tool_runner import CallRecord
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
 from antwort.telemetry import families
@@ -127,7 +127,7 @@ class Metrics:
             if exchange.code == RateLimited.code and exchange.run is None and exchange.identity.key:
                 self._key_limits.add((self._keys.of(exchange.identity.key),))
 
-    def response(self, ended: Ended) -> None:
+    def response(self, ended: RunSummary) -> None:
         """For `Engine(on_end=…)`."""
         response, model = ended.response, self.model(ended.response.model)
         reason = response.incomplete_details.reason if response.incomplete_details else ""
@@ -165,7 +165,7 @@ class Metrics:
             self.inference_time.count()
             self.tokens.count()
 
-    def call(self, called: Called) -> None:
+    def call(self, called: CallRecord) -> None:
         """For `Engine(on_call=…)`. Those that were refused took no time."""
         label, end = called.label, called.end
         if label is None or called.is_local or label in self._labels.known:
@@ -189,7 +189,7 @@ class Metrics:
             self.models.learn([name])
         return self.models.of(name)
 
-    def _tool(self, called: Called) -> Key:
+    def _tool(self, called: CallRecord) -> Key:
         """A function of this process has a name of the operator's, and so does a tool that ran at a server of theirs; a
         name that was never run is whatever the model wrote.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.notes import Value, note
 from antwort.runs.base import Claimed
 
@@ -29,7 +29,7 @@ def log_claimed(claimed: Claimed, kind: str) -> None:
     )
 
 
-def log_ended(ended: Ended) -> None:
+def log_ended(ended: RunSummary) -> None:
     """As the line of the request says it that waits for its response."""
     if not _logger.isEnabledFor(logging.INFO):
         return

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs.base import (
@@ -81,7 +81,7 @@ class WatchedRunLog:
             del self._held[lease.run_id]
         return is_held
 
-    def ended(self, ended: Ended) -> None:
+    def ended(self, ended: RunSummary) -> None:
         """For `Engine(on_end=…)`: of a run that ended under a lease, there is no request whose line would say so."""
         if ended.response.id in self._finished:
             self._finished.discard(ended.response.id)

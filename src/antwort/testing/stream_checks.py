@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from antwort.api.events import UNSENT, Batch
+from antwort.engine.runs.stream_observer import observe_streams
 from antwort.engine.settings import LoopSettings
-from antwort.engine.stream_observer import observe_streams
 from antwort.testing.grammar import StreamChecker
 from antwort.testing.rules import GrammarError
 

@@ -9,9 +9,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
-from antwort.engine.following import Follower
-from antwort.engine.live import LiveRun
-from antwort.engine.shared import Reader
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
@@ -23,8 +21,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Watched: TypeAlias = LiveRun | Reader | Follower
-"""What a request reads: a run of its own, one that it shares, or one that goes on without it."""
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that the current task works for, if any; the run it starts inherits it."""
@@ -91,8 +87,8 @@ class Exchange:
     code: str | None = None
     """The code of the error it was answered with, if it was."""
     is_stream = False
-    run: Watched | None = None
-    """The run that it started or reads along with, if it does."""
+    run: Subscription | None = None
+    """The response that it reads, if it does."""
     is_replay = False
     """Whether it was answered with a response that another request has started."""
     broken_off: AntwortError | None = None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from antwort.concurrency import Signal
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError, BodyTooLarge, ClientLeft
 from antwort.transport.exchange import ClientGone, Message, Receive
 
@@ -47,7 +47,7 @@ class Inbox:
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
         self._signal = Signal()
-        self._run: LiveRun | None = None
+        self._run: Subscription | None = None
         self.ending: AntwortError | None = None
         """Why no more messages are taken, though the client is there."""
         self._task = asyncio.create_task(self._read())
@@ -87,7 +87,7 @@ class Inbox:
         except ClientLeft:
             raise ClientGone from None
 
-    def follow(self, run: LiveRun | None) -> None:
+    def follow(self, run: Subscription | None) -> None:
         """The run that is told when the client leaves, and now if it has left already."""
         self._run = run
         if run is not None and self.is_gone:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError
 from antwort.notes import Value, reason_behind, tell
-from antwort.transport.exchange import Exchange, Watched
+from antwort.transport.exchange import Exchange
 
 _logger = logging.getLogger("antwort.transport")
 
@@ -46,7 +47,7 @@ def _of_the_exchange(exchange: Exchange) -> dict[str, Value]:
     return said if exchange.run is None else _of_the_run(exchange, exchange.run, said)
 
 
-def _of_the_run(exchange: Exchange, run: Watched, said: dict[str, Value]) -> dict[str, Value]:
+def _of_the_run(exchange: Exchange, run: Subscription, said: dict[str, Value]) -> dict[str, Value]:
     response = run.response
     said["model"] = response.model[:_LONGEST_MODEL]
     said["response_status"] = response.status
@@ -55,7 +56,7 @@ def _of_the_run(exchange: Exchange, run: Watched, said: dict[str, Value]) -> dic
     if exchange.is_replay:
         said["replayed"] = True
     # Of those who read along with one run, the line of one says what it took; if all have left it, a line of its own.
-    if (ended := run.account()) is None:
+    if (ended := run.summary()) is None:
         return said
     said["turns"] = ended.turns
     if (usage := ended.response.usage) is not None:

@@ -16,7 +16,7 @@ from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.steps import Steps
 from antwort.api.wire import Plain, Wire, encode, replace
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import InvalidField
 
 CREATE = "response.create"
@@ -127,7 +127,7 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
 
 
 def written(
-    batches: Sequence[Numbered], wording: Wording, lane: str | None = None
+    batches: Sequence[NumberedBatch], wording: Wording, lane: str | None = None
 ) -> Iterator[bytes | Iterator[bytes]]:
     """A message for each event, a large one piece by piece; for a tick without events, none."""
     heads, write = _heads[wording], wording.encode

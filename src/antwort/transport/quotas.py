@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.errors import RateLimited
 from antwort.transport.errors import Headers
 from antwort.transport.tokens import tokens_of
@@ -232,7 +232,7 @@ class Quotas:
         """Whether those of any key are."""
         return any(quota.is_told for quota in self._by_key.values())
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: RunSummary) -> None:
         """For `Engine(on_end=[…])`: the tokens of a response, to the key it was made for."""
         quota = self.of(ended.plan.identity.key)
         if quota.counts_tokens:

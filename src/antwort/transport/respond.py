@@ -10,20 +10,18 @@ from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
-from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal, rest_of
 from antwort.engine.engine import Engine
-from antwort.engine.following import Follower
-from antwort.engine.live import LiveRun
+from antwort.engine.runs.subscription import LiveSubscription, Subscription
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, ShuttingDown, UnsupportedFeature
 from antwort.event_loop import next_turn
 from antwort.identity import Identity
-from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
+from antwort.transport.exchange import BrokenOff, ClientGone, Exchange
 from antwort.transport.lingering import Patience
-from antwort.transport.sse import slices, written
+from antwort.transport.sse import SLICE, written
 
 T = TypeVar("T")
 
@@ -41,16 +39,12 @@ async def respond(
     on_disconnect = None if wished is None else _on_disconnect(wished, engine)
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
-        run: Watched
-        if request.background:
-            run = await engine.enqueue(request, identity, key)
-            _mark_replay(exchange, run)
-        elif key is None:
-            plan = await watch.unless_gone(engine.plan(request, identity))
-            run = await engine.launch(plan, on_disconnect=on_disconnect)
-        else:
-            run = await watch.unless_gone(engine.join(request, identity, key, on_disconnect))
-            _mark_replay(exchange, run)
+        starting = engine.start(request, identity, key=key, on_disconnect=on_disconnect)
+        # A background response is queued in any case: its client may ask for it by its key.
+        run = await (starting if request.background else watch.unless_gone(starting))
+        if run.is_replay:
+            exchange.is_replay = True
+            exchange.with_answer.append((b"idempotent-replayed", b"true"))
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
         try:
@@ -59,10 +53,10 @@ async def respond(
                 await _stream(watch, run, words)
             else:
                 made: Awaitable[object]
-                if isinstance(request, CompactRequest) and isinstance(run, LiveRun):
+                if isinstance(request, CompactRequest) and isinstance(run, LiveSubscription):
                     made = run.compacted()
                 else:
-                    made = run.whole()
+                    made = run.result()
                 body = words.encode(await made)
                 if watch.is_gone:
                     raise ClientGone
@@ -71,12 +65,11 @@ async def respond(
             run.leave()
             if isinstance(exc, ClientLeft) or (isinstance(exc, HandedOver) and watch.is_gone):
                 raise ClientGone from None
-            if isinstance(exc, HandedOver):  # nothing was sent yet: whoever asks again finds it in another process
+            if isinstance(exc, HandedOver):  # nothing was sent yet: who asks again finds it in another process
                 raise ShuttingDown from None
             raise
         finally:
-            if isinstance(run, Follower):
-                await run.close()
+            await run.close()
     finally:
         await watch.end()
 
@@ -94,7 +87,7 @@ def _on_disconnect(wished: bytes, engine: Engine) -> OnDisconnect:
     raise InvalidField("Antwort-On-Disconnect", "the header must be 'cancel' or 'continue'.")
 
 
-async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
+async def follow(exchange: Exchange, run: Subscription, words: Wording) -> None:
     """Answer with the events that are there, and those to come. A client that leaves changes nothing."""
     exchange.run, watch = run, Watch(exchange)
     try:
@@ -111,12 +104,6 @@ async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
     finally:
         await run.close()
         await watch.end()
-
-
-def _mark_replay(exchange: Exchange, run: Watched) -> None:
-    if not isinstance(run, LiveRun) and run.is_replay:
-        exchange.is_replay = True
-        exchange.with_answer.append((b"idempotent-replayed", b"true"))
 
 
 async def unless_gone(exchange: Exchange, making: Coroutine[Any, Any, T]) -> T:
@@ -139,7 +126,7 @@ class Watch:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self._run: Watched | None = None
+        self._run: Subscription | None = None
         self._signal: Signal | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -162,7 +149,7 @@ class Watch:
         except ClientLeft:
             raise ClientGone from None
 
-    def follow(self, run: Watched) -> None:
+    def follow(self, run: Subscription) -> None:
         """The run is told from now on, and now if the client left while it was being set going."""
         self._run = run
         if self.is_gone:
@@ -195,25 +182,22 @@ class Watch:
             await asyncio.wait((task,))
 
 
-async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
-    """Write what has gathered, as often as there is something, until the terminal event has gone out. As long as the
-    client is behind, what gathers stays where it is bounded.
+async def _stream(watch: Watch, run: Subscription, words: Wording) -> None:
+    """Write the batches that are there, as often as there are some, until the terminal event has gone out. As long as
+    the client is behind, they stay in the buffer of the log, which is bounded.
     """
-    exchange, patience, is_live = watch.exchange, Patience(watch.exchange, run.wait), isinstance(run, LiveRun)
-    rest: Iterator[bytes] | None
+    exchange, patience = watch.exchange, Patience(watch.exchange, run.wait)
+    is_end = False
     await exchange.open_stream()
     try:
         while batches := await run.read():
             events = batches[-1].events
-            is_end = bool(events) and isinstance(events[-1], TERMINAL)
-            if isinstance(run, Follower):  # all that it asks for may be there at once
-                await next_turn()
-            if is_live or sum(payload_of_all(batch.events) for batch in batches) <= CUT_FROM:
-                ready, rest = written(batches, words)
-            else:
-                ready, rest = b"", slices(batches, words)
+            is_end = is_end or (bool(events) and isinstance(events[-1], TERMINAL))
+            ready, rest = written(batches, words)
             if rest is not None:
                 ready = await _write_slices(watch, ready, rest, patience)
+            elif len(ready) > SLICE:
+                await next_turn()
             if is_end:
                 await exchange.close_stream(ready)
                 return
@@ -224,9 +208,10 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
                 await exchange.drained()
     finally:
         patience.end()
-    if not isinstance(run, Follower) or run.has_left:
-        raise BrokenOff  # it goes on elsewhere, unless it is the client that has left
-    await exchange.close_stream()  # the terminal event is one that the client has seen before
+    if run.is_over and not run.has_left:
+        await exchange.close_stream()  # the terminal event is one that the client has seen before
+    else:
+        raise BrokenOff  # another process continues it, unless it is the client that has left
 
 
 async def _write_slices(watch: Watch, ready: bytes, rest: Iterator[bytes], patience: Patience) -> bytes:

@@ -16,7 +16,7 @@ from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
-from antwort.engine.fingerprint import checked_key
+from antwort.engine.runs.fingerprint import checked_key
 from antwort.errors import (
     MethodNotAllowed,
     ModelNotFound,
@@ -199,7 +199,7 @@ class Routes:
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
             finally:
-                if exchange.run is not None and exchange.run.goes_on_alone:
+                if exchange.run is not None and exchange.run.runs_alone:
                     quota.keep(exchange.run, known_by)
 
     async def compact(self, exchange: Exchange, _: str) -> None:

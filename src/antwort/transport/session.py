@@ -12,8 +12,8 @@ import msgspec
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
 from antwort.engine.engine import Engine
-from antwort.engine.live import LiveRun
 from antwort.engine.recent import Budget, Recent
+from antwort.engine.runs.subscription import LiveSubscription, Subscription
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.event_loop import in_turns, next_turn
 from antwort.transport.channel import Channel
@@ -157,8 +157,7 @@ class Session:
         quota = self._terms.quotas.of(identity.key)
         with quota.place(exchange.with_answer):
             lane, request = heard.lane, await in_turns(heard.request_steps(engine.settings.limits))
-            plan = await self._inbox.unless_gone(lambda: engine.plan(request, identity, self._recent))
-            run = await engine.launch(plan)
+            run = await self._inbox.unless_gone(lambda: engine.start(request, identity, recent=self._recent))
             exchange.response_id, exchange.run = run.response_id, run
             self._inbox.follow(run)
             try:
@@ -172,25 +171,27 @@ class Session:
                 raise
             finally:
                 self._inbox.follow(None)
-                if run.goes_on_alone:
+                if run.runs_alone:
                     quota.keep(run)
             self._remember(run, heard)
 
-    def _leave(self, run: LiveRun, reason: BaseException) -> None:
+    def _leave(self, run: Subscription, reason: BaseException) -> None:
         """Whoever breaks a connection off does not say why: a server that stops, or a limit of its own."""
         if isinstance(reason, asyncio.CancelledError):
             run.stop(ShuttingDown() if self._engine.is_draining else RequestCancelled())
         run.leave()
 
-    def _remember(self, run: LiveRun, heard: Heard) -> None:
+    def _remember(self, run: Subscription, heard: Heard) -> None:
+        if not isinstance(run, LiveSubscription):
+            return
         if run.response.status == "failed":
             self._recent.evict(heard.previous)
         else:
-            self._recent.keep(run.chain())
+            self._recent.keep(run.run.chain())
 
     # ---- its events ----
 
-    async def _stream(self, run: LiveRun, lane: str | None) -> None:
+    async def _stream(self, run: Subscription, lane: str | None) -> None:
         """Write what has gathered, as often as there is something, until the terminal event has gone out."""
         self._channel.go_on()
         patience = Patience(self._channel, run.wait)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from antwort.api.events import StreamEvent
 from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.standard import OPENAI, STANDARD, Wording
-from antwort.engine.pipe import Numbered
+from antwort.engine.runs.event_log import NumberedBatch
 
 KEEPALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -26,7 +26,7 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
     return found
 
 
-def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> tuple[bytes, Iterator[bytes] | None]:
+def written(batches: Sequence[NumberedBatch], wording: Wording = OPENAI) -> tuple[bytes, Iterator[bytes] | None]:
     """All frames of the batches, and for a tick without events a comment: up to the first batch that is large, and the
     rest, if there is more, in slices, each made when it is asked for.
 
@@ -44,7 +44,7 @@ def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> tuple[byt
     return b"".join(parts), None
 
 
-def slices(batches: Sequence[Numbered], wording: Wording = OPENAI) -> Iterator[bytes]:
+def slices(batches: Sequence[NumberedBatch], wording: Wording = OPENAI) -> Iterator[bytes]:
     """All frames of the batches, in slices of about `SLICE` bytes."""
     return sliced(_frames(batches, wording))
 
@@ -63,7 +63,7 @@ def sliced(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(ready)
 
 
-def _frames(batches: Sequence[Numbered], wording: Wording) -> Iterator[bytes]:
+def _frames(batches: Sequence[NumberedBatch], wording: Wording) -> Iterator[bytes]:
     for batch in batches:
         if not batch.events:
             yield KEEPALIVE

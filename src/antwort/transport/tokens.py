@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 
 from antwort.api.wire import encode
-from antwort.engine.ended import Ended
+from antwort.engine.runs.summary import RunSummary
 from antwort.engine.verbatim import item_size
 
 _BYTES_A_TOKEN = 4
 
 
-def tokens_of(ended: Ended) -> int:
+def tokens_of(ended: RunSummary) -> int:
     """As the backend has told, and estimated where it has not: whoever leaves before the end has used them, too."""
     usage = ended.response.usage
     told = 0 if usage is None else usage.input_tokens + usage.output_tokens
     return told + (_estimate(ended) if ended.untold else 0)
 
 
-def _estimate(ended: Ended) -> int:
+def _estimate(ended: RunSummary) -> int:
     """What was sent goes with each inference; what came of it is counted once."""
     response = ended.response
     sent = len(encode(response.tools)) + len((response.instructions or "").encode())

@@ -8,7 +8,7 @@ from antwort.api.approvals import ApprovalStatus
 from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
-from antwort.engine.fingerprint import LONGEST_KEY
+from antwort.engine.runs.fingerprint import LONGEST_KEY
 from antwort.transport.endpoints import LONGEST_ID
 from antwort.transport.openapi.schemas import TEXT, any_of, ref
 

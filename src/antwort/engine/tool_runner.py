@@ -1,13 +1,14 @@
-"""Calls under way. Each ends in exactly one result."""
+"""Run the tool calls of a response, side by side. Each ends in exactly one result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -15,9 +16,8 @@ from msgspec.structs import replace
 from antwort.api.items import FunctionCall, McpCall
 from antwort.concurrency import stop
 from antwort.engine.answers import Handed, Outcome
-from antwort.engine.control import Called, CallEnd, Control
 from antwort.engine.early import may_be_early
-from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.plan import OpenCall
 from antwort.engine.steps import Ready, Refused
 from antwort.tools.base import (
     ClientsTurn,
@@ -32,6 +32,9 @@ from antwort.tools.base import (
 from antwort.tools.limits import Limited
 from antwort.tools.routing import find_executor
 
+if TYPE_CHECKING:
+    from antwort.engine.runs.live import LiveRun
+
 T = TypeVar("T")
 
 _log = logging.getLogger("antwort.engine")
@@ -40,16 +43,40 @@ _abandoned: set[asyncio.Task[Any]] = set()
 """Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
 
 
+CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "handed", "cancelled"]
+"""`arguments`: they did not fit, and the tool was not run; `handed`: to the client; `cancelled`: with the run."""
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What logs and metrics are told of a call that was answered. Neither arguments nor output."""
+
+    response_id: str
+    call_id: str
+    tool: str
+    """As its server calls it; of a refused call, what the model wrote."""
+    label: str | None
+    """Of the server or toolset, where the tool has one."""
+    is_local: bool
+    """Whether a function of this process ran it: then its name is not the client's to choose."""
+    end: CallEnd
+    seconds: float
+
+
 class _Begun(msgspec.Struct, frozen=True):
     task: asyncio.Task[Outcome]
     arguments: str
 
 
-class Running:
-    """The calls under way: those of a step, and those that began while their turn was being written."""
+class ToolRunner:
+    """Run the calls of a step, and those that begin while their turn is still being written."""
 
-    def __init__(self, plan: Plan, control: Control) -> None:
-        self._plan, self._control, self._signal = plan, control, control.signal
+    def __init__(self, live: LiveRun) -> None:
+        self._live: LiveRun = weakref.proxy(live)  # so that a run is freed without a garbage collection
+        self._plan, self._signal = live.plan, live.signal
+        self.has_acted = live.run.calls_run > 0
+        """Whether a tool was started: to run the response again could do twice what it did."""
+        self.running: set[str] = set()
+        """The ids of the calls that tools work on."""
         self._tasks: dict[asyncio.Task[Outcome], int] = {}
         self._early: dict[str, _Begun] = {}
         self._asked: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
@@ -65,12 +92,8 @@ class Running:
     def begin(self, calls: Iterable[Ready]) -> None:
         """Start calls whose turn is still being written. The step that asks for them takes them over."""
         for ready in calls:
-            if self._signal.reason is None and self._may_begin(ready):
+            if self._signal.reason is None:
                 self._early[ready.call.call_id] = _Begun(self._start(ready), ready.call.arguments)
-
-    def _may_begin(self, ready: Ready) -> bool:
-        """A run may have become one that another process may pick up since it was planned."""
-        return self._control.on_begin is None or ready.may_be_repeated
 
     async def halt(self) -> Mapping[str, ToolResult | None]:
         """Their turn did not come to its end: tell them to stop. Gives what each came to, None where that is nothing.
@@ -98,7 +121,7 @@ class Running:
             if begun is not None and begun.arguments.rstrip() == ready.call.arguments.rstrip():
                 self._tasks[begun.task] = at
                 if not begun.task.done():
-                    self._control.running.add(ready.call.call_id)
+                    self.running.add(ready.call.call_id)
                 continue
             left.append((at, ready))
             if begun is not None:
@@ -131,12 +154,12 @@ class Running:
             while waiting or self._tasks:
                 while waiting and len(self._tasks) < width and self._signal.reason is None:
                     at, call = waiting.pop(0)
-                    self._control.running.add(call.call.call_id)
+                    self.running.add(call.call.call_id)
                     self._tasks[self._start(call)] = at
                 yield await self._next()
         finally:
             await self._stop()
-            self._control.running.clear()  # those left behind work for nobody
+            self.running.clear()  # those left behind work for nobody
 
     def alone(self, calls: Sequence[Ready | Refused]) -> Coroutine[Any, Any, Outcome] | None:
         """The only call, at work. One that nobody runs beside needs no task of its own where what is told to stop here
@@ -148,13 +171,13 @@ class Running:
         executor = ready.executor or find_executor(ready.definition, ready.toolbox.executors)
         if not isinstance(executor, Limited) or executor.grace_of(ready.definition) > self._plan.settings.tool_grace:
             return None
-        self._control.has_acted = True
+        self.has_acted = True
         if self._signal.reason is None:  # else it will not begin
-            self._control.running.add(ready.call.call_id)
+            self.running.add(ready.call.call_id)
         return self._signal.race(partial(self._execute, ready, executor))
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
-        self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
+        self.has_acted = True  # before it can have begun, whoever looks meanwhile
         return asyncio.create_task(self._execute(ready))
 
     async def _next(self) -> list[tuple[int, Outcome]]:
@@ -198,18 +221,16 @@ class Running:
         """Exactly one result, whatever the executor does, unless it hands the call on; and those who count are told how
         it came about.
         """
-        call, control = ready.call, self._control
-        call_id, definition = call.call_id, ready.definition
+        call, definition = ready.call, ready.definition
+        call_id = call.call_id
         records = self._plan.call_records if call.at is None else None
         if records is not None:
             settled = await self._put_on_record(call_id, records.claim(call_id, ready.may_be_repeated))
             if settled is not None:
-                control.running.discard(call_id)
+                self.running.discard(call_id)
                 return settled
-        if not ready.is_search:
-            if control.on_begin is not None:
-                await self._put_on_record(call_id, control.on_begin(call_id))
-            control.begun.add(call_id)
+        if self._plan.is_durable and not ready.is_search:
+            await self._put_on_record(call_id, self._live.begin_call(call_id))
         self._asked.add(call_id)
         executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
         if not isinstance(executor, Limited):
@@ -229,8 +250,8 @@ class Running:
                 await records.release(call_id)
             outcome = _failed(call, exc)
         finally:
-            control.running.discard(call_id)
-            if control.on_call:
+            self.running.discard(call_id)
+            if self._live.hooks.on_call:
                 self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
         if records is not None:
             await (records.finish(outcome) if isinstance(outcome, ToolResult) else records.release(call_id))
@@ -241,7 +262,7 @@ class Running:
         try:
             return await writing
         except BaseException:
-            self._control.running.discard(call_id)
+            self.running.discard(call_id)
             raise
 
     async def _refusal(self, refused: Refused) -> ToolResult:
@@ -253,13 +274,13 @@ class Running:
 
     def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
         for each in calls:
-            if isinstance(each, Refused) and self._control.on_call:
+            if isinstance(each, Refused) and self._live.hooks.on_call:
                 self._report(each.call, each.call.name, "refused", 0.0)
 
     def _report(
         self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: ToolExecutor | None = None
     ) -> None:
-        called = Called(
+        record = CallRecord(
             response_id=self._plan.response.id,
             call_id=call.call_id,
             tool=tool,
@@ -268,15 +289,15 @@ class Running:
             end=end,
             seconds=seconds,
         )
-        for tell in self._control.on_call:
-            tell(called)
+        for notify in self._live.hooks.on_call:
+            notify(record)
 
     def _context(self, call_id: str, failed: Callable[[Failure], None]) -> ToolContext:
         return ToolContext(
             response_id=self._plan.response.id,
             idempotency_key=call_id,
             identity=self._plan.identity,
-            deadline=self._control.deadline,
+            deadline=self._live.deadline,
             cancelled=self._signal.fired,
             progress=partial(self._note_progress, call_id),
             failed=failed,
@@ -286,7 +307,7 @@ class Running:
     def _note_progress(self, call_id: str, news: str | Progress) -> None:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
-        self._control.on_progress(call_id, news)
+        self._live.report_progress(call_id, news)
 
 
 def _is_told_to_stop() -> bool:

@@ -1,6 +1,6 @@
-"""The events of a response that has ended, made from the response itself: the fold of them is that response again.
+"""Make the events of a response that has ended from the response itself. Pure.
 
-They are those of a run that said every text in one piece, and made one item after the other. No I/O.
+They are those of a run that wrote every text in one delta and one item after the other; their fold is the response.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.settings import LoopSettings
 
 
-def unfold(response: Response, settings: LoopSettings = LoopSettings()) -> list[StreamEvent]:  # noqa: B008 - a frozen value
-    """From `response.created` to the terminal event. The settings say how it ends where the client must act."""
+def replay_events(response: Response, settings: LoopSettings = LoopSettings()) -> list[StreamEvent]:  # noqa: B008 - a frozen value
+    """Return the events from `response.created` to the terminal one. The settings say how a paused response ends."""
     fresh = replace(
         response,
         status="in_progress",

@@ -1,0 +1,1 @@
+"""Runs in progress: their event logs and subscriptions, idempotency keys, background workers and recovery."""

@@ -1,0 +1,340 @@
+"""Number the events of a run, record them by policy, and buffer them for its readers."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Protocol
+
+import msgspec
+
+from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
+from antwort.api.payload import CUT_FROM, PIECE, payload_of_all
+from antwort.engine.fold import Run
+from antwort.engine.runs.stream_observer import StreamObserver
+from antwort.errors import ServerFault
+
+EVENT_OVERHEAD_BYTES = 256
+"""What a buffered event takes beside its text, about."""
+MAX_READ_EVENTS = 512
+"""Events that one read returns, about."""
+MAX_LAG_BATCHES = 4096
+"""How far a reader may be behind in a log that keeps only what its readers have not read."""
+_UNSENT = frozenset(UNSENT)
+_MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
+"""The kinds of events that a batch with marks ends with."""
+
+
+class NumberedBatch(msgspec.Struct, frozen=True):
+    """Events to send: event i has the number `first + i`. Without events it is a keep-alive."""
+
+    first: int
+    events: list[StreamEvent]
+    is_large: bool = False
+    """Whether it is best written in slices."""
+
+
+class Recorder(Protocol):
+    """Put the events of a run on record before they are published."""
+
+    async def record(self, first: int, batch: Batch, run: Run) -> Batch:
+        """Return the batch to publish once what the policy asks for is durable. `first` is the number of its first
+        event, and `run` the run after it.
+        """
+        ...
+
+    async def checkpoint(self, run: Run) -> None:
+        """Record the turns so far, if they are not: the model is asked next."""
+        ...
+
+
+class _Buffered(msgspec.Struct, frozen=True, gc=False):
+    first: int
+    batch: Batch
+    """With marks, which are never sent and have no number."""
+    size: int
+    """Characters of text."""
+
+
+_first_of = attrgetter("first")
+
+
+class EventLog:
+    """The events of one run: the only place that numbers them, and the only buffer.
+
+    `append` records a batch with the `recorder`, where there is one, and publishes it. Readers subscribe at any number
+    that is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read
+    `buffer_events` events, or `buffer_bytes` characters of text behind the next batch.
+
+    With `replay_bytes`, all batches are kept from the first on, up to about so many bytes, for readers that come later.
+    Without, or beyond that, only what present readers have not read is kept.
+    """
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder | None = None,
+        replay_bytes: int = 0,
+        buffer_events: int = 1024,
+        buffer_bytes: int = 2**16,
+        first: int = 0,
+        observer: StreamObserver | None = None,
+    ) -> None:
+        """`first` is the number of the next event, where another process has written those before it."""
+        self.recorder = recorder
+        self._observer = observer
+        self._replay_bytes, self._buffer_events, self._buffer_bytes = replay_bytes, buffer_events, buffer_bytes
+        self._next = first
+        self._batches: list[_Buffered] = []
+        self._dropped = 0
+        """Batches that were removed from the front of the buffer."""
+        self.kept_bytes = 0
+        """What is kept for replays takes, about."""
+        self._readers: list[LogReader] = []
+        self._primary: LogReader | None = None
+        self._room: asyncio.Future[None] | None = None
+        self.is_whole = replay_bytes > 0 and first == 0
+        """Whether everything is buffered from the first event on."""
+        self.is_ended = False
+
+    # ---- writing ----
+
+    @property
+    def next(self) -> int:
+        """The number of the next event: how many there were so far."""
+        return self._next
+
+    async def append(self, batch: Batch, run: Run) -> Batch:
+        """Number, record and publish a batch; `run` is the run after it. Return the batch as it was published."""
+        first = self._number(batch)
+        if self.recorder is not None:
+            batch = await self.recorder.record(first, batch, run)
+        self._publish(first, batch)
+        return batch
+
+    async def checkpoint(self, run: Run) -> None:
+        """Record the turns so far, where the policy asks for it: the model is asked next."""
+        if self.recorder is not None:
+            await self.recorder.checkpoint(run)
+
+    def publish(self, batch: Batch) -> None:
+        """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""
+        self._publish(self._number(batch), batch)
+
+    def tick(self) -> None:
+        """Give readers that wait a keep-alive."""
+        for reader in self._readers:
+            reader.tick()
+
+    def finish_observation(self) -> None:
+        """Tell the observer that the run has a result."""
+        if self._observer is not None:
+            self._observer.on_end()
+
+    def end(self) -> None:
+        """Nothing more comes from this process."""
+        self.is_ended = True
+        for reader in self._readers:
+            reader.wake()
+        self._readers, self._primary = [], None
+
+    def _number(self, batch: Batch) -> int:
+        first = self._next
+        self._next = first + len(batch)
+        if type(batch[-1]) in _MAY_HOLD_MARKS:
+            self._next -= sum(map(_UNSENT.__contains__, map(type, batch)))
+        return first
+
+    def _publish(self, first: int, batch: Batch) -> None:
+        if self._observer is not None:
+            self._observer.on_batch(first, batch)
+        if not self._readers and not self.is_whole:
+            return
+        size = payload_of_all(batch)
+        self._batches.append(_Buffered(first, batch, size))
+        if self.is_whole:
+            self.kept_bytes += size + EVENT_OVERHEAD_BYTES * len(batch)
+            if self.kept_bytes > self._replay_bytes:
+                self._stop_keeping()
+        for reader in self._readers:
+            reader.add(len(batch), size)
+
+    def _stop_keeping(self) -> None:
+        """Keep only what readers have not read from now on. Those too far behind lose their place."""
+        self.is_whole = False
+        end = self._dropped + len(self._batches)
+        for reader in [each for each in self._readers if end - each.at > MAX_LAG_BATCHES]:
+            reader.is_lost = True
+            self.remove(reader)
+            reader.wake()
+        self._prune()
+
+    # ---- back-pressure ----
+
+    @property
+    def is_full(self) -> bool:
+        reader = self._primary
+        return reader is not None and (
+            reader.unread_events >= self._buffer_events or reader.unread_bytes >= self._buffer_bytes
+        )
+
+    async def wait_for_room(self) -> None:
+        while self.is_full:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a reader waits for the next batch."""
+        return any(reader.is_waiting for reader in self._readers)
+
+    # ---- readers ----
+
+    def can_replay(self, after: int) -> bool:
+        """Whether a reader can begin behind the event of that number."""
+        return self.is_whole or after + 1 >= (self._batches[0].first if self._batches else self._next)
+
+    def read(self, after: int = -1, *, holds_back: bool = False) -> LogReader:
+        """Read the events with numbers greater than `after`. A reader that `holds_back` makes the run wait for it."""
+        reader = LogReader(self, self._dropped + self._place_behind(after), after)
+        self._readers.append(reader)
+        if holds_back:
+            self._primary = reader
+        return reader
+
+    def _place_behind(self, after: int) -> int:
+        """The index of the batch with the event behind that number."""
+        return max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
+
+    def batches(self) -> list[Batch] | None:
+        """All batches so far with their marks; None where not all are buffered."""
+        return [each.batch for each in self._batches] if self.is_whole else None
+
+    def at(self, index: int) -> Sequence[_Buffered]:
+        """The buffered batches from that index on."""
+        start = index - self._dropped
+        return self._batches[start:] if start else self._batches
+
+    def remove(self, reader: LogReader) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+        if self._primary is reader:
+            self._primary = None
+        self.on_read()
+
+    def on_read(self) -> None:
+        """A reader has read, or left: make room."""
+        if not self.is_whole:
+            self._prune()
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    def _prune(self) -> None:
+        end = self._dropped + len(self._batches)
+        start = min([reader.at for reader in self._readers], default=end)
+        if start > self._dropped:
+            del self._batches[: start - self._dropped]
+            self._dropped = start
+
+
+class LogReader:
+    """A position in an event log, for one reader that goes at its own pace."""
+
+    __slots__ = (
+        "_after",
+        "_has_tick",
+        "_is_closed",
+        "_log",
+        "_waiter",
+        "at",
+        "is_lost",
+        "unread_bytes",
+        "unread_events",
+    )
+
+    def __init__(self, log: EventLog, at: int, after: int) -> None:
+        self._log, self._after = log, after
+        self._waiter: asyncio.Future[None] | None = None
+        self._has_tick = self._is_closed = False
+        self.at = at
+        """The index of the next batch."""
+        self.unread_events = self.unread_bytes = 0
+        """What was published since it last read everything."""
+        self.is_lost = False
+        """Whether it was too slow: what it has not read is gone."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._waiter is not None
+
+    async def read(self) -> list[NumberedBatch]:
+        """Return the next batches, a keep-alive, or nothing when the log has ended or the reader is closed."""
+        while not (batches := self._take()):
+            if self._log.is_ended or self._is_closed:
+                return []
+            if self._has_tick:
+                self._has_tick = False
+                return [NumberedBatch(self._log.next, [])]
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return batches
+
+    def _take(self) -> list[NumberedBatch]:
+        """Take as many batches as are sent at once."""
+        if self.is_lost:
+            raise ServerFault("The reader is too far behind.")
+        if self._is_closed:
+            return []
+        taken: list[NumberedBatch] = []
+        events_taken = size_taken = 0
+        for buffered in self._log.at(self.at):
+            self.at += 1
+            events: list[StreamEvent] = buffered.batch  # type: ignore[assignment]  # marks are taken out below
+            if type(events[-1]) in _MAY_HOLD_MARKS:
+                events = [event for event in events if type(event) not in _UNSENT]
+            first = buffered.first
+            if first <= self._after:
+                skipped = self._after + 1 - first
+                events, first = events[skipped:], first + skipped
+            if events:
+                taken.append(NumberedBatch(first, events, buffered.size > CUT_FROM))
+                events_taken += len(events)
+                size_taken += buffered.size
+            if events_taken >= MAX_READ_EVENTS or size_taken >= PIECE:
+                self.unread_events = max(self.unread_events - events_taken, 0)
+                self.unread_bytes = max(self.unread_bytes - size_taken, 0)
+                break
+        else:
+            self.unread_events = self.unread_bytes = 0
+        if taken:
+            self._log.on_read()
+        return taken
+
+    def add(self, events: int, size: int) -> None:
+        """Take note of a new batch, and wake the reader. The text of the batch that is read next does not count."""
+        if self.unread_events:
+            self.unread_bytes += size
+        self.unread_events += events
+        self.wake()
+
+    def tick(self) -> None:
+        if self._waiter is not None:
+            self._has_tick = True
+            self.wake()
+
+    def wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def close(self) -> None:
+        """Stop reading: `read` returns nothing from now on."""
+        self._is_closed = True
+        self._log.remove(self)
+        self.wake()

@@ -1,0 +1,404 @@
+"""A run in progress: the task that drives it from its plan to its terminal event."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import msgspec
+
+from antwort.api.compactions import CompactedResponse
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, RunEvent
+from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
+from antwort.concurrency import Once, Signal
+from antwort.engine.approvals import asked_for
+from antwort.engine.compacting import window_of
+from antwort.engine.fold import Run, fold
+from antwort.engine.loop import run_loop
+from antwort.engine.plan import Plan
+from antwort.engine.rows import kept_input, kept_request, new_entries
+from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.keepalive import KeepAlive
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
+from antwort.engine.runs.subscription import LiveSubscription
+from antwort.engine.runs.summary import RunSummary, count_untold
+from antwort.engine.tool_runner import CallRecord, ToolRunner
+from antwort.errors import (
+    AntwortError,
+    BackendTimeout,
+    DeadlinePassed,
+    HandedOver,
+    Interrupted,
+    RequestCancelled,
+    ResponseNotFound,
+    ServerFault,
+)
+from antwort.identity import TENANT, Identity
+from antwort.notes import RESPONSE_ID
+from antwort.providers.base import Provider
+from antwort.runs.base import DETACHED
+from antwort.storage.base import Link, ResponseStore
+from antwort.tools.base import Progress
+
+_TERMINAL = frozenset(TERMINAL)
+_FIRST_OUTPUT = _TERMINAL | frozenset(DELTAS)
+MAX_UNRECORDED = 1000
+"""Ended runs that are kept because their outcome could not be recorded."""
+
+
+class RunHooks(msgspec.Struct, frozen=True):
+    """Called by a run; they must neither wait nor raise."""
+
+    on_end: Callable[[LiveRun], None]
+    """The run is over in this process."""
+    on_call: Sequence[Callable[[CallRecord], None]] = ()
+    """A tool call was answered."""
+    on_unread: Callable[[LiveRun], None] = lambda _: None
+    """The last client of a run that outlives its client has left."""
+
+
+class LiveRun:
+    """One response in progress, or one that has just ended.
+
+    Nothing cancels its task: `stop` gives it a reason, and it ends itself with a terminal event. A durable run may also
+    stop without one, because another process continues it: then it `is_detached`.
+    """
+
+    error: AntwortError | None = None
+    """Why the run failed."""
+    failure: Exception | None = None
+    """An unexpected error for which a durable run stopped; another attempt may succeed."""
+    is_detached = False
+    is_leaving = False
+    """Whether it stops at the end of its step: another process continues from there."""
+    is_asking = False
+    """Whether an inference is in progress, or was cut; not one that the backend never took up."""
+    truncated = 0
+    """Inferences from which something was left out, so that they fit into the context."""
+    _keepalive: KeepAlive | None = None
+    _first_output: float | None = None
+    _summary: RunSummary | None = None
+    _hold_timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        plan: Plan,
+        provider: Provider,
+        log: EventLog,
+        hooks: RunHooks,
+        *,
+        run: Run | None = None,
+        opening: Batch | None = None,
+        outlives_client: bool = False,
+        seconds_before: float = 0.0,
+    ) -> None:
+        """`run` is where it continues, and `opening` what closes the items that were left open there.
+        `seconds_before`: how long other processes have worked on it.
+        """
+        self._loop = loop = asyncio.get_running_loop()
+        self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
+        self.run = Run(plan.response) if run is None else run
+        """The fold of all events that were appended to the log."""
+        self.opening = opening
+        self.outlives_client = outlives_client
+        self.signal = Signal()
+        """Why the run is to stop."""
+        self.answered: Once[None] = Once()
+        """The backend has answered the first inference, or `response.created` is not held back any longer."""
+        self.ended: Once[Response] = Once()
+        self.clients: list[object] = []
+        """A token for each subscription whose request has asked for the response; the first one reports the run."""
+        self._beside: set[asyncio.Task[Batch]] = set()
+        self._began = perf_counter() - seconds_before
+        now = loop.time()
+        self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
+        self._held_until = now + plan.settings.hold_back
+        self._deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
+        self.tools = ToolRunner(self)
+        if plan.request.stream:
+            self._keepalive = KeepAlive(self)
+        self._task = loop.create_task(self._drive(), name=f"run {self.response_id}")
+        self.signal.task = self._task
+
+    @property
+    def response_id(self) -> str:
+        return self.plan.response.id
+
+    @property
+    def identity(self) -> Identity:
+        return self.plan.identity
+
+    @property
+    def response(self) -> Response:
+        """The response as it stands; of a durable run, as far as it is on record."""
+        return self.run.response
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether another process can continue it."""
+        return isinstance(self.log.recorder, BatchRecorder)
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether it failed for a reason that may pass, and running it again would do nothing twice."""
+        is_permanent = self.error is not None and self.error.may_pass is False
+        return self.response.status == "failed" and not self.tools.has_acted and not is_permanent
+
+    # ---- subscriptions ----
+
+    def subscribe(self) -> LiveSubscription:
+        """Return the subscription of a client: the one that started the run, or one with the same idempotency key. Only
+        the client of a run that ends with it holds the run back when it reads slowly.
+        """
+        reader = self.log.read(holds_back=not self.outlives_client) if self.plan.request.stream else None
+        return LiveSubscription(self, reader)
+
+    def join(self, token: object) -> None:
+        if not self.ended.is_set:
+            self.clients.append(token)
+
+    def part(self, token: object) -> None:
+        """A client has left, and the run continues."""
+        if not self.ended.is_set and token in self.clients:
+            self.clients.remove(token)
+            if not self.clients:
+                self.hooks.on_unread(self)
+
+    async def wait_for_answer(self) -> None:
+        """Wait until `response.created` is not held back any longer. Raises what went wrong before that."""
+        if not self.answered.is_set and self._hold_timer is None:
+            self._hold_timer = self._loop.call_at(self._held_until, self.on_answer)
+        await self.answered.wait()
+
+    def on_answer(self) -> None:
+        """The backend has answered with its headers."""
+        self.answered.set(None)
+
+    async def compacted(self) -> CompactedResponse:
+        """Wait for the window of a `CompactRequest`. Raises what went wrong, at any time: there is no half of it."""
+        response = await self.ended.wait()
+        if response.status == "completed":
+            return window_of(response, self.plan)
+        if isinstance(self.signal.reason, DeadlinePassed):
+            raise BackendTimeout("The conversation could not be summed up in time.")
+        raise self.error or RequestCancelled()
+
+    async def wait(self) -> None:
+        """Wait until the run and everything it started has ended."""
+        await asyncio.wait([self._task])
+
+    def when_over(self, notify: Callable[[], None]) -> None:
+        """Have `notify` called when the run and everything it started has ended, or is left to another process."""
+        self._task.add_done_callback(lambda _: notify())
+
+    # ---- stopping ----
+
+    def stop(self, reason: Exception) -> None:
+        if isinstance(reason, HandedOver) and isinstance(self.log.recorder, BatchRecorder):
+            self.log.recorder.leave()
+        self.signal.set(reason)
+
+    def hand_over(self) -> None:
+        """Let the run come to the end of its step, and stop there."""
+        self.is_leaving = True
+
+    def lose(self) -> None:
+        """Another process has the run: write and publish nothing more."""
+        if isinstance(self.log.recorder, BatchRecorder):
+            self.log.recorder.lose()
+        self.signal.set(HandedOver())
+
+    def give_up_recording(self) -> None:
+        """The process ends: do not wait for the outcome to be committed."""
+        if isinstance(self.log.recorder, TurnRecorder):
+            self.log.recorder.give_up()
+
+    def abort(self) -> None:
+        """The process ends now: cancel the task. Another process finds the run lost, or continues it."""
+        self.is_detached = True
+        self._task.cancel()
+
+    # ---- the record ----
+
+    def report_progress(self, call_id: str, report: str | Progress) -> None:
+        """A running tool reports that it is getting on."""
+        if self._keepalive is not None:
+            self._keepalive.report(call_id, report)
+
+    async def begin_call(self, call_id: str) -> None:
+        """Return when the record says that a tool is about to be called, where another process could continue the run.
+        A caller that stops waiting leaves no half of a record behind.
+        """
+        if self.is_durable:
+            await asyncio.shield(self._append_beside([CallBegun(call_id=call_id)]))
+
+    def publish(self, batch: Batch) -> None:
+        """Publish events that the loop does not make, such as keep-alives; of a durable run, when they are recorded."""
+        if self.is_durable:
+            self._append_beside(batch)
+        else:
+            self.log.publish(batch)
+
+    def _append_beside(self, batch: Batch) -> asyncio.Task[Batch]:
+        task = self._loop.create_task(self.log.append(batch, self.run))
+        self._beside.add(task)
+        task.add_done_callback(self._appended)
+        return task
+
+    def _appended(self, task: asyncio.Task[Batch]) -> None:
+        self._beside.discard(task)
+        if not task.cancelled():
+            task.exception()  # the run learns of it with its next batch
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record says what the terminal event said. There is none of a response that is not stored."""
+        recorder = self.log.recorder
+        return not (isinstance(recorder, TurnRecorder) and recorder.failure is not None and self.response.store)
+
+    async def record_again(self, store: ResponseStore) -> None:
+        """Record the outcome that could not be recorded. A row that is gone or has ended by now needs none."""
+        with contextlib.suppress(ResponseNotFound, IllegalTransition):
+            entries, approvals = new_entries(self.plan, self.response), asked_for(self.plan, self.response)
+            await store.finish(self.identity, self.response, self.run.marks, entries, approvals)
+
+    def chain(self) -> tuple[Link, ...]:
+        """The response as it stands, behind those that it continues: what a response needs that continues it."""
+        link = Link(
+            response=self.run.response,
+            request=kept_request(self.plan),
+            input=kept_input(self.plan)[0],
+            turn_ends=self.run.turn_ends,
+            abandoned=self.run.abandoned,
+        )
+        return (*self.plan.chain, link)
+
+    def summary(self) -> RunSummary:
+        if self._summary is not None:
+            return self._summary
+        summary = RunSummary(
+            plan=self.plan,
+            response=self.run.response,
+            turns=self.run.turns,
+            seconds=perf_counter() - self._began,
+            first=None if self._first_output is None else self._first_output - self._began,
+            untold=count_untold(self.run) + self.is_asking,
+            truncated=self.truncated,
+            is_read=bool(self.clients),
+        )
+        if self.ended.is_set:
+            self._summary = summary
+        return summary
+
+    # ---- the task ----
+
+    async def _drive(self) -> None:
+        RESPONSE_ID.set(self.response_id)
+        TENANT.set(self.identity.tenant)
+        log = self.log
+        watched: frozenset[type] = _FIRST_OUTPUT
+        batches = run_loop(self)
+        try:
+            async for batch in batches:
+                run = fold(self.run, batch)
+                last = batch[-1]
+                if type(last) in _TERMINAL and self._keepalive is not None:
+                    self._keepalive.pause()
+                published = await log.append(batch, run)
+                if published is not batch:
+                    run = self._failed_to_record(run, published[-1])
+                self.run = run
+                if type(last) in watched:
+                    watched = self._note(published[-1])
+                if log.is_full and not self.ended.is_set:
+                    await self._wait_for_room()
+        except DETACHED:
+            self.is_detached = True
+        except Exception as error:
+            if not self.is_durable:
+                raise
+            self.failure, self.is_detached = error, True
+        finally:
+            try:
+                await batches.aclose()
+            finally:
+                self._close()
+
+    def _failed_to_record(self, run: Run, last: RunEvent) -> Run:
+        assert isinstance(last, TERMINAL), "nothing else is replaced"
+        assert isinstance(self.log.recorder, TurnRecorder), "nothing else replaces it"
+        self.error = self.log.recorder.failure
+        return msgspec.structs.replace(run, response=last.response)
+
+    def _note(self, last: RunEvent) -> frozenset[type]:
+        """Note the first output or the end, and return which kinds of events are of interest from now on."""
+        if isinstance(last, TERMINAL):
+            self._end(last.response)
+        else:
+            self._first_output = perf_counter()
+        return _TERMINAL
+
+    def _end(self, response: Response) -> None:
+        self.plan.release()  # its end is on record: the next turn of the conversation may begin
+        if self.error is not None and self._loop.time() < self._held_until:
+            self.answered.fail(self.error)
+        self.answered.set(None)
+        self.ended.set(response)
+
+    async def _wait_for_room(self) -> None:
+        """A slow reader holds the run back, and with it the backend. A run that is to stop does not wait."""
+        with contextlib.suppress(Interrupted, AntwortError):
+            await self.signal.race(self.log.wait_for_room)
+
+    def _close(self) -> None:
+        self._deadline_timer.cancel()
+        if self._hold_timer is not None:
+            self._hold_timer.cancel()
+            self._hold_timer = None
+        if self._keepalive is not None:
+            self._keepalive.stop()
+            self._keepalive = None  # with it, the run would be freed only by a garbage collection
+        self.plan.release()
+        self.log.end()
+        if self.is_durable and self.failure is None:
+            assert isinstance(self.log.recorder, BatchRecorder)
+            self.failure = self.log.recorder.failure
+        self._drop_tracebacks()
+        if not self.ended.is_set:
+            stopped = HandedOver() if self.is_detached else ServerFault("The run was broken off.")
+            self.answered.fail(stopped)
+            self.ended.fail(stopped)
+        elif self.ended.error is None:
+            self.log.finish_observation()
+        self.hooks.on_end(self)
+
+    def _drop_tracebacks(self) -> None:
+        """Drop the frames that errors went through: with all that they hold, they would stay until a collection."""
+        for error in (self.signal.reason, self.error):
+            if error is not None:
+                error.__traceback__ = error.__context__ = None
+
+
+class LiveRuns(dict[str, LiveRun]):
+    """The runs of an engine that are in progress, by response id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unrecorded: dict[str, LiveRun] = {}
+        """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
+
+    def find(self, identity: Identity, response_id: str) -> LiveRun | None:
+        run = self.get(response_id)
+        return run if run is not None and run.identity.is_same(identity) else None
+
+    def on_end(self, run: LiveRun) -> None:
+        """Take note that the run is over."""
+        if self.get(run.response_id) is run:  # else a new claim runs here
+            del self[run.response_id]
+        if not run.is_detached and not run.is_recorded:
+            self.unrecorded[run.response_id] = run
+            if len(self.unrecorded) > MAX_UNRECORDED:  # the next start ends their rows
+                self.unrecorded.pop(next(iter(self.unrecorded)))

@@ -1,0 +1,447 @@
+"""Retrieve, list, follow, cancel and delete responses: on record, and in progress here or in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import TypeVar
+from weakref import WeakSet, WeakValueDictionary
+
+from antwort.api.approvals import Approval, ApprovalStatus
+from antwort.api.events import UNSENT, ResponseCreated, StreamEvent
+from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
+from antwort.api.payload import CUT_FROM, fitting, payload_of_all
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, ResponseStatus
+from antwort.api.wire import replace
+from antwort.engine.fold import Run, fold
+from antwort.engine.pairs import asked_in, call_id_of
+from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
+from antwort.engine.runs.live import LiveRun, LiveRuns
+from antwort.engine.runs.replay import replay_events
+from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
+from antwort.engine.settings import EngineSettings
+from antwort.engine.steps import results_in
+from antwort.errors import (
+    AntwortError,
+    ApprovalInUse,
+    ApprovalNotFound,
+    Cancelled,
+    Damaged,
+    InvalidField,
+    MakerAway,
+    ResponseNotFound,
+)
+from antwort.identity import Identity
+from antwort.runs.base import Gone, Record, RunLog, Unavailable
+from antwort.storage.base import (
+    ApprovalPage,
+    CallClaim,
+    CallResult,
+    Decision,
+    ItemPage,
+    Page,
+    ResponsePage,
+    ResponseStore,
+    Wanted,
+    as_of,
+)
+
+_NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
+S = TypeVar("S", StoredSubscription, LiveSubscription)
+
+CANCEL_SECONDS = 10.0
+"""For which a cancelled run is waited for. It is told at once, and its tools get `tool_grace`."""
+LAST_READ_SECONDS = 0.5
+"""For which readers of runs that have ended may still read when the process stops."""
+MAX_POLL_SECONDS = 0.25
+"""Between two checks whether a run in another process has ended."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
+"""Between two attempts to read a log that is not available."""
+
+
+class Responses:
+    """All responses that an identity can see. One that is not there, or belongs to another identity, is not found."""
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        runs: RunLog | None,
+        live: LiveRuns,
+        settings: EngineSettings,
+        *,
+        clock: Callable[[], float],
+        end_unclaimed: Callable[[Identity, str], Awaitable[None]],
+    ) -> None:
+        """`end_unclaimed` ends a cancelled run that no process holds."""
+        self._store, self._runs, self._live, self._settings = store, runs, live, settings
+        self._clock, self._end_unclaimed = clock, end_unclaimed
+        self._subscriptions: WeakSet[StoredSubscription | LiveSubscription] = WeakSet()
+        self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
+        """Responses that somebody reads right now, by tenant, owner and id."""
+        self._loading = asyncio.Lock()
+
+    # ---- as they stand ----
+
+    async def retrieve(self, identity: Identity, response_id: str) -> Response:
+        run = self._live.find(identity, response_id)
+        if run is not None and run.response.store and not run.is_durable:
+            return run.response if run.response.status not in FINAL else await _result(run)
+        return await self._so_far(identity, await self._stored(identity, response_id))
+
+    async def _stored(self, identity: Identity, response_id: str) -> Response:
+        await self.catch_up(identity, response_id)
+        found = await self._store.get(identity, response_id)
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found
+
+    async def _so_far(self, identity: Identity, stored: Response) -> Response:
+        """Of a run that has not ended, what its log says: no more than is on record. Only durable runs have one."""
+        if stored.status in FINAL:
+            return stored
+        records = await self._records(identity, stored.id) or ()
+        events = [event for record in records for event in record.events]
+        if not events or not isinstance(first := events[0], ResponseCreated):
+            return stored
+        return fold(Run(first.response), events).response
+
+    async def _records(self, identity: Identity, response_id: str) -> Sequence[Record] | None:
+        """All that the log of the response holds; None where there is none, or none that can be read."""
+        if self._runs is None or not await self._runs.has_log(identity, response_id):
+            return None
+        records: list[Record] = []
+        try:
+            async with aclosing(self._runs.read(identity, response_id)) as reading:
+                async for some in reading:
+                    records += some
+        except (Gone, Damaged):
+            return None
+        return records
+
+    async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        """Stored responses, each as it stands: of one that runs, what there is so far."""
+        await self._catch_up_all(identity)
+        found = await self._store.responses(identity, page, wanted)
+        return replace(found, responses=tuple([await self._listed(identity, each) for each in found.responses]))
+
+    async def _listed(self, identity: Identity, stored: Response) -> Response:
+        """The record counts where the run has ended: nobody is told of that before it is written."""
+        run = self._live.find(identity, stored.id)
+        if run is None or run.is_durable:
+            return await self._so_far(identity, stored)
+        return stored if run.response.status in FINAL else run.response
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
+        found = await self._store.input_items(identity, response_id, page)
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found
+
+    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None) -> ApprovalPage:
+        """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
+        await self._catch_up_all(identity)
+        now = int(self._clock())
+        found = await self._store.approvals(identity, page, status, now)
+        return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
+
+    async def approval(self, approval_id: str, identity: Identity) -> Approval:
+        found = await self._store.find_approvals(identity, [approval_id])
+        if approval_id not in found:
+            raise ApprovalNotFound(approval_id)
+        return as_of(found[approval_id], int(self._clock()))
+
+    # ---- ending them ----
+
+    async def delete(self, identity: Identity, response_id: str) -> None:
+        """A running response is cancelled first, so that its record is true until it goes."""
+        if await self._is_running(identity, response_id):
+            await self.cancel(identity, response_id)
+        if not await self._store.delete(identity, response_id):
+            raise ResponseNotFound(response_id)
+        self._live.unrecorded.pop(response_id, None)
+
+    async def _is_running(self, identity: Identity, response_id: str) -> bool:
+        """One whose outcome waits to be recorded has ended: to be deleted, it need not be recorded first."""
+        run = self._live.find(identity, response_id)
+        if run is not None:
+            return run.response.store
+        ended = self._live.unrecorded.get(response_id)
+        if ended is not None and ended.identity.is_same(identity):
+            return False
+        return (await self._stored(identity, response_id)).status not in FINAL
+
+    async def cancel(self, identity: Identity, response_id: str) -> Response:
+        """Return the response as it ended; one that had ended before is unchanged, and of a paused one the open calls
+        are settled. The process that runs it is told, and waited for; what takes longer is returned as it stands.
+        """
+        run = self._live.find(identity, response_id)
+        if run is not None and not run.is_durable:
+            run.stop(Cancelled())
+            return await _result(run)
+        found = await self._stored(identity, response_id)
+        if found.status == "requires_action":
+            await self._settle(identity, found)
+        if found.status in FINAL or self._runs is None:
+            return found
+        if run is not None:
+            run.stop(Cancelled())
+        if await self._runs.cancel(identity, response_id):
+            if run is None:
+                await self._end_unclaimed(identity, response_id)
+            await self._ended(identity, response_id, CANCEL_SECONDS)
+        return await self.retrieve(identity, response_id)
+
+    async def _settle(self, identity: Identity, paused: Response) -> None:
+        """Decline the open calls and approvals of a paused response, so that no follow-up runs them."""
+        result = CallResult("The call was not run: the response was cancelled.", is_error=True)
+        for call_id in _open_calls(paused):
+            claim = CallClaim(call_id=call_id, settled_by=paused.id, response_id=paused.id, result=result)
+            await self._store.claim_call(identity, claim)
+        requests = [item.id for item in paused.output if isinstance(item, McpApprovalRequest)]
+        found = await self._store.find_approvals(identity, requests) if requests else {}
+        for approval in found.values():
+            if approval.status == "pending":
+                with suppress(ApprovalInUse):  # decided meanwhile
+                    await self._store.decide(identity, paused.id, [Decision(id=approval.id, status="denied")])
+
+    async def catch_up(self, identity: Identity, response_id: str) -> None:
+        """Record the outcome of a run that could not be recorded when it ended. Other identities learn nothing of it,
+        not even by an error.
+        """
+        run = self._live.unrecorded.get(response_id)
+        if run is not None and run.identity.is_same(identity):
+            await run.record_again(self._store)
+            self._live.unrecorded.pop(response_id, None)
+
+    async def _catch_up_all(self, identity: Identity) -> None:
+        for response_id in [*self._live.unrecorded]:
+            await self.catch_up(identity, response_id)
+
+    # ---- following them ----
+
+    async def follow(
+        self, identity: Identity, response_id: str, after: int, known: Response | None = None
+    ) -> Subscription:
+        """Read the events behind that number. `known` is the response as it stands, if it was read just now.
+
+        Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or the events are
+        not kept by their numbers.
+        """
+        run = self._live.find(identity, response_id)
+        if run is not None and not run.is_durable and run.log.is_whole:
+            if after >= run.log.next:
+                raise _unknown_number(after)
+            return self._track(LiveSubscription(run, run.log.read(after), is_client=False))
+        await self.catch_up(identity, response_id)
+        if self._runs is not None:
+            outline = await self._runs.outline(identity, response_id)
+            if outline is not None and outline.has_log:
+                if after >= 0 and after >= await self._runs.sent(identity, response_id):
+                    raise _unknown_number(after)
+                return self.follow_log(identity, known or outline.response, after)
+        response = await self._loaded(identity, response_id)
+        if response.status not in FINAL and self._runs_elsewhere(response_id):
+            raise MakerAway
+        if after >= 0 and response.status not in ("failed", "cancelled"):
+            raise InvalidField("starting_after", _NO_NUMBERS)
+        if after >= 0:
+            batches = _last_event(response, after, self._settings)
+        else:
+            every = self._settings.keepalive_interval
+            batches = _replayed(partial(self._ended, identity, response_id, every), self._settings)
+        return self._stored_subscription(identity, response, batches)
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        """Whether any process can read the events of the response, while it runs or afterwards."""
+        return self._runs is not None and await self._runs.has_log(identity, response_id)
+
+    def follow_end(self, run: LiveRun) -> StoredSubscription:
+        """Read a run from its first event that has said too much to be replayed: when it has ended."""
+
+        async def ended_soon() -> Response | None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.keepalive_interval):
+                    return await run.ended.wait()
+            return None
+
+        return StoredSubscription(run.response, _replayed(ended_soon, self._settings), run.ended.wait, waits=True)
+
+    def follow_ended(self, response: Response, log: EventLog) -> StoredSubscription:
+        """Read a response that has ended and is kept in memory, with its events where they are."""
+
+        async def ended() -> Response:
+            return response
+
+        batches = _buffered(log.read()) if log.is_whole else _replayed(ended, self._settings)
+        return StoredSubscription(response, batches, ended)
+
+    def follow_log(
+        self, identity: Identity, response: Response, after: int = -1, *, waits: bool = False
+    ) -> StoredSubscription:
+        """Read the log of a durable run, or of a stored stream that has ended."""
+        assert self._runs is not None, "there is a log"
+        batches = _logged(self._runs, response.id, identity, after, self._settings.keepalive_interval)
+        return self._stored_subscription(identity, response, batches, waits=waits)
+
+    def _stored_subscription(
+        self, identity: Identity, response: Response, batches: Batches, *, waits: bool = False
+    ) -> StoredSubscription:
+        ended, over = (partial(each, identity, response.id) for each in (self._ended, self._is_over))
+        return self._track(StoredSubscription(response, batches, ended, over=over, waits=waits))
+
+    def _track(self, subscription: S) -> S:
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def close(self) -> None:
+        """Nothing runs here any more: readers of runs that continue elsewhere are to ask there. What has ended here can
+        be read for a moment.
+        """
+        loop = asyncio.get_running_loop()
+        for subscription in [each for each in self._subscriptions if each.response.status not in FINAL]:
+            loop.call_later(LAST_READ_SECONDS, subscription.leave)
+            self._subscriptions.discard(subscription)
+
+    async def _loaded(self, identity: Identity, response_id: str) -> Response:
+        """As `retrieve`. One that has ended is in memory once, however many read it."""
+        if self._live.find(identity, response_id) is not None:
+            return await self.retrieve(identity, response_id)
+        key = (identity.tenant, identity.owner, response_id)
+        async with self._loading:
+            found = self._read_now.get(key)
+            if found is None:
+                found = await self.retrieve(identity, response_id)
+            elif await self._status(identity, response_id) is None:
+                raise ResponseNotFound(response_id)
+            if found.status in FINAL:
+                self._read_now[key] = found
+        return found
+
+    def _runs_elsewhere(self, response_id: str) -> bool:
+        """Of one that has not ended and has no log: only its process knows its events, until it has ended."""
+        return self._runs is not None and self._runs.traits.many and response_id not in self._live
+
+    # ---- waiting for their end ----
+
+    async def until_ended(self, identity: Identity, response_id: str) -> None:
+        with suppress(AntwortError):
+            await self._is_over(identity, response_id)
+
+    async def _ended(self, identity: Identity, response_id: str, seconds: float = math.inf) -> Response | None:
+        """The response as it ended, wherever it runs; None when that takes longer."""
+        is_over = await self._is_over(identity, response_id, seconds)
+        return await self._loaded(identity, response_id) if is_over else None
+
+    async def _is_over(self, identity: Identity, response_id: str, seconds: float = math.inf) -> bool:
+        """Whether it has ended within that time, wherever it runs."""
+        clock = asyncio.get_running_loop().time
+        until, pause = clock() + seconds, MAX_POLL_SECONDS / 8
+        while True:
+            await self.catch_up(identity, response_id)
+            if (status := await self._status(identity, response_id)) is None:
+                raise ResponseNotFound(response_id)
+            if status in FINAL:
+                return True
+            if (left := until - clock()) <= 0:
+                return False
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, MAX_POLL_SECONDS)
+
+    async def _status(self, identity: Identity, response_id: str) -> ResponseStatus | None:
+        """The status of a stored response, without its output; None: there is none."""
+        if self._runs is not None:
+            outline = await self._runs.outline(identity, response_id)
+            return None if outline is None else outline.response.status
+        found = await self._store.get(identity, response_id)
+        return None if found is None else found.status
+
+
+def _open_calls(paused: Response) -> set[str]:
+    """The ids of the calls without a result, whoever is to run them."""
+    asked = {item.call_id for item in paused.output if isinstance(item, FunctionCall | CustomToolCall)}
+    asked |= {call_id_of(call) for item in paused.output if (call := asked_in(item)) is not None}
+    return asked - results_in(paused.output)
+
+
+async def _result(run: LiveRun) -> Response:
+    """Return the response as it ended, or, where that takes long, as it stands. Raises `Unavailable` when its outcome
+    cannot be recorded: it may not be the outcome yet.
+    """
+    try:
+        async with asyncio.timeout(CANCEL_SECONDS):
+            return await run.ended.wait()
+    except TimeoutError:
+        if run.response.status in FINAL:
+            raise Unavailable from None
+        return run.response
+
+
+def _unknown_number(after: int) -> InvalidField:
+    return InvalidField("starting_after", f"the response has no event with the number {after} so far.")
+
+
+# ---- where the events of stored subscriptions come from ----
+
+
+async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int, every: float) -> Batches:
+    """Read the log of the run, also while it is written. A log that is not available is tried again. Keep-alives come
+    every `every` seconds at most.
+    """
+    clock = asyncio.get_running_loop().time
+    last_sent, pause = clock(), FIRST_RETRY_SECONDS
+    while True:
+        try:
+            async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
+                async for records in reading:
+                    batches, pause = [*_numbered(records, after)], FIRST_RETRY_SECONDS
+                    after = max([after, *(record.next - 1 for record in records)])
+                    if batches or clock() - last_sent >= every:
+                        last_sent = clock()
+                        yield batches or [NumberedBatch(after + 1, [])]
+            return
+        except Unavailable:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_RETRY_SECONDS)
+        except Gone:
+            raise ResponseNotFound(response_id) from None
+
+
+def _numbered(records: Iterable[Record], after: int) -> Iterator[NumberedBatch]:
+    """The events of records that are sent, behind the event of that number."""
+    for record in records:
+        events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]
+        seen = max(after + 1 - record.first, 0)
+        if events[seen:]:
+            yield _batch(record.first + seen, events[seen:])
+
+
+async def _replayed(ended: Callable[[], Awaitable[Response | None]], settings: EngineSettings) -> Batches:
+    """Make the events from the response, once it has ended: `ended` returns it, or None for a keep-alive."""
+    while (response := await ended()) is None:
+        yield [NumberedBatch(0, [])]
+    events, first = replay_events(response, settings), 0
+    while some := fitting(events, first, MAX_READ_EVENTS):
+        yield [_batch(first, some)]
+        first += len(some)
+
+
+async def _buffered(reader: LogReader) -> Batches:
+    """Read what a log in memory holds."""
+    try:
+        while batches := await reader.read():
+            yield batches
+    finally:
+        reader.close()
+
+
+async def _last_event(response: Response, after: int, settings: EngineSettings) -> Batches:
+    """How a response ended of which no other event is known behind that number."""
+    yield [_batch(after + 1, replay_events(response, settings)[-1:])]
+
+
+def _batch(first: int, events: Sequence[StreamEvent]) -> NumberedBatch:
+    return NumberedBatch(first, [*events], payload_of_all(events) > CUT_FROM)

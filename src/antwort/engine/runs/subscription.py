@@ -1,0 +1,248 @@
+"""Read the events of a response, or wait for its result: wherever it runs, and whether or not it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+
+from antwort.api.compactions import CompactedResponse
+from antwort.api.events import TERMINAL, StreamEvent
+from antwort.api.responses import Response
+from antwort.concurrency import Signal
+from antwort.engine.runs.event_log import LogReader, NumberedBatch
+from antwort.engine.runs.summary import RunSummary
+from antwort.errors import AntwortError, ClientLeft, ShuttingDown
+
+if TYPE_CHECKING:
+    from antwort.engine.runs.live import LiveRun
+
+T = TypeVar("T")
+Batches: TypeAlias = AsyncGenerator[list[NumberedBatch], None]
+
+
+class Subscription:
+    """One reader of a response: it reads the events, or waits for the result, or leaves."""
+
+    is_replay = False
+    """Whether an earlier request has started the response."""
+
+    def __init__(self, response_id: str) -> None:
+        self.response_id = response_id
+        self._left = Signal()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def response(self) -> Response:
+        """The response as it stands."""
+        raise NotImplementedError
+
+    @property
+    def has_left(self) -> bool:
+        return self._left.reason is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing more to read because the response has ended."""
+        raise NotImplementedError
+
+    async def answered(self) -> None:
+        """Wait until the backend has answered, as long as `response.created` is held back. Raises what went wrong
+        before that: nothing has been sent yet, so it can be an HTTP error.
+        """
+
+    async def read(self) -> list[NumberedBatch]:
+        """Return the next batches, at least one; nothing when the stream is over, or the reader has left."""
+        raise NotImplementedError
+
+    async def result(self) -> Response:
+        """Wait for the response as it ended; one in the background is returned as it stands.
+
+        Raises what went wrong before the backend answered, `ClientLeft` when the reader has left a run that continues,
+        and `HandedOver` when another process continues it.
+        """
+        raise NotImplementedError
+
+    async def events(self) -> AsyncGenerator[tuple[int, StreamEvent], None]:
+        """Yield the events one by one, each with its number."""
+        while batches := await self.read():
+            for batch in batches:
+                for number, event in enumerate(batch.events, batch.first):
+                    yield number, event
+
+    async def wait(self) -> None:
+        """Wait until the run has ended, or is left to another process."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Stop reading. A run that is this reader's alone ends; every other one continues."""
+        self._left.set(ClientLeft())
+
+    def stop(self, _: Exception) -> None:
+        """Break this reader off; and, with that reason, a run that is its alone."""
+        self.leave()
+
+    async def close(self) -> None:
+        self.leave()
+
+    # ---- for logs and rate limits ----
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether the run continues here without any reader that has asked for it."""
+        return False
+
+    def when_over(self, notify: Callable[[], None]) -> None:
+        """Have `notify` called when the run has ended, or is left to another process."""
+
+    def summary(self) -> RunSummary | None:
+        """What the run has come to, where this reader's request reports it."""
+        return None
+
+
+class LiveSubscription(Subscription):
+    """A reader of a run in this process. With `is_client`, its request has asked for the response: it started the run,
+    or brought the same idempotency key. Others read along.
+    """
+
+    def __init__(self, run: LiveRun, reader: LogReader | None, *, is_client: bool = True) -> None:
+        super().__init__(run.response_id)
+        self.run = run
+        self._reader, self._is_client = reader, is_client
+        self._token = object()
+        if is_client:
+            run.join(self._token)
+
+    @property
+    def response(self) -> Response:
+        return self.run.response
+
+    @property
+    def is_over(self) -> bool:
+        return self.run.ended.is_set and self.run.ended.error is None
+
+    async def answered(self) -> None:
+        if self._is_client:
+            await self._unless_left(self.run.wait_for_answer)
+
+    async def read(self) -> list[NumberedBatch]:
+        assert self._reader is not None, "a run that is not streamed is waited for"
+        batches = await self._reader.read()
+        if not batches and self._ends_run:
+            await self.run.wait()
+        return batches
+
+    async def result(self) -> Response:
+        response = await self._unless_left(self.run.ended.wait)
+        if self.run.answered.error is not None:
+            raise self.run.answered.error
+        return response
+
+    async def compacted(self) -> CompactedResponse:
+        """Wait for the window that the run of a `CompactRequest` makes."""
+        return await self.run.compacted()
+
+    async def _unless_left(self, wait: Callable[[], Awaitable[T]]) -> T:
+        """A run that ends when its client leaves is waited for: the client's request reports what it came to."""
+        return await (wait() if self._ends_run else self._left.race(wait))
+
+    @property
+    def _ends_run(self) -> bool:
+        return self._is_client and not self.run.outlives_client
+
+    async def wait(self) -> None:
+        await self.run.wait()
+
+    def leave(self) -> None:
+        if self.has_left:
+            return
+        super().leave()
+        if self._reader is not None:
+            self._reader.close()
+        if self.run.ended.is_set:
+            return
+        if self._ends_run:
+            self.run.stop(ClientLeft())
+        elif self._is_client:
+            self.run.part(self._token)
+
+    def stop(self, reason: Exception) -> None:
+        if self._ends_run or (self._is_client and isinstance(reason, ShuttingDown)):
+            self.run.stop(reason)
+        else:
+            self.leave()
+
+    @property
+    def runs_alone(self) -> bool:
+        run = self.run
+        return self._is_client and run.outlives_client and not run.clients and not run.ended.is_set
+
+    def when_over(self, notify: Callable[[], None]) -> None:
+        self.run.when_over(notify)
+
+    def summary(self) -> RunSummary | None:
+        return self.run.summary() if self.run.clients[:1] == [self._token] else None
+
+
+class StoredSubscription(Subscription):
+    """A reader of a response on record: one that runs in another process, that waits in the queue, or that has ended.
+    Leaving changes nothing of it.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        batches: Batches,
+        ended: Callable[[], Awaitable[object]],
+        *,
+        over: Callable[[], Awaitable[object]] | None = None,
+        waits: bool = False,
+    ) -> None:
+        """`ended` waits for the end of the run, and may return the response; `over` only waits, where that is cheaper.
+        With `waits`, `result` is the response as it ended.
+        """
+        super().__init__(response.id)
+        self._response, self._batches, self._waits = response, batches, waits
+        self._ended, self._over = ended, over or ended
+
+    @property
+    def response(self) -> Response:
+        """As it stood at first, without its output where that is read from the log; as it ended, once that was read."""
+        return self._response
+
+    @property
+    def is_over(self) -> bool:
+        """Once it has read nothing."""
+        return not self.has_left
+
+    async def read(self) -> list[NumberedBatch]:
+        try:
+            batches = await self._left.race(self._next)
+        except ClientLeft:
+            return []
+        if batches and batches[-1].events and isinstance(last := batches[-1].events[-1], TERMINAL):
+            self._response = last.response
+        return batches
+
+    async def _next(self) -> list[NumberedBatch]:
+        return await anext(self._batches, [])
+
+    async def result(self) -> Response:
+        ended = await self._left.race(self._ended) if self._waits else None
+        return ended if isinstance(ended, Response) else self._response
+
+    async def wait(self) -> None:
+        with suppress(AntwortError):
+            await self._over()
+
+    async def close(self) -> None:
+        self.leave()
+        await self._batches.aclose()
