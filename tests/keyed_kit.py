@@ -54,12 +54,12 @@ async def ground(
     )
     async with engine:
         yield Ground(engine, provider, kept, clock, ended)
-    assert engine._keyed._tasks == set()
+    assert engine.idempotency_keys.unsettled == 0
 
 
 async def settled(at: Ground) -> None:
     """What has ended is put away in a task of its own, just after all have been told."""
-    await until(lambda: not at.engine._keyed._tasks)
+    await until(lambda: not at.engine.idempotency_keys.unsettled)
 
 
 async def read(reader: Any) -> list[StreamEvent]:

@@ -99,7 +99,7 @@ async def test_no_item_is_lost_or_doubled_or_out_of_order(store: ResponseStore) 
         conversation = await begun(engine)
         turns = dict(await asyncio.gather(*(turn(server, number, conversation) for number in range(CROWD))))
         items = [to_plain(item) for item in await said(store, conversation)]
-        assert len(engine._queues) == 0
+        assert len(engine.conversation_locks) == 0
     assert all(response["status"] == "completed" for response in turns.values())
     assert all(response["conversation"] == {"id": conversation} for response in turns.values())
     asked = [item["content"][0]["text"] for item in items if item.get("role") == "user"]
@@ -142,7 +142,7 @@ async def test_clients_that_vanish_from_the_queue_or_in_the_middle_of_their_turn
         leaving = asyncio.gather(*(vanish(number) for number in range(CROWD) if not number % 2))
         turns = dict(await asyncio.gather(*(turn(server, number, conversation) for number in staying)))
         await leaving
-        await until(lambda: engine.live == 0 and len(engine._queues) == 0)
+        await until(lambda: engine.live == 0 and len(engine.conversation_locks) == 0)
         items = [to_plain(item) for item in await said(store, conversation)]
     assert all(response["status"] == "completed" for response in turns.values())
     asked = [item["content"][0]["text"] for item in items if item.get("role") == "user"]

@@ -10,6 +10,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
+from antwort.engine.control import Control
+from antwort.engine.ended import account_of
 
 from antwort.api.events import (
     Compacted,
@@ -22,9 +24,7 @@ from antwort.api.events import (
 from antwort.api.items import OutputItem
 from antwort.api.wire import replace
 from antwort.engine.compacting import _is_compact
-from antwort.engine.control import Control
 from antwort.engine.fold import fold
-from antwort.engine.ended import account_of
 from antwort.engine.loop import pick_up
 from antwort.engine.pairs import run_ids, shown_id
 from antwort.engine.plan import Plan

@@ -17,8 +17,8 @@ from antwort.api.items import (
 )
 from antwort.engine.decisions import NO_APPROVAL
 from antwort.engine.packing import packed
-from antwort.engine.summary import entries_of
 from antwort.engine.runs.replay import replay_events
+from antwort.engine.summary import entries_of
 from antwort.engine.verbatim import divide
 from antwort.storage.base import Link, Page
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say

@@ -198,7 +198,7 @@ async def test_a_foreground_turn_waits_for_background_turns_before_it(where: str
         foreground = asyncio.create_task(engine.create(ask("c", conversation=conversation)))
         log = engine.runs
         assert isinstance(log, Watched)
-        await until(lambda: log.asked >= 3 or any(engine._queues._waiting.values()))
+        await until(lambda: log.asked >= 3 or any(engine.conversation_locks._waiting.values()))
         assert len(provider.requests) == 1
         hold.set()
         response = await foreground
@@ -223,7 +223,7 @@ async def test_a_foreground_turn_whose_turn_does_not_come_in_time_is_refused_and
         hold.set()
         await ended(makes, first)
         assert text_of(await makes.create(ask("c", conversation=conversation))) == "Two"
-        assert len(makes._queues) == 0
+        assert len(makes.conversation_locks) == 0
 
 
 async def test_a_cancelled_background_turn_lets_the_next_one_in() -> None:

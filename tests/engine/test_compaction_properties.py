@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from antwort.engine.control import Control
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,7 +16,6 @@ from msgspec.structs import replace
 from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
-from antwort.engine.control import Control
 from antwort.engine.fold import Run, fold
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.memory import Memories, Memory

@@ -78,7 +78,7 @@ async def test_an_output_fits_a_call_of_the_conversation_that_has_none(
     with pytest.raises(InvalidField) as caught:
         await engine.create(ask([user("So?"), output], conversation=conversation))
     assert (caught.value.param, caught.value.code) == ("input[1].call_id", code)
-    assert len(engine._queues) == 0
+    assert len(engine.conversation_locks) == 0
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])

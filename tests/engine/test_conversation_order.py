@@ -15,7 +15,7 @@ import pytest
 from antwort.api.events import TERMINAL, OutputTextDelta
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.runs.live import LiveRun
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import (
     AntwortError,
     BackendUnavailable,
@@ -35,10 +35,10 @@ from serving import until
 
 
 def is_free(engine: Engine) -> bool:
-    return len(engine._queues) == 0
+    return len(engine.conversation_locks) == 0
 
 
-async def waiting(engine: Engine, **fields: Any) -> asyncio.Task[LiveRun]:
+async def waiting(engine: Engine, **fields: Any) -> asyncio.Task[Subscription]:
     """A request that has come to the end of the queue, and waits there."""
     task = asyncio.create_task(engine.start(ask(**fields)))
     for _ in range(5):
@@ -354,7 +354,7 @@ async def test_a_turn_with_a_key_that_everybody_leaves_gives_up_its_place_in_the
         conversation = await begun(engine)
         first = await engine.start(ask("a", conversation=conversation))
         keyed = asyncio.create_task(engine.create(ask("b", conversation=conversation), idempotency_key="key"))
-        await until(lambda: len(next(iter(engine._queues._waiting.values()))) == 1)
+        await until(lambda: len(next(iter(engine.conversation_locks._waiting.values()))) == 1)
         keyed.cancel()
         third = asyncio.create_task(engine.create(ask("c", conversation=conversation)))
         await asyncio.wait([keyed])

@@ -112,8 +112,8 @@ class Scene:
         async with asyncio.timeout(20):
             await asyncio.gather(*self.tasks, return_exceptions=True)
             await asyncio.gather(*(run.wait() for run in [*self.engine.live_runs.values()]))  # whose clients have left
-            await self.engine._keyed.close()
-        assert len(self.engine._queues) == 0
+            await self.engine.idempotency_keys.close()
+        assert len(self.engine.conversation_locks) == 0
         await self._check()
 
     async def _check(self) -> None:

@@ -115,7 +115,7 @@ async def test_a_new_conversation_and_no_input_say_nothing_to_the_model(store: R
     engine = engine_of(ScriptedProvider(), store=store)
     with pytest.raises(InvalidField, match="says nothing"):
         await engine.create(ask(None, conversation=await begun(engine)))
-    assert len(engine._queues) == 0
+    assert len(engine.conversation_locks) == 0
 
 
 async def test_instructions_hold_for_their_own_turn_only(store: ResponseStore) -> None:
@@ -141,7 +141,7 @@ async def test_a_conversation_that_is_not_there_or_not_ones_own_is_not_found(
         await engine.create(ask("And?", conversation=conversation), identity)
     error = caught.value
     assert (error.status, error.code, error.param) == (404, "conversation_not_found", "conversation")
-    assert len(engine._queues) == 0
+    assert len(engine.conversation_locks) == 0
 
 
 async def test_a_picture_in_the_conversation_is_refused_for_a_model_that_takes_none(store: ResponseStore) -> None:
@@ -197,7 +197,7 @@ async def test_a_turn_that_is_cancelled_adds_nothing(store: ResponseStore) -> No
     await run.answered()
     assert (await engine.cancel(ANONYMOUS, run.response_id)).status == "cancelled"
     assert await said(store, conversation) == ()
-    assert len(engine._queues) == 0
+    assert len(engine.conversation_locks) == 0
 
 
 async def test_a_response_that_is_deleted_leaves_the_conversation_as_it_is(store: ResponseStore) -> None:

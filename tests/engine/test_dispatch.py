@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from antwort.engine.control import Control
 
 from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
 from antwort.concurrency import Signal
 from antwort.engine.answers import INTERRUPTED
-from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.fold import Run, fold
 from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.engine.tool_runner import Running
 from antwort.engine.steps import RunTools, next_step
+from antwort.engine.tool_runner import Running
 from antwort.errors import Cancelled
 from antwort.identity import Identity
 from antwort.testing import ToolServerFake

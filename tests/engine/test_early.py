@@ -15,11 +15,11 @@ from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
 from antwort.api.wire import UNSET
 from antwort.engine.answers import INTERRUPTED
-from antwort.engine.tool_runner import CallRecord
-from antwort.engine.fold import Run
 from antwort.engine.early import beginnings, may_be_early
 from antwort.engine.engine import Engine
+from antwort.engine.fold import Run
 from antwort.engine.plan import Plan
+from antwort.engine.tool_runner import CallRecord
 from antwort.engine.turn import Turn
 from antwort.errors import BackendError
 from antwort.identity import ANONYMOUS

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
+from antwort.engine.following import Subscription, as_logged, logged, numbered, unfolded
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.events import CallEnded, OutputTextDelta, RunEvent, StreamEvent, TurnEnded
 from antwort.engine.engine import Engine
-from antwort.engine.following import Follower, as_logged, logged, numbered, unfolded
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound
@@ -192,7 +192,7 @@ async def test_a_reader_that_nobody_read_from_is_closed_without_asking_anybody()
     async def ended() -> None:
         """At once."""
 
-    reader = Follower(response, batches(), ended)
+    reader = Subscription(response, batches(), ended)
     assert await reader.result() == response
     await reader.close()
     assert read == []

@@ -14,7 +14,7 @@ import pytest
 from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine.runs.live import LiveRun
+from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
 from antwort.engine.steps import LOST
 from antwort.errors import ClientLeft
@@ -53,11 +53,11 @@ class Stock(Depot):
         return {count for what, count in self.asked_for.items() if what.startswith("sell")}
 
 
-async def begun(engine: Watched, on_disconnect: OnDisconnect | None = "continue", **fields: Any) -> LiveRun:
+async def begun(engine: Watched, on_disconnect: OnDisconnect | None = "continue", **fields: Any) -> Subscription:
     return await engine.start(ask(**{"tools": [DEPOT], "stream": True, **fields}), on_disconnect=on_disconnect)
 
 
-async def read(run: LiveRun, most: int) -> list[StreamEvent]:
+async def read(run: Subscription, most: int) -> list[StreamEvent]:
     """At least so many events, as far as there are as many."""
     seen: list[StreamEvent] = []
     while len(seen) < most and (batches := await run.read()):
@@ -71,7 +71,7 @@ async def sent(log: Log, response: Response) -> list[StreamEvent]:
     return [event for event in events if not isinstance(event, UNSENT)]
 
 
-async def left_after(most: int, log: Log, stock: Stock) -> tuple[LiveRun, list[StreamEvent]]:
+async def left_after(most: int, log: Log, stock: Stock) -> tuple[Subscription, list[StreamEvent]]:
     """A run whose reader reads one event after the other, and leaves after so many."""
     engine = engine_on(log, Story(*STORY), stock, buffer_events=1)
     await engine.open()
@@ -359,7 +359,7 @@ class Silent(Away):
 SALE = (answer(say("Let me"), call("sell", n=1)), answer(say("All is done.")))
 
 
-async def left_in_doubt(engine: Watched, log: Silent, hold: asyncio.Event) -> LiveRun:
+async def left_in_doubt(engine: Watched, log: Silent, hold: asyncio.Event) -> Subscription:
     """A run that its client has left, and that is about to ask a tool that may not be asked twice."""
     await engine.open()
     run = await begun(engine)
@@ -563,7 +563,7 @@ def crowded(log: Log, model: Story, **background: Any) -> Watched:
     return Watched(log, model, (Stock(),), settings, vault=None, clock=time.time)
 
 
-async def left(engine: Watched, count: int) -> list[LiveRun]:
+async def left(engine: Watched, count: int) -> list[Subscription]:
     """So many runs, one after the other, each left by its client as soon as the model speaks."""
     runs = []
     for _ in range(count):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from antwort.engine.journal import Journal
 
 from antwort.api.events import CallBegun, ResponseInProgress, ResponseQueued, RunEvent, TurnEnded
-from antwort.engine.journal import Journal
 from antwort.errors import HandedOver
 from antwort.identity import ANONYMOUS
 from antwort.runs.base import Ending, Fenced, Lease, Record, RunLog, Unavailable

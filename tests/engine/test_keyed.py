@@ -12,7 +12,7 @@ import pytest
 
 from antwort.api.events import StreamEvent
 from antwort.engine.engine import Engine
-from antwort.engine.shared import Reader
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import (
     BackendError,
     BackendUnavailable,
@@ -41,9 +41,9 @@ OTHER = answer(say("Something else"))
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
 async def test_the_same_request_once_more_gets_the_same_response(is_stored: bool) -> None:
     async with ground(HELLO) as at:
-        first = await at.engine.attach(ask(store=is_stored), ANONYMOUS, "key")
+        first = await at.engine.start(ask(store=is_stored), ANONYMOUS, key="key")
         response = await first.result()
-        again = await at.engine.attach(ask(store=is_stored), ANONYMOUS, "key")
+        again = await at.engine.start(ask(store=is_stored), ANONYMOUS, key="key")
         assert await again.result() == response
         assert (first.is_replay, again.is_replay) == (False, True)
         assert (len(at.provider.requests), len(at.ended)) == (1, 1)
@@ -54,15 +54,15 @@ async def test_the_same_request_once_more_gets_the_same_response(is_stored: bool
 async def test_a_streamed_request_once_more_gets_the_same_events(is_stored: bool) -> None:
     async with ground(HELLO) as at:
         request = ask(stream=True, store=is_stored)
-        first = await read(await at.engine.attach(request, ANONYMOUS, "key"))
-        assert await read(await at.engine.attach(request, ANONYMOUS, "key")) == first
+        first = await read(await at.engine.start(request, ANONYMOUS, key="key"))
+        assert await read(await at.engine.start(request, ANONYMOUS, key="key")) == first
         assert len(at.provider.requests) == 1
 
 
 @pytest.mark.proves("MISTAKE-30")
 async def test_many_at_the_very_same_moment_are_one_run() -> None:
     async with ground(HELLO) as at:
-        readers = await asyncio.gather(*(at.engine.attach(ask(), ANONYMOUS, "key") for _ in range(50)))
+        readers = await asyncio.gather(*(at.engine.start(ask(), ANONYMOUS, key="key") for _ in range(50)))
         responses = [await reader.result() for reader in readers]
         assert all(response == responses[0] for response in responses)
         assert sum(not reader.is_replay for reader in readers) == 1
@@ -73,10 +73,10 @@ async def test_one_who_comes_while_it_runs_gets_what_was_said_and_then_the_rest(
     go = asyncio.Event()
     async with ground(answer(say("Hello there"), go, say("friend"))) as at:
         request = ask(stream=True)
-        first = await at.engine.attach(request, ANONYMOUS, "key")
+        first = await at.engine.start(request, ANONYMOUS, key="key")
         reading = asyncio.create_task(read(first))
         await until(lambda: at.provider.under_way == 1 and len(first._shared.tape or ()) >= 6)
-        second = await at.engine.attach(request, ANONYMOUS, "key")
+        second = await at.engine.start(request, ANONYMOUS, key="key")
         await second.answered()
         [so_far] = await second.read()
         assert [name_of(event) for event in so_far.events][:2] == ["response.created", "response.in_progress"]
@@ -86,7 +86,7 @@ async def test_one_who_comes_while_it_runs_gets_what_was_said_and_then_the_rest(
         assert [*so_far.events, *rest] == await reading
 
 
-async def all_batches(reader: Reader) -> list[list[StreamEvent]]:
+async def all_batches(reader: Subscription) -> list[list[StreamEvent]]:
     found = []
     while batches := await reader.read():
         found += [batch.events for batch in batches]
@@ -97,8 +97,8 @@ async def test_a_reader_that_does_not_read_holds_nobody_back() -> None:
     """Neither the run nor the others wait for it, and it misses nothing."""
     async with ground(answer(say("word " * 200)), buffer_events=4) as at:
         request = ask(stream=True)
-        idle = await at.engine.attach(request, ANONYMOUS, "key")
-        busy = await at.engine.attach(request, ANONYMOUS, "key")
+        idle = await at.engine.start(request, ANONYMOUS, key="key")
+        busy = await at.engine.start(request, ANONYMOUS, key="key")
         events = await read(busy)
         assert await read(idle) == events
 
@@ -136,9 +136,9 @@ async def test_events_are_asked_for_of_a_run_that_was_started_without() -> None:
 @pytest.mark.parametrize("change", [{"input": "Other"}, {"stream": True}, {"store": False}])
 async def test_the_same_key_with_another_body_is_a_conflict(change: dict[str, Any]) -> None:
     async with ground(HELLO, OTHER) as at:
-        await (await at.engine.attach(ask(), ANONYMOUS, "key")).result()
+        await (await at.engine.start(ask(), ANONYMOUS, key="key")).result()
         with pytest.raises(KeyReused) as caught:
-            await at.engine.attach(ask(**{"input": "Hello", **change}), ANONYMOUS, "key")
+            await at.engine.start(ask(**{"input": "Hello", **change}), ANONYMOUS, key="key")
         assert (caught.value.status, caught.value.code, caught.value.param) == (409, "idempotency_key_reused", None)
         assert len(at.provider.requests) == 1
 
@@ -146,9 +146,9 @@ async def test_the_same_key_with_another_body_is_a_conflict(change: dict[str, An
 async def test_it_is_a_conflict_while_the_first_is_under_way_too() -> None:
     go = asyncio.Event()
     async with ground(answer(go, say("Hello"))) as at:
-        first = await at.engine.attach(ask(), ANONYMOUS, "key")
+        first = await at.engine.start(ask(), ANONYMOUS, key="key")
         with pytest.raises(KeyReused):
-            await at.engine.attach(ask("Other"), ANONYMOUS, "key")
+            await at.engine.start(ask("Other"), ANONYMOUS, key="key")
         go.set()
         assert text_of(await first.result()) == "Hello"
 
@@ -156,9 +156,9 @@ async def test_it_is_a_conflict_while_the_first_is_under_way_too() -> None:
 async def test_keys_are_their_owners() -> None:
     async with ground(HELLO, HELLO, HELLO) as at:
         people = [Identity("acme", "ann"), Identity("acme", "bob"), Identity("other", "ann")]
-        responses = [await (await at.engine.attach(ask(), who, "key")).result() for who in people]
+        responses = [await (await at.engine.start(ask(), who, key="key")).result() for who in people]
         assert len({response.id for response in responses}) == 3
-        again = await at.engine.attach(ask(), Identity("acme", "ann", key="a second API key"), "key")
+        again = await at.engine.start(ask(), Identity("acme", "ann", key="a second API key"), key="key")
         assert await again.result() == responses[0]
 
 
@@ -184,7 +184,7 @@ async def test_a_request_that_failed_before_it_was_answered_is_tried_again(strea
     async with ground(broken, HELLO) as at:
         request = ask(stream=stream)
         for attempt in (1, 2):
-            reader = await at.engine.attach(request, ANONYMOUS, "key")
+            reader = await at.engine.start(request, ANONYMOUS, key="key")
             if attempt == 1:
                 with pytest.raises(BackendUnavailable):
                     await (reader.answered() if stream else reader.result())
@@ -205,7 +205,7 @@ async def test_all_who_wait_are_told_what_went_wrong() -> None:
                     yield read
 
     async with Engine(Fails(answer(BackendUnavailable("No."))), store=MemoryStore()) as engine:
-        readers = [await engine.attach(ask(), ANONYMOUS, "key") for _ in range(3)]
+        readers = [await engine.start(ask(), ANONYMOUS, key="key") for _ in range(3)]
         waiting = [asyncio.create_task(reader.result()) for reader in readers]
         go.set()
         outcomes = await asyncio.gather(*waiting, return_exceptions=True)
@@ -215,17 +215,17 @@ async def test_all_who_wait_are_told_what_went_wrong() -> None:
 async def test_a_request_that_is_wrong_leaves_its_key_free() -> None:
     async with ground(HELLO) as at:
         with pytest.raises(ResponseNotFound):
-            await at.engine.attach(ask(previous_response_id="resp_none"), ANONYMOUS, "key")
-        assert (await (await at.engine.attach(ask(), ANONYMOUS, "key")).result()).status == "completed"
+            await at.engine.start(ask(previous_response_id="resp_none"), ANONYMOUS, key="key")
+        assert (await (await at.engine.start(ask(), ANONYMOUS, key="key")).result()).status == "completed"
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
 async def test_a_failure_for_good_after_the_answer_has_begun_is_the_response(is_stored: bool) -> None:
     async with ground(answer(say("Hel"), FOR_GOOD)) as at:
         request = ask(stream=True, store=is_stored)
-        events = await read(await at.engine.attach(request, ANONYMOUS, "key"))
+        events = await read(await at.engine.start(request, ANONYMOUS, key="key"))
         assert name_of(events[-1]) == "response.failed"
-        assert await read(await at.engine.attach(request, ANONYMOUS, "key")) == events
+        assert await read(await at.engine.start(request, ANONYMOUS, key="key")) == events
         assert len(at.provider.requests) == 1
 
 
@@ -238,9 +238,9 @@ async def test_a_failure_after_the_answer_has_begun_that_may_pass_frees_the_key(
     """For whoever comes next, be it at once."""
     async with ground(answer(say("Hel"), error), HELLO, hold_back=0) as at:
         request = ask(stream=stream, store=is_stored)
-        first = await at.engine.attach(request, ANONYMOUS, "key")
+        first = await at.engine.start(request, ANONYMOUS, key="key")
         failed = ended_as((await read(first))[-1]) if stream else await first.result()
-        again = await at.engine.attach(request, ANONYMOUS, "key")
+        again = await at.engine.start(request, ANONYMOUS, key="key")
         assert (failed.status, first.is_replay, again.is_replay) == ("failed", False, False)
         assert (await again.result()).status == "completed"
         if is_stored:
@@ -256,7 +256,7 @@ async def test_an_incomplete_response_keeps_its_key() -> None:
 
 async def test_a_response_that_was_cancelled_by_its_id_keeps_its_key() -> None:
     async with ground(answer(say("Half"), asyncio.Event())) as at:
-        reader = await at.engine.attach(ask(), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
         await at.engine.cancel(ANONYMOUS, reader.response_id)
         assert (await reader.result()).status == "cancelled"
         assert (await at.engine.create(ask(), idempotency_key="key")).status == "cancelled"

@@ -33,7 +33,7 @@ async def test_the_run_goes_on_as_long_as_another_waits_for_it(stream: bool) -> 
     go = asyncio.Event()
     async with ground(answer(say("Hello"), go, say("there"))) as at:
         request = ask(stream=stream)
-        first, second = [await at.engine.attach(request, ANONYMOUS, "key") for _ in range(2)]
+        first, second = [await at.engine.start(request, ANONYMOUS, key="key") for _ in range(2)]
         await until(lambda: at.provider.under_way == 1)
         first.leave()
         assert await first.read() == []
@@ -49,11 +49,11 @@ async def test_the_run_goes_on_as_long_as_another_waits_for_it(stream: bool) -> 
 async def test_when_the_last_one_leaves_the_run_stops_and_the_next_request_is_a_new_one(is_stored: bool) -> None:
     async with ground(answer(say("Hello"), asyncio.Event()), OTHER) as at:
         request = ask(stream=True, store=is_stored)
-        readers = [await at.engine.attach(request, ANONYMOUS, "key") for _ in range(2)]
+        readers = [await at.engine.start(request, ANONYMOUS, key="key") for _ in range(2)]
         await until(lambda: at.provider.under_way == 1)
         for reader in readers:
             reader.leave()
-        again = await at.engine.attach(request, ANONYMOUS, "key")  # at once: it waits until the first has stopped
+        again = await at.engine.start(request, ANONYMOUS, key="key")  # at once: it waits until the first has stopped
         assert at.provider.under_way == 0 or len(at.provider.requests) == 2
         events = await read(again)
         assert not again.is_replay
@@ -64,7 +64,7 @@ async def test_when_the_last_one_leaves_the_run_stops_and_the_next_request_is_a_
 
 async def test_one_that_waits_while_it_leaves_is_woken() -> None:
     async with ground(answer(say("Hello"), asyncio.Event())) as at:
-        first, second = [await at.engine.attach(ask(stream=True), ANONYMOUS, "key") for _ in range(2)]
+        first, second = [await at.engine.start(ask(stream=True), ANONYMOUS, key="key") for _ in range(2)]
         await first.read()
         waiting = asyncio.create_task(first.read())
         await asyncio.sleep(0)
@@ -77,10 +77,10 @@ async def test_leaving_after_the_end_leaves_the_key_alone() -> None:
     """The answer was lost on its way: this is what keys are for."""
     async with ground(answer(say("Hel"), FOR_GOOD)) as at:
         request = ask(stream=True)
-        reader = await at.engine.attach(request, ANONYMOUS, "key")
+        reader = await at.engine.start(request, ANONYMOUS, key="key")
         events = await read(reader)
         reader.leave()
-        assert await read(await at.engine.attach(request, ANONYMOUS, "key")) == events
+        assert await read(await at.engine.start(request, ANONYMOUS, key="key")) == events
 
 
 async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() -> None:
@@ -104,11 +104,11 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
 
     store = Late()
     async with ground(HELLO, store=store) as at:
-        reader = await at.engine.attach(ask(), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
         await store.asked.wait()
         reader.leave()
         store.go.set()
-        again = await at.engine.attach(ask(), ANONYMOUS, "key")
+        again = await at.engine.start(ask(), ANONYMOUS, key="key")
         assert (await again.result()).status == "completed"
         assert again.is_replay
 
@@ -165,7 +165,7 @@ async def test_one_who_leaves_while_the_row_is_begun_leaves_a_row_that_is_ended(
 async def test_a_request_that_is_broken_off_stops_the_run_only_when_it_is_alone() -> None:
     go = asyncio.Event()
     async with ground(answer(say("Hello"), go)) as at:
-        first, second = [await at.engine.attach(ask(), ANONYMOUS, "key") for _ in range(2)]
+        first, second = [await at.engine.start(ask(), ANONYMOUS, key="key") for _ in range(2)]
         await until(lambda: at.provider.under_way == 1)
         first.stop(RequestCancelled())
         with pytest.raises(ClientLeft):

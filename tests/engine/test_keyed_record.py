@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from antwort.engine.kept import MOST_BYTES, MOST_KEPT
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.engine.runs.fingerprint import fingerprint
-from antwort.engine.kept import MOST_BYTES, MOST_KEPT
 from antwort.errors import (
     AntwortError,
     BackendUnavailable,
@@ -52,9 +52,9 @@ async def test_a_key_is_remembered_for_as_long_as_the_settings_say() -> None:
 async def test_a_run_outlives_its_key_for_those_who_come_meanwhile() -> None:
     go = asyncio.Event()
     async with ground(answer(go, say("Hello")), idempotency=1) as at:
-        reader = await at.engine.attach(ask(), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
         at.clock.now += 10
-        second = await at.engine.attach(ask(), ANONYMOUS, "key")
+        second = await at.engine.start(ask(), ANONYMOUS, key="key")
         go.set()
         assert await reader.result() == await second.result()
 
@@ -90,16 +90,16 @@ async def test_one_who_sends_much_drives_out_nothing_of_the_others() -> None:
 async def test_a_stored_one_that_is_not_in_memory_is_read_from_the_store() -> None:
     request, store = ask(stream=True), MemoryStore()
     async with ground(answer(say("Hello there"), finish="length"), store=store) as at:
-        first = await read(await at.engine.attach(request, ANONYMOUS, "key"))
+        first = await read(await at.engine.start(request, ANONYMOUS, key="key"))
     async with ground(store=store) as at:
-        again = await at.engine.attach(request, ANONYMOUS, "key")
+        again = await at.engine.start(request, ANONYMOUS, key="key")
         events = await read(again)
         assert again.is_replay
         assert again.summary() is None
         assert events[-1] == first[-1]
         assert at.provider.requests == []
         with pytest.raises(KeyReused):
-            await at.engine.attach(ask("Other", stream=True), ANONYMOUS, "key")
+            await at.engine.start(ask("Other", stream=True), ANONYMOUS, key="key")
 
 
 # ---- the record ----
@@ -114,7 +114,7 @@ async def test_deleting_the_response_frees_its_key() -> None:
 
 async def test_deleting_a_response_that_runs_frees_its_key() -> None:
     async with ground(answer(say("Hello"), asyncio.Event()), OTHER) as at:
-        reader = await at.engine.attach(ask(), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
         await until(lambda: at.provider.under_way == 1)
         await at.engine.delete(ANONYMOUS, reader.response_id)
         assert text_of(await at.engine.create(ask(), idempotency_key="key")) == "Something else"
@@ -133,11 +133,11 @@ async def test_a_response_that_another_process_makes_is_a_conflict_to_try_again(
     async with ground(HELLO) as at:
         await claim_elsewhere(at.store, at, fingerprint(ask()))
         with pytest.raises(KeyInUse) as caught:
-            await at.engine.attach(ask(), ANONYMOUS, "key")
+            await at.engine.start(ask(), ANONYMOUS, key="key")
         assert (caught.value.status, caught.value.code) == (409, "idempotency_key_in_use")
         assert caught.value.retry_after == 1.0
         with pytest.raises(KeyReused):
-            await at.engine.attach(ask("Other"), ANONYMOUS, "key")
+            await at.engine.start(ask("Other"), ANONYMOUS, key="key")
         assert at.provider.requests == []
 
 
@@ -148,7 +148,7 @@ async def test_a_key_that_another_process_takes_at_the_same_moment_is_not_run_tw
 
     async with ground(HELLO, store=Beaten()) as at:
         with pytest.raises(KeyInUse):
-            await at.engine.attach(ask(), ANONYMOUS, "key")
+            await at.engine.start(ask(), ANONYMOUS, key="key")
         assert at.provider.requests == []
 
 
@@ -234,7 +234,7 @@ async def test_a_store_that_fails_in_an_unexpected_way_leaves_a_line_and_nobody_
         with pytest.raises(BackendUnavailable):
             await at.engine.create(input="Hello", idempotency_key="key")
         await settled(at)
-        assert at.engine._keyed._runs == {}
+        assert len(at.engine.idempotency_keys) == 0
     assert "could not be put away" in caplog.text
 
 
@@ -244,14 +244,14 @@ async def test_a_store_that_fails_in_an_unexpected_way_leaves_a_line_and_nobody_
 async def test_an_engine_that_closes_ends_what_is_shared_and_leaves_no_task() -> None:
     store = MemoryStore()
     async with ground(answer(say("Hello"), asyncio.Event()), store=store) as at:
-        reader = await at.engine.attach(ask(stream=True), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(stream=True), ANONYMOUS, key="key")
         await until(lambda: at.provider.under_way == 1)
         closing = asyncio.create_task(at.engine.close())
         events = await read(reader)
         await closing
         assert name_of(events[-1]) == "response.failed"
         with pytest.raises(ShuttingDown):
-            await at.engine.attach(ask(stream=True), ANONYMOUS, "key")
+            await at.engine.start(ask(stream=True), ANONYMOUS, key="key")
 
 
 async def test_a_plan_that_is_under_way_when_the_engine_closes_is_broken_off() -> None:
@@ -267,7 +267,7 @@ async def test_a_plan_that_is_under_way_when_the_engine_closes_is_broken_off() -
 async def test_requests_without_a_key_leave_nothing_behind_for_one() -> None:
     async with ground(HELLO) as at:
         await at.engine.create(input="Hello")
-        assert at.engine._keyed._runs == {}
+        assert len(at.engine.idempotency_keys) == 0
         assert at.engine._keyed._names == {}
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from antwort.api.events import StreamEvent
-from antwort.engine.following import Follower
-from antwort.engine.shared import Reader
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import ClientLeft, KeyInUse, KeyReused
 from antwort.identity import ANONYMOUS
 from antwort.runs.base import Traits
@@ -26,7 +25,7 @@ class Shared(Log):
     traits = Traits(durability="disk", many=True)
 
 
-async def read(reader: Reader | Follower) -> list[StreamEvent]:
+async def read(reader: Subscription) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     while batches := await reader.read():
         events += [event for batch in batches for event in batch.events]
@@ -78,7 +77,7 @@ async def test_what_is_not_stored_is_known_here_alone() -> None:
 
 async def left_running(engine: Watched, **fields: Any) -> str:
     """A run with a key that goes on without its client; its id."""
-    reader = await engine.attach(ask(**fields), ANONYMOUS, "key", "continue")
+    reader = await engine.start(ask(**fields), ANONYMOUS, "key", key="continue")
     (run,) = engine.live_runs.values()
     await until(lambda: run.summary().first is not None)
     reader.leave()
@@ -101,7 +100,7 @@ async def test_a_run_that_goes_on_elsewhere_is_read_along_with() -> None:
         hold.set()
         assert await reading == await one.sent(ANONYMOUS, response_id)
         assert text_of(await other.retrieve(ANONYMOUS, response_id)) == "Hello there"
-    assert isinstance(reader, Follower)
+    assert isinstance(reader, Subscription)
 
 
 async def test_whoever_asks_for_it_whole_waits_for_its_end() -> None:

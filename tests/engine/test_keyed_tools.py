@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antwort.api.requests import CreateRequest
-from antwort.engine.shared import Reader
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import BackendUnavailable, ClientLeft, DeadlinePassed, RequestCancelled
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
@@ -44,9 +44,9 @@ def order(**fields: Any) -> CreateRequest:
     return ask(tools=[SERVER], **fields)
 
 
-async def attach(at: Ground, till: Till, request: CreateRequest) -> Reader:
+async def attach(at: Ground, till: Till, request: CreateRequest) -> Subscription:
     """A reader of a run whose tool is under way."""
-    reader = await at.engine.attach(request, ANONYMOUS, "key")
+    reader = await at.engine.start(request, ANONYMOUS, key="key")
     await until(lambda: len(till.calls) == 1)
     return reader
 
@@ -65,7 +65,7 @@ async def test_when_the_last_one_leaves_the_run_goes_on_and_the_retry_reads_alon
         first.leave()
         with pytest.raises(ClientLeft):
             await first.result()
-        again = await at.engine.attach(request, ANONYMOUS, "key")
+        again = await at.engine.start(request, ANONYMOUS, key="key")
         assert (again.response_id, again.is_replay) == (first.response_id, True)
         till.go.set()
         if request.stream:
@@ -83,7 +83,7 @@ async def test_a_retry_that_comes_when_it_has_ended_gets_what_nobody_has_read(wa
         first.leave()
         till.go.set()
         await settled(at)
-        again = await at.engine.attach(request, ANONYMOUS, "key")
+        again = await at.engine.start(request, ANONYMOUS, key="key")
         if request.stream:
             await read(again)
         response = await again.result()
@@ -166,7 +166,7 @@ async def test_the_end_of_the_engine_ends_it_and_the_key_stands_for_the_response
 async def test_the_end_of_the_engine_frees_the_key_of_a_run_that_has_started_no_tool() -> None:
     store = MemoryStore()
     async with ground(answer(say("Half"), asyncio.Event()), store=store, hold_back=0) as at:
-        reader = await at.engine.attach(ask(), ANONYMOUS, "key")
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
         await until(lambda: at.provider.under_way == 1)
     assert reader.response.status == "failed"
     async with ground(DONE, store=store) as at:
@@ -199,7 +199,7 @@ async def test_an_error_before_the_first_inference_keeps_the_key_when_a_tool_was
     request = ask([result], previous_response_id=paused.id, tools=both)
     till.go.set()
     async with ground(answer(BackendUnavailable("No.")), executors=[till], store=store) as at:
-        reader = await at.engine.attach(request, ANONYMOUS, "key")
+        reader = await at.engine.start(request, ANONYMOUS, key="key")
         if is_late:
             await settled(at)
         with pytest.raises(BackendUnavailable):
@@ -216,12 +216,12 @@ async def test_one_of_those_who_read_along_accounts_for_it_and_the_others_do_not
     till = Till()
     async with ground(CHARGES, DONE, executors=[till]) as at:
         first = await attach(at, till, order())
-        second, third = [await at.engine.attach(order(), ANONYMOUS, "key") for _ in range(2)]
+        second, third = [await at.engine.start(order(), ANONYMOUS, key="key") for _ in range(2)]
         first.leave()
         till.go.set()
         for reader in (second, third):
             await reader.result()
-        late = await at.engine.attach(order(), ANONYMOUS, "key")
+        late = await at.engine.start(order(), ANONYMOUS, key="key")
         accounts = [reader.summary() for reader in (first, second, third, late)]
         [told] = [ended for ended in accounts if ended is not None]
         assert accounts[0] is accounts[3] is None
@@ -248,7 +248,7 @@ async def test_one_who_comes_back_accounts_for_it(caplog: pytest.LogCaptureFixtu
     async with ground(CHARGES, DONE, executors=[till]) as at:
         first = await attach(at, till, order())
         first.leave()
-        again = await at.engine.attach(order(), ANONYMOUS, "key")
+        again = await at.engine.start(order(), ANONYMOUS, key="key")
         till.go.set()
         with caplog.at_level(logging.INFO, "antwort.engine"):
             await again.result()

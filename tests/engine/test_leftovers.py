@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from antwort.engine.control import Control
 
 from antwort.api.events import MARKS, Batch, RunEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
-from antwort.engine.control import Control
 from antwort.engine.fold import Run
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.steps import OVER_LIMIT

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from antwort.engine.control import Control
 from msgspec.structs import replace
 
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
-from antwort.engine.control import Control
 from antwort.engine.fold import Finish, Run, fold
 from antwort.engine.loop import advance
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -77,7 +77,7 @@ async def test_how_far_tools_say_they_are_is_in_the_log_with_numbers_of_its_own(
 
     depot._tools["look"] = (replace(depot._tools["look"][0]), tells)
     async with engine_on(log, Story(answer(call("look", n=1)), answer(say("Done."))), depot, eager=False) as engine:
-        run = await engine.enqueue(ask(background=True, stream=True, tools=[DEPOT], include=["mcp_call.progress"]))
+        run = await engine.start(ask(background=True, stream=True, tools=[DEPOT], include=["mcp_call.progress"]))
         records = await records_of(log, run.response_id, follow=True)
         response = await engine.ended(run.response_id)
         await run.close()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from antwort.engine.pipe import Numbered, Outlet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from antwort.api.events import (
 )
 from antwort.api.items import FunctionCallOutput, OutputText
 from antwort.api.responses import Response
-from antwort.engine.pipe import Numbered, Outlet
 from plan_kit import STEADY, said
 
 ENDED = TurnEnded(finish="stop")

@@ -7,11 +7,11 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from antwort.engine.progress import WANTED, told
 
 from antwort.api.events import McpCallInProgress, McpCallProgress, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.wire import UNSET, encode
-from antwort.engine.progress import WANTED, told
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import Progress, ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from antwort.engine.control import Control
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -21,9 +22,8 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
-from antwort.engine.control import Control
-from antwort.engine.fold import Run, fold
 from antwort.engine.engine import Engine
+from antwort.engine.fold import Run, fold
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.plan import Plan
 from antwort.engine.steps import open_calls, waiting_calls

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 import pytest
+from antwort.engine.pulse import at_work
 
 from antwort.api.events import (
     ArgumentsDone,
@@ -17,8 +18,7 @@ from antwort.api.events import (
     StreamEvent,
 )
 from antwort.api.items import McpCall
-from antwort.engine.runs.live import LiveRun
-from antwort.engine.pulse import at_work
+from antwort.engine.runs.subscription import Subscription
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolResult
 from antwort.tools.local import LocalExecutor
@@ -32,12 +32,12 @@ AT_WORK = "response.mcp_call.in_progress"
 GOES_ON = "response.in_progress"
 
 
-async def names(run: LiveRun) -> list[str]:
+async def names(run: Subscription) -> list[str]:
     """What the next read brings; a comment brings nothing."""
     return [name_of(event) for batch in await run.read() for event in batch.events]
 
 
-async def until(run: LiveRun, kind: type[StreamEvent], times: int = 1) -> list[StreamEvent]:
+async def until(run: Subscription, kind: type[StreamEvent], times: int = 1) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     while sum(isinstance(event, kind) for event in events) < times:
         for batch in await run.read():
@@ -273,7 +273,7 @@ async def test_a_silence_that_is_broken_in_time_needs_no_event() -> None:
     await reader[0]
 
 
-async def _silent(reader: list[asyncio.Task[None]]) -> tuple[LiveRun, list[list[str]]]:
+async def _silent(reader: list[asyncio.Task[None]]) -> tuple[Subscription, list[list[str]]]:
     """A run with nothing to say, and what its reader gets, which is never any comment."""
     engine = engine_of(ScriptedProvider(answer(asyncio.Event())), keepalive_interval=60, longest_silence=40)
     run = await engine.start(ask(stream=True))

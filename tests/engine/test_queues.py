@@ -7,10 +7,10 @@ import gc
 from typing import Any
 
 import pytest
+from antwort.engine.queues import Name, Place, Queues
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.queues import Name, Place, Queues
 from antwort.errors import ConversationLocked, ShuttingDown
 from plan_kit import STEADY
 

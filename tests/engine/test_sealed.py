@@ -10,8 +10,8 @@ import pytest
 from antwort.api.events import OutputItemAdded, OutputItemDone
 from antwort.api.items import Reasoning, ReasoningText, SummaryText
 from antwort.api.wire import UNSET, to_plain
-from antwort.engine.fold import Run, fold
 from antwort.engine.engine import Engine
+from antwort.engine.fold import Run, fold
 from antwort.engine.loop import pick_up
 from antwort.engine.settings import EngineSettings
 from antwort.engine.turn import Turn

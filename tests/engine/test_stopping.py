@@ -21,7 +21,7 @@ from antwort.api.responses import IncompleteDetails, Model
 from antwort.api.tools import McpTool
 from antwort.engine.answers import INTERRUPTED, NOT_BEGUN
 from antwort.engine.engine import Engine
-from antwort.engine.runs.live import LiveRun
+from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import EngineSettings
 from antwort.errors import (
     BackendError,
@@ -65,11 +65,11 @@ def hanging(words: str) -> Answer:
     return answer(say(words), asyncio.Event())
 
 
-async def read_until_text(run: LiveRun) -> list[StreamEvent]:
+async def read_until_text(run: Subscription) -> list[StreamEvent]:
     return await read_until(run, OutputTextDelta)
 
 
-async def read_until(run: LiveRun, kind: type[StreamEvent]) -> list[StreamEvent]:
+async def read_until(run: Subscription, kind: type[StreamEvent]) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     while not any(isinstance(event, kind) for event in events):
         for batch in await run.read():
@@ -77,7 +77,7 @@ async def read_until(run: LiveRun, kind: type[StreamEvent]) -> list[StreamEvent]
     return events
 
 
-async def rest_of(run: LiveRun) -> list[StreamEvent]:
+async def rest_of(run: Subscription) -> list[StreamEvent]:
     events: list[StreamEvent] = []
     while batches := await run.read():
         for batch in batches:
@@ -241,22 +241,22 @@ class Stopping:
     """How a run is told to stop while a tool works."""
 
     @staticmethod
-    async def by_deadline(engine: Engine, run: LiveRun) -> None:
+    async def by_deadline(engine: Engine, run: Subscription) -> None:
         run.stop(DeadlinePassed())
 
     @staticmethod
-    async def by_cancel(engine: Engine, run: LiveRun) -> None:
+    async def by_cancel(engine: Engine, run: Subscription) -> None:
         await engine.cancel(ANONYMOUS, run.response_id)
 
     @staticmethod
-    async def by_leaving(engine: Engine, run: LiveRun) -> None:
+    async def by_leaving(engine: Engine, run: Subscription) -> None:
         run.leave()
 
 
 @pytest.mark.parametrize("stop", [Stopping.by_deadline, Stopping.by_cancel, Stopping.by_leaving])
 @pytest.mark.parametrize("parallel", [True, False])
 async def test_a_function_that_has_begun_is_not_run_again_after_a_stop(
-    stop: Callable[[Engine, LiveRun], Awaitable[None]], parallel: bool
+    stop: Callable[[Engine, Subscription], Awaitable[None]], parallel: bool
 ) -> None:
     begun = asyncio.Event()
     ran: list[str] = []
@@ -290,7 +290,7 @@ async def test_a_function_that_has_begun_is_not_run_again_after_a_stop(
     "limits", [ToolLimits(concurrency=2), ToolLimits(tools={"weather": ToolBounds(parallel=False)})]
 )
 async def test_a_call_that_waits_for_a_slot_when_the_run_stops_was_not_run(
-    stop: Callable[[Engine, LiveRun], Awaitable[None]], limits: ToolLimits
+    stop: Callable[[Engine, Subscription], Awaitable[None]], limits: ToolLimits
 ) -> None:
     at_once = 1 if limits.tools else 2
     full = asyncio.Event()

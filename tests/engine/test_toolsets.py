@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.events import StreamEvent
 from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
-from antwort.engine.runs.live import LiveRun
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
@@ -250,7 +250,7 @@ async def test_the_progress_of_a_function_in_a_thread_is_a_sign_of_life_on_the_s
     assert only(await run.result(), McpCall).output == "done"
 
 
-async def read(run: LiveRun) -> list[StreamEvent]:
+async def read(run: Subscription) -> list[StreamEvent]:
     return [event for batch in await run.read() for event in batch.events]
 
 

@@ -206,10 +206,10 @@ async def test_a_client_that_leaves_does_not_disturb_another_with_the_same_key(b
         first.send("POST", RESPONSES, body, KEY)
         await until(lambda: provider.under_way == 1)
         second.send("POST", RESPONSES, body, KEY)
-        [shared] = engine._keyed._runs.values()
-        await until(lambda: len(shared.readers) == 2)
+        [run] = engine.live_runs.values()
+        await until(lambda: len(run.clients) == 2)
         first.vanish()
-        await until(lambda: len(shared.readers) == 1)
+        await until(lambda: len(run.clients) == 1)
         assert provider.under_way == 1
         go.set()
         reply = await second.reply()
@@ -227,14 +227,14 @@ async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_beh
             for wire in (first, second):
                 wire.send("POST", RESPONSES, body, KEY)
             await until(lambda: provider.under_way == 1)
-            [shared] = engine._keyed._runs.values()
-            await until(lambda: len(shared.readers) == 2)
+            [run] = engine.live_runs.values()
+            await until(lambda: len(run.clients) == 2)
             first.vanish()
             second.vanish()
             async with asyncio.timeout(1.0):
                 await until(lambda: not provider.under_way and not engine.live)
                 await until(lambda: asyncio.all_tasks() <= before)
-        assert engine._keyed._runs == {}
+        assert len(engine.idempotency_keys) == 0
         reply = await server.ask("POST", RESPONSES, body, KEY)
         assert b"Again" in reply.body
     assert replayed([reply]) == [None]
@@ -314,8 +314,8 @@ async def test_a_request_that_a_host_breaks_off_does_not_break_off_another_with_
         app = Transport(engine)
         first, second = [asyncio.create_task(hosted(app, body)) for _ in range(2)]
         await until(lambda: provider.under_way == 1)
-        [shared] = engine._keyed._runs.values()
-        await until(lambda: len(shared.readers) == 2 and (app.streams == 2 or body is HELLO))
+        [run] = engine.live_runs.values()
+        await until(lambda: len(run.clients) == 2 and (app.streams == 2 or body is HELLO))
         first.cancel()
         status, said = await first
         if body is HELLO:
@@ -362,10 +362,10 @@ async def test_the_line_of_one_who_saw_the_end_says_what_it_took_when_the_one_wh
             first.send("POST", RESPONSES, body, KEY)
             await until(lambda: provider.under_way == 1)
             second.send("POST", RESPONSES, body, KEY)
-            [shared] = engine._keyed._runs.values()
-            await until(lambda: len(shared.readers) == 2)
+            [run] = engine.live_runs.values()
+            await until(lambda: len(run.clients) == 2)
             first.vanish()
-            await until(lambda: len(shared.readers) == 1 and len(caplog.records) == 1)
+            await until(lambda: len(run.clients) == 1 and len(caplog.records) == 1)
             go.set()
             await second.reply()
     left, stayed = [fields_of(record) for record in caplog.records if record.name == "antwort.transport"]

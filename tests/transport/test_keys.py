@@ -11,8 +11,8 @@ from hashlib import sha256
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
-from antwort.engine.runs.summary import RunSummary
 from antwort.engine.engine import Engine
+from antwort.engine.runs.summary import RunSummary
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

@@ -54,9 +54,9 @@ async def test_others_read_along_from_any_number_while_it_is_made(home: Home, tm
             await wire.head()
             seen = await wire.chunk()
             (run,) = engine.live_runs.values()
-            await until(lambda: run.said is not None and run.said.sent == 6)
+            await until(lambda: run.log.next == 6)
             others = [asyncio.ensure_future(rest_of(server, run.response_id, after)) for after in (None, 0, 3, 5)]
-            await until(lambda: run.said is not None and len(run.said._readers) == 4)
+            await until(lambda: run.log.readers == 5)
             hold.set()
             while not seen.endswith(b"[DONE]\n\n"):
                 seen += await wire.chunk()
@@ -74,7 +74,7 @@ async def test_one_who_has_left_comes_back_for_the_rest(tmp_path: Path) -> None:
             wire.send("POST", RESPONSES, STREAMED)
             await wire.head()
             (run,) = engine.live_runs.values()
-            await until(lambda: run.said is not None and run.said.sent == 6)
+            await until(lambda: run.log.next == 6)
             wire.vanish()
         await until(lambda: not engine.live)
         rest = await rest_of(server, run.response_id, 5)

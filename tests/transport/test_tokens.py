@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from antwort.api.events import OutputTextDelta
-from antwort.engine.runs.summary import RunSummary
 from antwort.engine.engine import Engine
+from antwort.engine.runs.summary import RunSummary
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens

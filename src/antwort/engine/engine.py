@@ -121,11 +121,12 @@ class Engine:
         self._clock, self._vault = clock, vault
         self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)
         """What clients keep in conversations, beside taking turns in them."""
-        self._locks = ConversationLocks()
+        self.conversation_locks = ConversationLocks()
+        """Which conversations a run adds to right now."""
         self._responses = Responses(
             self._store, self.runs, self._live, self.settings, clock=clock, end_unclaimed=self._end_unclaimed
         )
-        self._keys = IdempotencyKeys(self._store, self._responses, clock, self.settings.idempotency)
+        self.idempotency_keys = IdempotencyKeys(self._store, self._responses, clock, self.settings.idempotency)
         self._planner = Planner(
             provider,
             self._store,
@@ -145,7 +146,7 @@ class Engine:
                 self._store,
                 provider,
                 self._planner,
-                self._locks,
+                self.conversation_locks,
                 self.settings,
                 live=self._live,
                 hooks=self._hooks,
@@ -196,7 +197,7 @@ class Engine:
             plan = await planning.race(partial(self.plan, request, identity))
             return await self._launch(plan, claim, on_disconnect=on_disconnect)
 
-        return await self._keys.subscribe(request, identity, key, launch)
+        return await self.idempotency_keys.subscribe(request, identity, key, launch)
 
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
         """Answer every question before the first inference. Nothing is recorded yet: it may be broken off.
@@ -214,7 +215,7 @@ class Engine:
         async def is_busy() -> bool:
             return self.runs is not None and await self.runs.is_busy(identity, conversation_id)
 
-        lock = SharedLockRequest(self._locks, (identity.tenant, identity.owner, conversation_id), is_busy)
+        lock = SharedLockRequest(self.conversation_locks, (identity.tenant, identity.owner, conversation_id), is_busy)
         try:
             plan = await self._planner.prepared(request, identity, recent, lock)
             return msgspec.structs.replace(plan, lock=lock)
@@ -302,7 +303,7 @@ class Engine:
 
         if key is None or not self.settings.idempotency:
             return self._responses.follow_log(identity, await submit())
-        response, is_replay = await self._keys.submit(request, identity, key, submit)
+        response, is_replay = await self.idempotency_keys.submit(request, identity, key, submit)
         if not is_replay:
             return self._responses.follow_log(identity, response)
         subscription = await self._responses.follow(identity, response.id, -1, response)
@@ -531,7 +532,7 @@ class Engine:
         self.is_draining = True
         if self._background is not None:  # first: what waits for a lock is handed over, and not told that it is closed
             self._background.hand_over()
-        self._locks.close()
+        self.conversation_locks.close()
         tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
         if self._background is not None:
             tasks += [asyncio.ensure_future(self._background.drain(seconds))]
@@ -563,7 +564,7 @@ class Engine:
         await self.drain(0)
         if self._background is not None:
             await self._background.leave()
-        await self._keys.close()
+        await self.idempotency_keys.close()
         await asyncio.gather(*self._ending)
         await self._tell_executors(Limited.close)
         await self._provider.close()

@@ -138,7 +138,6 @@ class EventLog:
         self.is_ended = True
         for reader in self._readers:
             reader.wake()
-        self._readers, self._primary = [], None
 
     def _number(self, batch: Batch) -> int:
         first = self._next
@@ -184,6 +183,10 @@ class EventLog:
         while self.is_full:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
+
+    @property
+    def readers(self) -> int:
+        return len(self._readers)
 
     @property
     def is_awaited(self) -> bool:
@@ -274,6 +277,7 @@ class LogReader:
         """Return the next batches, a keep-alive, or nothing when the log has ended or the reader is closed."""
         while not (batches := self._take()):
             if self._log.is_ended or self._is_closed:
+                self._log.remove(self)
                 return []
             if self._has_tick:
                 self._has_tick = False

@@ -71,6 +71,15 @@ class IdempotencyKeys:
         self._kept = KeptRuns()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def __len__(self) -> int:
+        """How many keys stand for a response in this process."""
+        return len(self._runs)
+
+    @property
+    def unsettled(self) -> int:
+        """How many runs with a key are in progress, or are about to be settled."""
+        return len(self._tasks)
+
     async def subscribe(self, request: CreateRequest, identity: Identity, key: str, launch: Launch) -> Subscription:
         """Subscribe to the response that the key stands for: one that has ended, one in progress, or a new one.
 
