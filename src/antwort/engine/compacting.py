@@ -75,7 +75,7 @@ async def weighed(step: Infer, live: LiveRun) -> Infer | Compact:
     threshold, meter = plan.compact_threshold, plan.meter
     if threshold is None or meter is None or _is_compact(run):
         return step
-    request = chat_request(run, plan)
+    request = live.prompt.request(run)
     if not _is_near(request, threshold, meter, plan.identity.tenant):
         return step
     size = await live.signal.race(lambda: meter.count(request, plan.identity.tenant))

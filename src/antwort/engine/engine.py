@@ -107,7 +107,6 @@ class Engine:
         """The log of runs that another process can continue; None: there are none."""
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)
-        self._live = LiveRuns()
         self._ending: set[asyncio.Task[None]] = set()
         self.is_draining = False
         """Whether it takes no new work, and will not again."""
@@ -116,17 +115,14 @@ class Engine:
         self._opening = asyncio.Lock()
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
-        self._on_summary = tuple(on_end or ())
-        self._hooks = RunHooks(self._on_run_end, tuple(on_call or ()))
         self._clock, self._vault = clock, vault
         self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)
         """What clients keep in conversations, beside taking turns in them."""
         self.conversation_locks = ConversationLocks()
         """Which conversations a run adds to right now."""
-        self._responses = Responses(
-            self._store, self.runs, self._live, self.settings, clock=clock, end_unclaimed=self._end_unclaimed
-        )
-        self.idempotency_keys = IdempotencyKeys(self._store, self._responses, clock, self.settings.idempotency)
+        self._live = LiveRuns(self._store)
+        report = partial(_report, tuple(on_end or ()))
+        self._hooks = RunHooks(partial(_end_run, self._live, report), tuple(on_call or ()))
         self._planner = Planner(
             provider,
             self._store,
@@ -135,8 +131,7 @@ class Engine:
             meter=Meter(provider),
             clock=clock,
             vault=self._open_vault,
-            models=self.models,
-            catch_up=self._responses.catch_up,
+            catch_up=self._live.catch_up,
             is_live=self._live.__contains__,
         )
         self._background: Background | None = None
@@ -150,11 +145,13 @@ class Engine:
                 self.settings,
                 live=self._live,
                 hooks=self._hooks,
-                on_summary=self._report,
+                on_summary=report,
                 vault=self._open_vault,
                 clock=clock,
                 address=address,
             )
+        self._responses = Responses(self._store, self._background, self._live, self.settings, clock)
+        self.idempotency_keys = IdempotencyKeys(self._store, self._responses, clock, self.settings.idempotency)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -400,15 +397,6 @@ class Engine:
         self._vault = self._vault or Vault.ephemeral()
         return self._vault
 
-    def _on_run_end(self, run: LiveRun) -> None:
-        self._live.on_end(run)
-        if not run.is_detached:  # else the process that ends it reports it
-            self._report(run.summary())
-
-    def _report(self, summary: RunSummary) -> None:
-        for notify in self._on_summary:
-            notify(summary)
-
     # ---- responses that are there already ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
@@ -449,10 +437,6 @@ class Engine:
         """
         return None if self._background is None else await self._background.elsewhere(identity, response_id)
 
-    async def _end_unclaimed(self, identity: Identity, response_id: str) -> None:
-        if self._background is not None:
-            await self._background.end(identity, response_id)
-
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
         return await self._responses.input_items(identity, response_id, page)
 
@@ -491,8 +475,8 @@ class Engine:
         return self._planner.history_memory
 
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
-        """Those that may be used."""
-        return [model for model in await self._provider.models() if identity.may_use(model.id)]
+        """Return the models that may be used."""
+        return await self._planner.models(identity)
 
     async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
         """What requests can reach by label, each as the request would be shown it."""
@@ -579,6 +563,17 @@ class Engine:
                 await what(executor)
             except Exception:
                 _log.exception("an executor of the kind %s could not be opened or closed", executor.kind)
+
+
+def _report(on_summary: Sequence[Callable[[RunSummary], None]], summary: RunSummary) -> None:
+    for notify in on_summary:
+        notify(summary)
+
+
+def _end_run(live: LiveRuns, report: Callable[[RunSummary], None], run: LiveRun) -> None:
+    live.on_end(run)
+    if not run.is_detached:  # else the process that ends it reports it
+        report(run.summary())
 
 
 def _memory() -> ResponseStore:

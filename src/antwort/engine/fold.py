@@ -91,19 +91,24 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 def apply(run: Run, event: RunEvent) -> Run:
-    """The run after `event`. A delta changes nothing: the `done` of its item carries the whole."""
+    """Return the run after one event."""
     return fold(run, (event,))
 
 
 def fold(run: Run, events: Iterable[RunEvent]) -> Run:
-    """The run after `events`, one after the other. What happens to items is gathered: a response is made anew for all
-    of it together, and for the mark behind it.
+    """Return the run after `events`. A delta changes nothing: the `done` event of its item carries the whole.
+
+    Changes of items are collected, so that the response is replaced once for all of them and the mark behind them.
     """
     output: list[OutputItem] | None = None
-    event: Any  # by its kind: a chain of `isinstance` for each event would cost more than all the rest
+    event: Any  # told apart by its type: a chain of `isinstance` would cost more than all the rest
     for event in events:
         kind = type(event)
         if kind not in _CHANGING:
+            continue
+        if (change := _FOLDS.get(kind)) is not None:
+            run = change(run, run.response.output if output is None else tuple(output), event)
+            output = None
             continue
         if output is None:
             output = [*run.response.output]
@@ -111,19 +116,17 @@ def fold(run: Run, events: Iterable[RunEvent]) -> Run:
             output.append(event.item)
         elif kind is OutputItemDone:
             output[event.output_index] = event.item
-        elif kind is McpArgumentsDone:  # an open call may be run by somebody who did not see its deltas
+        else:  # the arguments of a call are whole: another process may run it, and has not seen the deltas
             output[event.output_index] = replace(output[event.output_index], arguments=event.arguments)
-        else:
-            run, output = _FOLDS[kind](run, output, event), None
     return run if output is None else replace(run, response=replace(run.response, output=tuple(output)))
 
 
-def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
+def _turn_ended(run: Run, output: tuple[OutputItem, ...], event: TurnEnded) -> Run:
     start, end = run.turn_ends[-1] if run.turns else 0, len(output)
     has_called = not _CALLS.isdisjoint(map(type, turn := output[start:]))
     return replace(
         run,
-        response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
         turns=run.turns + 1,
         last_finish=event.finish,
         marks=(*run.marks, (end, event)),
@@ -160,34 +163,34 @@ def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
     return more if before is None else before + more
 
 
-def _compacted(run: Run, output: list[OutputItem], event: Compacted) -> Run:
+def _compacted(run: Run, output: tuple[OutputItem, ...], event: Compacted) -> Run:
     return replace(
         run,
-        response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
         marks=(*run.marks, (len(output), event)),
         estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
     )
 
 
-def _turn_abandoned(run: Run, output: list[OutputItem], event: TurnAbandoned) -> Run:
+def _turn_abandoned(run: Run, output: tuple[OutputItem, ...], event: TurnAbandoned) -> Run:
     """A call in it may have begun before all was said: then it is whole, and waits for its result if it has none."""
     start, end = (0, 0, *run.turn_ends)[-2], len(output)
     return replace(
         run,
-        response=replace(run.response, output=tuple(output)),
+        response=replace(run.response, output=output),
         marks=(*run.marks, (end, event)),
         abandoned=(*run.abandoned, (event.start, end)),
         waiting=open_among(output[start:], start) if run.turns else {},
     )
 
 
-def _call_ended(run: Run, output: list[OutputItem], event: CallEnded) -> Run:
+def _call_ended(run: Run, output: tuple[OutputItem, ...], event: CallEnded) -> Run:
     waiting = run.waiting.copy()
     if event.outcome != "handed":  # then it waits for the client
         waiting.pop(event.call_id, None)
     after = replace(
         run,
-        response=replace(run.response, output=tuple(output)),
+        response=replace(run.response, output=output),
         calls_run=run.calls_run + (event.outcome == "ran"),
         marks=(*run.marks, (len(output), event)),
         waiting=waiting,
@@ -204,29 +207,31 @@ def _call_ended_otherwise(run: Run, event: CallEnded) -> Run:
     return replace(run, over_limit_turns=over, handed=handed, lost=run.lost - {event.call_id})
 
 
-def _call_begun(run: Run, output: list[OutputItem], event: CallBegun) -> Run:
-    return replace(run, response=replace(run.response, output=tuple(output)), lost=run.lost | {event.call_id})
+def _call_begun(run: Run, output: tuple[OutputItem, ...], event: CallBegun) -> Run:
+    return replace(run, response=replace(run.response, output=output), lost=run.lost | {event.call_id})
 
 
 def _lifecycle(
-    run: Run, _output: list[OutputItem], event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal
+    run: Run, _output: tuple[OutputItem, ...], event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal
 ) -> Run:
     transition(run.response.status, event.response.status)
     return replace(run, response=event.response)
 
 
-def _created(run: Run, _output: list[OutputItem], event: ResponseCreated) -> Run:
+def _created(run: Run, _output: tuple[OutputItem, ...], event: ResponseCreated) -> Run:
     transition(run.response.status, event.response.status)
     return replace(run, response=event.response, is_announced=True)
 
 
-def _started(run: Run, output: list[OutputItem], event: ResponseInProgress) -> Run:
-    """Status only: as a keep-alive it comes again later, when there are items already."""
+def _started(run: Run, output: tuple[OutputItem, ...], event: ResponseInProgress) -> Run:
+    """Only the status counts: as a keep-alive, the event is repeated when there are items already."""
     status = transition(run.response.status, event.response.status)
-    return replace(run, response=replace(run.response, status=status, output=tuple(output)))
+    if status == run.response.status and output is run.response.output:
+        return run
+    return replace(run, response=replace(run.response, status=status, output=output))
 
 
-_FOLDS: dict[type, Callable[[Run, list[OutputItem], Any], Run]] = {
+_FOLDS: dict[type, Callable[[Run, tuple[OutputItem, ...], Any], Run]] = {
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,
     CallBegun: _call_begun,
@@ -245,7 +250,7 @@ _FOLDS: dict[type, Callable[[Run, list[OutputItem], Any], Run]] = {
         _lifecycle,
     ),
 }
-"""What the run comes to by an event, with the output as it stands by then."""
+"""The run after an event, with the output as it stands by then."""
 _CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLDS})
 
 

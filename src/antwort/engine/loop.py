@@ -29,7 +29,6 @@ from antwort.engine.fold import Finish, Run, as_ours, ending, fold, interrupted,
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.stops import closing
-from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import window_of
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
@@ -179,7 +178,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
         approval_ids=plan.approval_ids,
         most_calls=plan.settings.limits.turn_calls,
     )
-    full, window = chat_request(before, plan), window_of(plan, provider)
+    full, window = live.prompt.request(before), window_of(plan, provider)
     has_answered = False
     while True:
         request = full if window.is_far(full) else await live.signal.race(partial(window.fit, full))

@@ -176,13 +176,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """What the response may take. It is asked for several times in each turn."""
         return budget_of(self.request, self.settings)
 
-    @kept_property
-    def memo(self) -> dict[str, Any]:
-        """What pure functions keep from one turn to the next, so that they need not work it out anew. Without it, all
-        comes out the same.
-        """
-        return {}
-
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
         return self.history.leftovers

@@ -111,20 +111,23 @@ class Planner:
         meter: Meter,
         clock: Callable[[], float],
         vault: Callable[[], Vault],
-        models: Callable[[Identity], Awaitable[Sequence[Model]]],
         catch_up: Callable[[Identity, str], Awaitable[None]],
         is_live: Callable[[str], bool],
     ) -> None:
-        """`models` are those that an identity may use. `catch_up` puts the end of a run on record that could not be
-        recorded when it came, and is called before the run is continued; `is_live` tells whether a run is under way.
+        """`catch_up` records the outcome of a run that could not be recorded when it ended, before the run is
+        continued; `is_live` tells whether a response is in progress here.
         """
         self._provider, self._store, self._executors, self._settings = provider, store, executors, settings
         self._meter, self._clock, self._vault = meter, clock, vault
-        self._models, self._catch_up, self._is_live = models, catch_up, is_live
+        self._catch_up, self._is_live = catch_up, is_live
         self._boxes = Boxes()
         self._media = MediaHosts(settings.limits.media_hosts)
         self.history_memory = HistoryMemory(settings.limits.history_memory)
         """What the histories of all requests take."""
+
+    async def models(self, identity: Identity) -> list[Model]:
+        """Return the models that an identity may use."""
+        return [model for model in await self._provider.models() if identity.may_use(model.id)]
 
     async def prepared(
         self,
@@ -384,7 +387,7 @@ class Planner:
 
     async def _only_model(self, identity: Identity) -> str:
         """For a request that names none."""
-        models = await self._models(identity)
+        models = await self.models(identity)
         own = [model for model in models if not isinstance(model, OtherName)] or models
         if len(own) == 1:
             return own[0].id

@@ -1,4 +1,4 @@
-"""Items become chat messages, tools become chat tools. Derived anew for each inference; there is no second list."""
+"""Translate items into chat messages, and tools into chat tools."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
-
-import msgspec
 
 from antwort.api.items import (
     CustomToolCall,
@@ -47,45 +45,100 @@ from antwort.tools.base import ToolDefinition
 
 
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
-    """The next inference."""
-    always: _Always | None = plan.memo.get("request")
-    if always is None:
-        always = plan.memo["request"] = _always(plan)
-    is_last = plan.settings.final_answer and closing(run, plan) is not None
-    if always.holds and not is_last and not run.over_limit_turns:
-        return replace(always.request, messages=messages(run, plan))
-    offered, tools = ([], []) if is_last else _offered(run, plan)
-    limit = _given(tokens_left(run, plan))
-    is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
-    return replace(
-        always.request,
-        messages=messages(run, plan),
-        tools=tools or UNSET,
-        tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
-        parallel_tool_calls=_given(plan.request.parallel_tool_calls) if tools else UNSET,
-        max_tokens=UNSET if is_whole else limit,
-        max_completion_tokens=limit if is_whole else UNSET,
-    )
+    """Return the next inference."""
+    return Prompt(plan).request(run)
 
 
-class _Always(msgspec.Struct, frozen=True):
-    """What is the same in each inference."""
+class Prompt:
+    """Make the chat requests of one run.
 
-    request: ChatRequest
-    holds: bool
-    """Whether that is all but the messages, as long as the model may call."""
+    The messages of an earlier inference are continued: turns that have ended do not change. The result is the same as
+    to translate everything again, which is done where a new item may change what an earlier one comes to.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._base: ChatRequest | None = None
+        """What is the same in each inference."""
+        self._is_complete = False
+        """Whether that is all but the messages, as long as the model may call tools."""
+        self._transcript: Transcript | None = None
+        """The messages up to `_items`."""
+        self._turn_ends: tuple[int, ...] = ()
+        self._items: tuple[OutputItem, ...] = ()
+
+    def request(self, run: Run) -> ChatRequest:
+        """Return the next inference."""
+        plan = self._plan
+        base = self._make_base() if self._base is None else self._base
+        is_last = plan.settings.final_answer and closing(run, plan) is not None
+        if self._is_complete and not is_last and not run.over_limit_turns:
+            return replace(base, messages=self.messages(run))
+        offered, tools = ([], []) if is_last else _offered(run, plan)
+        limit = _given(tokens_left(run, plan))
+        is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
+        return replace(
+            base,
+            messages=self.messages(run),
+            tools=tools or UNSET,
+            tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
+            parallel_tool_calls=_given(plan.request.parallel_tool_calls) if tools else UNSET,
+            max_tokens=UNSET if is_whole else limit,
+            max_completion_tokens=limit if is_whole else UNSET,
+        )
+
+    def _make_base(self) -> ChatRequest:
+        plan = self._plan
+        request, toolbox = plan.request, plan.toolbox
+        base = _parameters_of(plan)
+        may_choose = request.choice_mode == "auto" and toolbox.allowed is None
+        self._is_complete = not toolbox.deferred and request.max_output_tokens is None and may_choose
+        if self._is_complete and toolbox.tools:
+            _, tools = _all_offered(plan)
+            base = replace(base, tools=tools, parallel_tool_calls=_given(request.parallel_tool_calls))
+        self._base = base
+        return base
+
+    def messages(self, run: Run) -> list[ChatMessage]:
+        """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
+        plan = self._plan
+        if self._transcript is None and not plan.history.leftovers:
+            history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
+            if not history.is_compacted:
+                self._transcript = _conversation(history, plan)
+        if self._transcript is not None and self._can_continue(run):
+            found = self._transcript.messages.copy()
+        else:
+            found = messages_of(all_said(run, plan), plan)
+        words = notice(run, plan)
+        return found if words is None else noted(found, words)
+
+    def _can_continue(self, run: Run) -> bool:
+        """Add the turns since the last inference to the transcript. Return False where the run is another one, or has
+        items that may change what earlier ones come to.
+        """
+        assert self._transcript is not None
+        output, ends, known = run.response.output, run.turn_ends, len(self._items)
+        turns = len(self._turn_ends)
+        if output[:known] != self._items or ends[:turns] != self._turn_ends:
+            return False
+        if not _INDEPENDENT.issuperset(map(type, news := run.said(known) if run.abandoned else output[known:])):
+            return False
+        end = ends[-1] if ends else 0
+        if (has_more := len(output) > end) and not _WITHOUT_MESSAGE.issuperset(map(type, run.said(end))):
+            return False
+        if (more := len(ends) - turns) > 0:
+            is_one = more == 1 and not has_more
+            said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
+            self._transcript.go_on(said, news)
+            self._turn_ends, self._items = ends, output[:end] if has_more else output
+        return True
 
 
-def _always(plan: Plan) -> _Always:
-    request, toolbox = plan.request, plan.toolbox
-    may_choose = request.choice_mode == "auto" and toolbox.allowed is None
-    if toolbox.deferred or request.max_output_tokens is not None or not may_choose:
-        return _Always(_parameters_of(plan), holds=False)
-    if not toolbox.tools:
-        return _Always(_parameters_of(plan), holds=True)
-    _, tools = _all_offered(plan)
-    parallel = _given(request.parallel_tool_calls)
-    return _Always(replace(_parameters_of(plan), tools=tools, parallel_tool_calls=parallel), holds=True)
+_WITHOUT_MESSAGE = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
+"""Items that come to no message by themselves."""
+_INDEPENDENT = _WITHOUT_MESSAGE | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
+"""Items that change nothing of what earlier ones come to: compactions and requests for approval do."""
 
 
 _SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
@@ -201,14 +254,8 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
-    """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    told: _Told | None = plan.memo.get("told") or _told_before(plan)
-    if told is not None and told.follows(run):
-        said = told.conversation.messages.copy()
-    else:
-        said = messages_of(all_said(run, plan), plan)
-    words = notice(run, plan)
-    return said if words is None else noted(said, words)
+    """Return the messages of the next inference."""
+    return Prompt(plan).messages(run)
 
 
 def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
@@ -231,55 +278,6 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
         conversation.add_stretch(stretch)
     conversation.is_input = False
     return conversation
-
-
-# What was translated for an earlier inference is kept, and gone on from: turns that have ended do not change. It comes
-# to the same as to translate all of it, and is left where what is new might say something about what is old.
-
-
-_SILENT = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
-"""What comes to no message by itself."""
-_OWN_NEWS = _SILENT | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
-"""What speaks for itself alone: compactions and requests for approval do not."""
-
-
-class _Told(msgspec.Struct):
-    conversation: Transcript
-    ends: tuple[int, ...] = ()
-    """Of the turns of the response that are in it."""
-    items: tuple[OutputItem, ...] = ()
-    """The output up to there."""
-
-    def follows(self, run: Run) -> bool:
-        """Go on with what the run has said since. False where it has said something else, or something that might speak
-        of what is told.
-        """
-        output, ends, known = run.response.output, run.turn_ends, len(self.items)
-        turns = len(self.ends)
-        if output[:known] != self.items or ends[:turns] != self.ends:
-            return False
-        if not _OWN_NEWS.issuperset(map(type, news := run.said(known) if run.abandoned else output[known:])):
-            return False
-        end = ends[-1] if ends else 0
-        if (has_more := len(output) > end) and not _SILENT.issuperset(map(type, run.said(end))):
-            return False
-        if (more := len(ends) - turns) > 0:
-            is_one = more == 1 and not has_more
-            said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
-            self.conversation.go_on(said, news)
-            self.ends, self.items = ends, output[:end] if has_more else output
-        return True
-
-
-def _told_before(plan: Plan) -> _Told | None:
-    """What was said before the response; None where all of it has to be looked at anew, each time."""
-    if plan.history.leftovers:
-        return None
-    history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
-    if history.is_compacted:
-        return None
-    told = plan.memo["told"] = _Told(_conversation(history, plan))
-    return told
 
 
 def all_said(run: Run, plan: Plan) -> Said:

@@ -20,7 +20,7 @@ from antwort.engine.sizes import least_tokens, message_size, size_of, tools_size
 from antwort.engine.translate import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
-from antwort.providers.base import ATTACHMENT_TOKENS, Capabilities, ChatMessage, ChatRequest, Provider
+from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider
 
 _log = logging.getLogger("antwort.engine")
 
@@ -229,15 +229,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
-    """The window of the plan's next inference, as much as is known of it now."""
+    """Return the window of the plan's next inference, as much as is known of it now."""
     capabilities = provider.capabilities(plan.response.model)
-    known: tuple[Capabilities, Window] | None = plan.memo.get("window")
-    if known is None or known[0] is not capabilities:  # mostly they are what they were at the inference before
-        known = plan.memo["window"] = capabilities, _window(plan, provider, capabilities)
-    return known[1]
-
-
-def _window(plan: Plan, provider: Provider, capabilities: Capabilities) -> Window:
     return Window(
         meter=plan.meter or Meter(provider),
         length=None if capabilities.more_may_fit else capabilities.context_length,

@@ -56,7 +56,7 @@ class Background:
         address: str | None = None,
     ) -> None:
         """`on_summary` is called for a run that ended without having been in progress here."""
-        self._runs, self._provider, self._settings = runs, provider, settings
+        self.runs, self._provider, self._settings = runs, provider, settings
         self._live, self._on_summary = live, on_summary
         self._hooks = msgspec.structs.replace(hooks, on_unread=self._on_unread)
         self._recovery = Recovery(runs, store, planner, locks, settings, vault=vault, clock=clock)
@@ -73,7 +73,7 @@ class Background:
         run = new_run(plan, claim)
         for left in reversed(range(SUBMIT_ATTEMPTS)):
             try:
-                await self._runs.submit(run)
+                await self.runs.submit(run)
                 break
             except Unavailable:
                 if not left:
@@ -88,8 +88,8 @@ class Background:
         slot as long as it has a client.
         """
         await self.worker.start()
-        lease = await self._runs.adopt(self.worker.name, plan.identity, plan.response.id, ())
-        log = self._event_log(plan, BatchRecorder(self._runs, lease, plan))
+        lease = await self.runs.adopt(self.worker.name, plan.identity, plan.response.id, ())
+        log = self._event_log(plan, BatchRecorder(self.runs, lease, plan))
         run = LiveRun(plan, self._provider, log, self._hooks, outlives_client=True)
         self._live[run.response_id] = run
         self.worker.hold(HeldRun(lease, run, has_client=True), partial(_wait_for_end, run))
@@ -115,7 +115,7 @@ class Background:
 
     async def _queue(self, run: LiveRun) -> None:
         try:
-            is_full = (await self._runs.load()).queued >= self._settings.background.queue
+            is_full = (await self.runs.load()).queued >= self._settings.background.queue
         except Unavailable:
             is_full = False
         if is_full:
@@ -125,24 +125,24 @@ class Background:
     async def end(self, identity: Identity, response_id: str) -> None:
         """End a cancelled run that no process holds, whether there is a slot for it or not."""
         await self.worker.start()
-        claimed = await self._runs.take(self.worker.name, identity, response_id)
+        claimed = await self.runs.take(self.worker.name, identity, response_id)
         if claimed is not None:
             self.worker.begin(claimed)
 
     async def worker_name(self) -> str | None:
         """The name to record for foreground runs of this process, where other processes have to know who runs them."""
-        if not self._runs.traits.many:
+        if not self.runs.traits.many:
             return None
         await self.worker.start()
         return self.worker.name
 
     async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
         """The address of the process that runs a response in the foreground, where only that one knows its events."""
-        if not self._runs.traits.many or response_id in self._live:
+        if not self.runs.traits.many or response_id in self._live:
             return None
-        if await self._runs.has_log(identity, response_id):
+        if await self.runs.has_log(identity, response_id):
             return None
-        owner = await self._runs.owner(identity, response_id)
+        owner = await self.runs.owner(identity, response_id)
         return None if owner is None or owner.name == self.worker.name else owner.address
 
     # ---- the life of the process ----
@@ -150,7 +150,7 @@ class Background:
     @property
     def is_lasting(self) -> bool:
         """Whether the runs that it holds are there for another process when this one ends."""
-        return self._runs.traits.durability != "process"
+        return self.runs.traits.durability != "process"
 
     async def open(self) -> None:
         """Continue what an earlier process has left. In memory, nothing is."""
@@ -207,7 +207,7 @@ class Background:
                 raise HandedOver from error
             await self._end(held, found, error, began)
             return
-        recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
+        recorder = BatchRecorder(self.runs, claimed.lease, plan, len(found.records))
         state, closing_events = found.pick_up(plan.seal)
         try:
             run = LiveRun(
@@ -244,7 +244,7 @@ class Background:
     async def _end(self, held: HeldRun, found: ClaimedRun, error: Exception, began: float) -> None:
         """End a run that is not continued."""
         plan = found.plan
-        held.recorder = recorder = BatchRecorder(self._runs, found.claimed.lease, plan, len(found.records))
+        held.recorder = recorder = BatchRecorder(self.runs, found.claimed.lease, plan, len(found.records))
         if held.is_leaving:
             recorder.leave()
         try:
@@ -259,7 +259,7 @@ class Background:
         is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
         response = given_up(claimed, Cancelled() if is_cancelled else error)
         ending = Ending(identity=claimed.identity, response=response, marks=())
-        await retry_until_available(lambda: self._runs.give_up(claimed.lease, ending), lambda: held.is_leaving)
+        await retry_until_available(lambda: self.runs.give_up(claimed.lease, ending), lambda: held.is_leaving)
         plan, seconds = self._recovery.bare_plan(claimed), self._recovery.seconds_since(claimed)
         self._on_summary(RunSummary(plan=plan, response=response, turns=0, seconds=seconds))
 

@@ -99,6 +99,11 @@ class EventLog:
         """Whether everything is buffered from the first event on."""
         self.is_ended = False
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anybody can read it, or it is recorded. If not, nothing need be appended."""
+        return bool(self._readers) or self.is_whole or self.recorder is not None or self._observer is not None
+
     # ---- writing ----
 
     @property

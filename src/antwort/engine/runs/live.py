@@ -26,6 +26,7 @@ from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.engine.runs.summary import RunSummary, count_untold
 from antwort.engine.tool_runner import CallRecord, ToolRunner
+from antwort.engine.translate import Prompt
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -117,6 +118,7 @@ class LiveRun:
         self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
         self._held_until = now + plan.settings.hold_back
         self._deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
+        self.prompt = Prompt(plan)
         self.tools = ToolRunner(self)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
@@ -299,21 +301,23 @@ class LiveRun:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.identity.tenant)
         log = self.log
+        is_logged = self.plan.request.stream or log.is_used
         watched: frozenset[type] = _FIRST_OUTPUT
         batches = run_loop(self)
         try:
             async for batch in batches:
                 run = fold(self.run, batch)
                 last = batch[-1]
-                if type(last) in _TERMINAL and self._keepalive is not None:
-                    self._keepalive.pause()
-                published = await log.append(batch, run)
-                if published is not batch:
-                    run = self._failed_to_record(run, published[-1])
+                if is_logged:
+                    if self._keepalive is not None and type(last) in _TERMINAL:
+                        self._keepalive.pause()
+                    published = await log.append(batch, run)
+                    if published is not batch:
+                        last, run = published[-1], self._failed_to_record(run, published[-1])
                 self.run = run
                 if type(last) in watched:
-                    watched = self._note(published[-1])
-                if log.is_full and not self.ended.is_set:
+                    watched = self._note(last)
+                if is_logged and log.is_full and not self.ended.is_set:
                     await self._wait_for_room()
         except DETACHED:
             self.is_detached = True
@@ -385,14 +389,28 @@ class LiveRun:
 class LiveRuns(dict[str, LiveRun]):
     """The runs of an engine that are in progress, by response id."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: ResponseStore) -> None:
         super().__init__()
+        self._store = store
         self.unrecorded: dict[str, LiveRun] = {}
         """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
 
     def find(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self.get(response_id)
         return run if run is not None and run.identity.is_same(identity) else None
+
+    async def catch_up(self, identity: Identity, response_id: str) -> None:
+        """Record the outcome of a run that could not be recorded when it ended. Other identities learn nothing of it,
+        not even by an error.
+        """
+        run = self.unrecorded.get(response_id)
+        if run is not None and run.identity.is_same(identity):
+            await run.record_again(self._store)
+            self.unrecorded.pop(response_id, None)
+
+    async def catch_up_all(self, identity: Identity) -> None:
+        for response_id in [*self.unrecorded]:
+            await self.catch_up(identity, response_id)
 
     def on_end(self, run: LiveRun) -> None:
         """Take note that the run is over."""

@@ -19,6 +19,7 @@ from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace
 from antwort.engine.fold import Run, fold
 from antwort.engine.pairs import asked_in, call_id_of
+from antwort.engine.runs.background import Background
 from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.replay import replay_events
@@ -69,16 +70,14 @@ class Responses:
     def __init__(
         self,
         store: ResponseStore,
-        runs: RunLog | None,
+        background: Background | None,
         live: LiveRuns,
         settings: EngineSettings,
-        *,
         clock: Callable[[], float],
-        end_unclaimed: Callable[[Identity, str], Awaitable[None]],
     ) -> None:
-        """`end_unclaimed` ends a cancelled run that no process holds."""
-        self._store, self._runs, self._live, self._settings = store, runs, live, settings
-        self._clock, self._end_unclaimed = clock, end_unclaimed
+        self._store, self._background, self._live, self._settings = store, background, live, settings
+        self._runs = None if background is None else background.runs
+        self._clock = clock
         self._subscriptions: WeakSet[StoredSubscription | LiveSubscription] = WeakSet()
         self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
         """Responses that somebody reads right now, by tenant, owner and id."""
@@ -93,7 +92,7 @@ class Responses:
         return await self._so_far(identity, await self._stored(identity, response_id))
 
     async def _stored(self, identity: Identity, response_id: str) -> Response:
-        await self.catch_up(identity, response_id)
+        await self._live.catch_up(identity, response_id)
         found = await self._store.get(identity, response_id)
         if found is None:
             raise ResponseNotFound(response_id)
@@ -124,7 +123,7 @@ class Responses:
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         """Stored responses, each as it stands: of one that runs, what there is so far."""
-        await self._catch_up_all(identity)
+        await self._live.catch_up_all(identity)
         found = await self._store.responses(identity, page, wanted)
         return replace(found, responses=tuple([await self._listed(identity, each) for each in found.responses]))
 
@@ -143,7 +142,7 @@ class Responses:
 
     async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None) -> ApprovalPage:
         """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
-        await self._catch_up_all(identity)
+        await self._live.catch_up_all(identity)
         now = int(self._clock())
         found = await self._store.approvals(identity, page, status, now)
         return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
@@ -190,8 +189,8 @@ class Responses:
         if run is not None:
             run.stop(Cancelled())
         if await self._runs.cancel(identity, response_id):
-            if run is None:
-                await self._end_unclaimed(identity, response_id)
+            if run is None and self._background is not None:
+                await self._background.end(identity, response_id)
             await self._ended(identity, response_id, CANCEL_SECONDS)
         return await self.retrieve(identity, response_id)
 
@@ -208,19 +207,6 @@ class Responses:
                 with suppress(ApprovalInUse):  # decided meanwhile
                     await self._store.decide(identity, paused.id, [Decision(id=approval.id, status="denied")])
 
-    async def catch_up(self, identity: Identity, response_id: str) -> None:
-        """Record the outcome of a run that could not be recorded when it ended. Other identities learn nothing of it,
-        not even by an error.
-        """
-        run = self._live.unrecorded.get(response_id)
-        if run is not None and run.identity.is_same(identity):
-            await run.record_again(self._store)
-            self._live.unrecorded.pop(response_id, None)
-
-    async def _catch_up_all(self, identity: Identity) -> None:
-        for response_id in [*self._live.unrecorded]:
-            await self.catch_up(identity, response_id)
-
     # ---- following them ----
 
     async def follow(
@@ -236,7 +222,7 @@ class Responses:
             if after >= run.log.next:
                 raise _unknown_number(after)
             return self._track(LiveSubscription(run, run.log.read(after), is_client=False))
-        await self.catch_up(identity, response_id)
+        await self._live.catch_up(identity, response_id)
         if self._runs is not None:
             outline = await self._runs.outline(identity, response_id)
             if outline is not None and outline.has_log:
@@ -341,7 +327,7 @@ class Responses:
         clock = asyncio.get_running_loop().time
         until, pause = clock() + seconds, MAX_POLL_SECONDS / 8
         while True:
-            await self.catch_up(identity, response_id)
+            await self._live.catch_up(identity, response_id)
             if (status := await self._status(identity, response_id)) is None:
                 raise ResponseNotFound(response_id)
             if status in FINAL:
