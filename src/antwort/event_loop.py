@@ -90,14 +90,17 @@ def _wake(place: asyncio.Future[None]) -> bool:
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_latest: tuple[asyncio.AbstractEventLoop, Turns] | None = None
+"""Those asked for last: a process has one event loop, as a rule."""
 
 
 def turns() -> Turns:
     """Return the turns of the running event loop."""
+    global _latest
     loop = asyncio.get_running_loop()
-    if (found := _turns.get(loop)) is None:
-        found = _turns[loop] = Turns()
-    return found
+    if _latest is None or _latest[0] is not loop:
+        _latest = loop, _turns.setdefault(loop, Turns())
+    return _latest[1]
 
 
 async def short_turn(cost: int) -> None:

@@ -82,10 +82,11 @@ class WatchedRunLog:
         return is_held
 
     def ended(self, ended: RunSummary) -> None:
-        """For `Engine(on_end=…)`: of a run that ended under a lease, there is no request whose line would say so."""
+        """For `Engine(on_end=…)`: log the end of a run under a lease, unless a request reports it in its own line."""
         if ended.response.id in self._finished:
             self._finished.discard(ended.response.id)
-            run_lines.log_ended(ended)
+            if not ended.is_read:
+                run_lines.log_ended(ended)
 
     # ---- workers ----
 
