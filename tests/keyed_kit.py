@@ -58,7 +58,7 @@ async def ground(
 
 
 async def settled(at: Ground) -> None:
-    """What has ended is put away in a task of its own, just after all have been told."""
+    """Wait until it is decided what the keys of ended runs stand for: that takes a moment longer than their end."""
     await until(lambda: not at.engine.idempotency_keys.unsettled)
 
 
@@ -82,11 +82,11 @@ def ended_as(event: StreamEvent) -> Response:
 
 
 class Slow(ScriptedProvider):
-    """Says which models there are when it is told to, or that it cannot."""
+    """Says which models there are when it is told to: so a request that names none is planned for as long."""
 
     def __init__(self, *answers: Answer) -> None:
         super().__init__(*answers)
-        self.go, self.fault = asyncio.Event(), None
+        self.go = asyncio.Event()
         self.asked = 0
 
     async def models(self) -> Sequence[Model]:

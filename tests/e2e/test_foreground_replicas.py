@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 
 import httpx
 import openai
-import psycopg
 import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
@@ -77,18 +76,6 @@ async def until_ended(client: AsyncOpenAI, response_id: str) -> Response:
     return response
 
 
-def is_durable(database: str, response_id: str) -> bool:
-    with psycopg.connect(database) as connection:
-        return bool(connection.execute("SELECT 1 FROM runs WHERE id = %s", [response_id]).fetchall())
-
-
-async def until_durable(database: str, response_id: str) -> None:
-    """Until a server that does not make it can tell by itself how far it is."""
-    async with asyncio.timeout(30):
-        while not await asyncio.to_thread(is_durable, database, response_id):
-            pass
-
-
 async def until_cut(events: AsyncIterator[ResponseStreamEvent]) -> list[ResponseStreamEvent]:
     """What comes of a stream that breaks off, as its client notices."""
     seen: list[ResponseStreamEvent] = []
@@ -117,18 +104,23 @@ async def test_a_stream_is_read_from_the_server_that_does_not_make_it(
         assert await rest(client, response_id, 3) == seen[4:]
 
 
-async def test_one_whose_client_has_left_is_read_anywhere_and_taken_over(
-    servers: list[LiveServer], clients: list[AsyncOpenAI], backend: ChatBackend, postgres_database: str
+@pytest.mark.parametrize("has_left", [True, False], ids=["left", "still there"])
+async def test_one_that_is_to_go_on_is_read_anywhere_and_taken_over(
+    servers: list[LiveServer], clients: list[AsyncOpenAI], backend: ChatBackend, has_left: bool
 ) -> None:
     hold = asyncio.Event()
     backend.answers = [Says(PIECES, hold=hold), Says(PIECES)]
-    response_id, seen, _ = await begin(clients[0], CONTINUE)
-    await clients[0].close()
+    response_id, seen, events = await begin(clients[0], CONTINUE)
+    if has_left:
+        await clients[0].close()
     following = asyncio.create_task(rest(clients[1], response_id, seen[-1].sequence_number))
-    await until_durable(postgres_database, response_id)
+    shown = await clients[1].responses.retrieve(response_id)
     await servers[0].stop(signal.SIGKILL)
+    if not has_left:
+        await until_cut(events)
     later = await following
     response = whole([*seen, *later])
+    assert (shown.status, shown.output[0].type) == ("in_progress", "message")
     assert response.output_text.endswith(TEXT)
     assert (await until_ended(clients[1], response_id)).status == "completed"
 

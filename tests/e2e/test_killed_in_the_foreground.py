@@ -1,4 +1,4 @@
-"""`kill -9` of a server with foreground responses: finished turns survive, and nothing that ran is run again."""
+"""`kill -9` of a server with foreground responses: what it has done survives, and nothing that ran is run again."""
 
 from __future__ import annotations
 
@@ -84,23 +84,47 @@ async def _to_its_end(request: Any) -> None:
             pass
 
 
-@pytest.mark.proves("RULING-15")
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("on_disconnect", ["cancel", "continue"])
-async def test_the_failed_response_shows_every_finished_turn_and_a_follow_up_tells_the_model(
-    house: tuple[House, ChatBackend], stream: bool, on_disconnect: str
-) -> None:
-    rooms, backend = house
+async def killed_in_its_third_turn(rooms: House, backend: ChatBackend, *, stream: bool, on_disconnect: str) -> str:
+    """The id of a response whose client was there when its server was killed."""
     backend.answers = [steps(0), steps(1, 2), Stalls(asyncio.Event())]
     async with rooms.server() as (server, client):
         headers = {"Antwort-On-Disconnect": on_disconnect}
         request: dict[str, Any] = {"model": "test-model", "input": "Go.", "tools": [STEP], "stream": stream}
         asking = asyncio.create_task(_to_its_end(client.responses.create(**request, extra_headers=headers)))
         await backend.until(lambda: len(backend.requests) == 3)
-        response_id = (await client.get("/responses", cast_to=dict[str, Any]))["data"][0]["id"]
+        response_id: str = (await client.get("/responses", cast_to=dict[str, Any]))["data"][0]["id"]
         await server.stop(signal.SIGKILL)
         with pytest.raises((APIConnectionError, RemoteProtocolError)):
             await asking
+    return response_id
+
+
+@pytest.mark.proves("RULING-15")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_is_to_go_on_is_completed_by_the_next_server_and_nothing_is_run_again(
+    house: tuple[House, ChatBackend], stream: bool
+) -> None:
+    rooms, backend = house
+    response_id = await killed_in_its_third_turn(rooms, backend, stream=stream, on_disconnect="continue")
+    backend.answers = [Says(("Done.",))]
+    async with rooms.server() as (_, client):
+        events = [event async for event in await client.responses.retrieve(response_id, stream=True)]
+        done = await client.responses.retrieve(response_id)
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    assert (events[-1].type, done.status, done.output_text) == ("response.completed", "completed", "Done.")
+    shown = [getattr(item, "output", None) for item in done.output]
+    assert shown == [None, "did 0", None, None, "did 1", "did 2", None]
+    assert read_by(backend) == ["did 0", "did 1", "did 2"]
+    assert sorted(rooms.ran) == [0, 1, 2]
+
+
+@pytest.mark.proves("RULING-15")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_failed_response_shows_every_finished_turn_and_a_follow_up_tells_the_model(
+    house: tuple[House, ChatBackend], stream: bool
+) -> None:
+    rooms, backend = house
+    response_id = await killed_in_its_third_turn(rooms, backend, stream=stream, on_disconnect="cancel")
     backend.answers = [Says(("Done.",))]
     async with rooms.server() as (_, client):
         failed = await client.responses.retrieve(response_id)

@@ -483,7 +483,7 @@ async def test_finished_turns_survive_the_process_and_a_follow_up_tells_the_mode
         assert (failed.status, results(failed)) == ("failed", ["paid 1", "paid 2"])
         await other.create(ask("Go on.", previous_response_id=failed.id))
         assert read_by(model) == ["paid 1", "paid 2"]
-        run.break_off()
+        engine.live_runs[run.response_id].abort()
         await run.wait()
     assert till.paid == [1, 2]
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from antwort.engine.following import Subscription, as_logged, logged, numbered, unfolded
-from hypothesis import given
-from hypothesis import strategies as st
 
-from antwort.api.events import CallEnded, OutputTextDelta, RunEvent, StreamEvent, TurnEnded
+from antwort.api.events import OutputTextDelta, StreamEvent
 from antwort.engine.engine import Engine
 from antwort.engine.runs.event_log import NumberedBatch
-from antwort.engine.settings import EngineSettings
-from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound
+from antwort.engine.runs.subscription import StoredSubscription
+from antwort.engine.settings import BackgroundSettings, EngineSettings
+from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.runs.base import Gone, Record, Unavailable
 from antwort.runs.memory import MemoryRunLog
@@ -23,31 +21,46 @@ from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
+from jumping_time import jumping_time
 from serving import until
 
-DELTA = OutputTextDelta(item_id="msg_1", output_index=0, content_index=0, delta="a")
-MARKS: list[RunEvent] = [TurnEnded(finish="stop"), CallEnded(call_id="call_1", outcome="ran")]
+STORY = (answer(call("weather", city="Rome"), call("weather", city="Oslo")), answer(say("Fine out there")))
 
-logs = st.lists(st.lists(st.sampled_from([DELTA, *MARKS]), min_size=1, max_size=4), max_size=6)
-
-
-def records_of(batches: Sequence[Sequence[RunEvent]]) -> list[Record]:
-    records: list[Record] = []
-    for at, events in enumerate(batches):
-        records.append(Record(at, records[-1].next if records else 0, list(events)))
-    return records
+Seen = list[tuple[int, StreamEvent]]
 
 
-@given(logs, st.integers(-1, 25))
-def test_what_is_sent_behind_a_number_is_all_that_has_a_greater_one(batches: list[list[RunEvent]], after: int) -> None:
-    found = [(number, event) for each in numbered(records_of(batches), after) for number, event in _counted(each)]
-    sent = [event for batch in batches for event in batch if event is DELTA]
-    assert found == [*enumerate(sent)][after + 1 :]
+async def read(engine: Engine, response_id: str, after: int = -1) -> Seen:
+    """All events behind that number."""
+    async with await engine.follow(ANONYMOUS, response_id, after) as reader:
+        return [pair async for pair in reader.events()]
 
 
-def _counted(batch: NumberedBatch) -> list[tuple[int, StreamEvent]]:
-    assert batch.events, "a batch without events is a sign of life"
-    return [*enumerate(batch.events, batch.first)]
+@pytest.mark.parametrize("fields", [{"background": True}, {"stream": True}], ids=["background", "foreground"])
+async def test_what_is_read_behind_a_number_is_all_that_has_a_greater_one(fields: dict[str, Any]) -> None:
+    async with engine_of(ScriptedProvider(*STORY), weather_tool()) as engine:
+        started = await engine.start(ask(tools=[WEATHER], **fields))
+        whole = await read(engine, started.response_id)
+        assert [number for number, _ in whole] == [*range(len(whole))]
+        for after in range(-1, len(whole)):
+            assert await read(engine, started.response_id, after) == whole[after + 1 :]
+
+
+@pytest.mark.parametrize("fields", [{"background": True}, {"stream": True}], ids=["background", "foreground"])
+async def test_whoever_comes_while_it_runs_reads_on_to_its_end(fields: dict[str, Any]) -> None:
+    hold = asyncio.Event()
+    async with engine_of(ScriptedProvider(answer(say("Hello"), hold, say(" there")))) as engine:
+        started = await engine.start(ask(**fields))
+        first = await engine.follow(ANONYMOUS, started.response_id)
+        begun: Seen = []
+        while not any(isinstance(event, OutputTextDelta) for _, event in begun):
+            begun += [
+                (batch.first + at, event) for batch in await first.read() for at, event in enumerate(batch.events)
+            ]
+        late = [asyncio.ensure_future(read(engine, started.response_id, after)) for after in (-1, 2, begun[-1][0])]
+        await asyncio.sleep(0)
+        hold.set()
+        whole = begun + [pair async for pair in first.events()]
+        assert [await each for each in late] == [whole, whole[3:], whole[len(begun) :]]
 
 
 # ---- from the log ----
@@ -56,9 +69,9 @@ def _counted(batch: NumberedBatch) -> list[tuple[int, StreamEvent]]:
 class Faulty(MemoryRunLog):
     """Cannot be read now and then."""
 
-    def __init__(self, store: MemoryStore, faults: Sequence[Exception]) -> None:
-        super().__init__(store, poll=0.001)
-        self.faults, self.asked = [*faults], list[int]()
+    def __init__(self, store: MemoryStore) -> None:
+        super().__init__(store, poll=0.1)
+        self.faults, self.asked = list[Exception](), list[int]()
 
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
@@ -71,89 +84,96 @@ class Faulty(MemoryRunLog):
             yield records
 
 
-async def queued(log: MemoryRunLog, store: MemoryStore, **settings: Any) -> tuple[Engine, str]:
-    engine = Engine(
-        ScriptedProvider(answer(say("Hello out there"))), store=store, runs=log, settings=EngineSettings(**settings)
-    )
+async def ended_in(log: Faulty, store: MemoryStore) -> tuple[Engine, str]:
+    """A background response that has ended."""
+    engine = Engine(ScriptedProvider(answer(say("Hello out there"))), store=store, runs=log)
     await engine.open()
     response = await engine.create(ask(background=True))
     await until(lambda: engine.live_runs == {} and log._open == {})
     return engine, response.id
 
 
+@jumping_time
 async def test_a_log_that_cannot_be_read_is_read_on_where_it_was() -> None:
-    store = MemoryStore()
-    log = Faulty(store, [])
-    engine, response_id = await queued(log, store)
-    whole = [each async for batch in logged(log, response_id, ANONYMOUS, -1, 60) for each in batch]
+    log = Faulty(store := MemoryStore())
+    engine, response_id = await ended_in(log, store)
+    whole = await read(engine, response_id)
     log.faults, log.asked = [Unavailable(), Unavailable()], []
-    again = [each async for batch in logged(log, response_id, ANONYMOUS, -1, 60) for each in batch]
-    assert again == whole
+    assert await read(engine, response_id) == whole
     assert log.asked == [-1, 1, 2]
     await engine.close()
 
 
+@jumping_time
 async def test_a_log_that_is_gone_is_a_response_that_is_not_found() -> None:
-    store = MemoryStore()
-    log = Faulty(store, [])
-    engine, response_id = await queued(log, store)
+    log = Faulty(store := MemoryStore())
+    engine, response_id = await ended_in(log, store)
     log.faults = [Gone()]
     with pytest.raises(ResponseNotFound):
-        [batch async for batch in logged(log, response_id, ANONYMOUS, -1, 60)]
+        await read(engine, response_id)
     await engine.close()
 
 
-async def test_signs_of_life_come_when_they_are_due_and_no_sooner() -> None:
-    store, hold = MemoryStore(), asyncio.Event()
-    log = MemoryRunLog(store, poll=0.001)
+@pytest.mark.parametrize("interval", [0.5, 7.0])
+@jumping_time
+async def test_keep_alives_come_when_they_are_due_and_no_sooner(interval: float) -> None:
+    hold, clock = asyncio.Event(), asyncio.get_running_loop().time
+    log = Faulty(store := MemoryStore())
+    settings = EngineSettings(keepalive_interval=interval)
     provider = ScriptedProvider(answer(hold, say("Hello")))
-    async with Engine(provider, store=store, runs=log) as engine:
+    async with Engine(provider, store=store, runs=log, settings=settings) as engine:
         response = await engine.create(ask(background=True))
         await until(lambda: provider.under_way == 1)
-        often, seldom = (logged(log, response.id, ANONYMOUS, 2, every) for every in (0.0, 3600.0))
-        assert await anext(often) == [NumberedBatch(3, [])]
-        waiting = asyncio.ensure_future(anext(seldom))
-        assert await anext(often) == [NumberedBatch(3, [])]
-        assert not waiting.done()
+        reader = await engine.follow(ANONYMOUS, response.id, 2)
+        for _ in range(3):
+            before = clock()
+            assert await reader.read() == [NumberedBatch(3, [])]
+            assert interval <= clock() - before <= interval + 0.3
         hold.set()
-        assert (await waiting)[0].first == 3
-        for reading in (often, seldom):
-            await reading.aclose()
+        assert (await reader.read())[0].first == 3
+        await reader.close()
 
 
-async def test_the_log_tells_how_far_a_run_has_come() -> None:
+async def test_a_background_response_that_runs_is_retrieved_as_far_as_its_log_says() -> None:
     engine = engine_of(ScriptedProvider(answer(call("weather", city="Rome")), answer(say("Fine"))), weather_tool())
     async with engine:
         response = await engine.create(ask(background=True, tools=[WEATHER]))
+        steps = [response]
         async with await engine.follow(ANONYMOUS, response.id) as reader:
-            events = [event async for _, event in reader.events()]
-        assert engine.runs is not None
-        records = [record async for some in engine.runs.read(ANONYMOUS, response.id) for record in some]
-        kept = await engine.retrieve(ANONYMOUS, response.id)
-    assert as_logged(records) == kept == reader.response
-    steps = [len(found.output) for at in range(1, len(records)) if (found := as_logged(records[:at]))]
-    assert steps == sorted(steps)
-    assert as_logged([]) is None
-    assert [name_of(event) for event in events][-1] == "response.completed"
+            while await reader.read():
+                steps.append(await engine.retrieve(ANONYMOUS, response.id))
+    assert [len(each.output) for each in steps] == sorted(len(each.output) for each in steps)
+    assert (steps[0].status, steps[-1].status, len(steps[-1].output)) == ("queued", "completed", 3)
+    assert steps[-1] == reader.response
 
 
 # ---- from the response ----
 
 
-async def test_signs_of_life_come_until_there_is_a_response_to_take_apart() -> None:
-    response = await engine_of(ScriptedProvider(answer(say("Hello")))).create(ask())
-    asked = [None, None, response]
-
-    async def ended() -> Any:
-        return asked.pop(0)
-
-    batches = [batch async for batch in unfolded(ended, EngineSettings())]
-    assert batches[:2] == [[NumberedBatch(0, [])], [NumberedBatch(0, [])]]
-    checker = StreamChecker()
-    for (batch,) in batches[2:]:
-        for number, event in enumerate(batch.events, batch.first):
+@pytest.mark.parametrize("stream", [True, False])
+@jumping_time
+async def test_where_the_events_are_not_kept_keep_alives_come_until_they_are_made_from_the_response(
+    *, stream: bool
+) -> None:
+    hold, clock = asyncio.Event(), asyncio.get_running_loop().time
+    none = BackgroundSettings(log_bytes=0)
+    provider = ScriptedProvider(answer(say("Hello"), hold, say(" there")))
+    async with engine_of(provider, background=none, keepalive_interval=5.0) as engine:
+        run = await engine.start(ask(stream=stream))
+        await until(lambda: provider.under_way == 1)
+        reader = await engine.follow(ANONYMOUS, run.response_id)
+        for _ in range(2):
+            before = clock()
+            assert await reader.read() == [NumberedBatch(0, [])]
+            assert clock() - before >= 5
+        hold.set()
+        checker, response = StreamChecker(), await run.result()
+        async for number, event in reader.events():
             checker.feed(number, event)
-    assert checker.finish() == response
+        assert checker.finish() == response == reader.response
+        with pytest.raises(InvalidField) as caught:
+            await engine.follow(ANONYMOUS, run.response_id, 3)
+        assert caught.value.param == "starting_after"
 
 
 # ---- a reader ----
@@ -192,7 +212,7 @@ async def test_a_reader_that_nobody_read_from_is_closed_without_asking_anybody()
     async def ended() -> None:
         """At once."""
 
-    reader = Subscription(response, batches(), ended)
+    reader = StoredSubscription(response, batches(), ended)
     assert await reader.result() == response
     await reader.close()
     assert read == []
@@ -258,8 +278,36 @@ async def test_a_number_that_no_event_has_is_refused_and_the_last_one_is_not() -
     assert caught.value.param == "starting_after"
 
 
-async def test_a_background_response_is_not_launched() -> None:
-    async with engine_of(ScriptedProvider()) as engine:
-        with pytest.raises(ValueError, match="submitted"):
-            await engine.start(ask(background=True))
-        assert engine.live == 0
+async def test_whoever_starts_a_background_response_has_it_as_it_was_queued_and_may_read_it() -> None:
+    hold = asyncio.Event()
+    async with engine_of(ScriptedProvider(answer(hold, say("Hello")))) as engine:
+        reader = await engine.start(ask(background=True))
+        assert (await reader.result()).status == reader.response.status == "queued"
+        assert (reader.is_replay, reader.runs_alone, reader.summary()) == (False, False, None)
+        hold.set()
+        names = [name_of(event) async for _, event in reader.events()]
+        await reader.wait()
+    assert names[:3] == ["response.created", "response.queued", "response.in_progress"]
+    assert (names[-1], reader.response.status, reader.is_over) == ("response.completed", "completed", True)
+
+
+async def test_those_who_read_along_leave_the_run_of_its_client_alone() -> None:
+    hold = asyncio.Event()
+    async with engine_of(ScriptedProvider(answer(say("Hello"), hold))) as engine:
+        run = await engine.start(ask(stream=True))
+        reader = await engine.follow(ANONYMOUS, run.response_id)
+        await reader.read()
+        reader.stop(ShuttingDown())
+        assert await reader.read() == []
+        assert (reader.has_left, engine.live) == (True, 1)
+        hold.set()
+        assert (await run.result()).status == "completed"
+
+
+async def test_whoever_is_not_its_owner_finds_no_response() -> None:
+    async with engine_of(ScriptedProvider(answer(say("Hello"), asyncio.Event()))) as engine:
+        run = await engine.start(ask(stream=True))
+        with pytest.raises(ResponseNotFound):
+            await engine.follow(Identity("other", "ann"), run.response_id)
+        run.leave()
+        await run.wait()

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.events import StreamEvent
 from antwort.engine.engine import Engine
-from antwort.engine.runs.subscription import Subscription
+from antwort.engine.settings import BackgroundSettings
 from antwort.errors import (
     BackendError,
     BackendUnavailable,
@@ -75,32 +74,39 @@ async def test_one_who_comes_while_it_runs_gets_what_was_said_and_then_the_rest(
         request = ask(stream=True)
         first = await at.engine.start(request, ANONYMOUS, key="key")
         reading = asyncio.create_task(read(first))
-        await until(lambda: at.provider.under_way == 1 and len(first._shared.tape or ()) >= 6)
+        [run] = at.engine.live_runs.values()
+        await until(lambda: at.provider.under_way == 1 and run.log.next >= 5)
         second = await at.engine.start(request, ANONYMOUS, key="key")
         await second.answered()
-        [so_far] = await second.read()
-        assert [name_of(event) for event in so_far.events][:2] == ["response.created", "response.in_progress"]
-        assert name_of(so_far.events[-1]) == "response.output_text.delta"
+        so_far = [event for batch in await second.read() for event in batch.events]
+        assert [name_of(event) for event in so_far][:2] == ["response.created", "response.in_progress"]
+        assert name_of(so_far[-1]) == "response.output_text.delta"
         go.set()
-        rest = [event for batch in await all_batches(second) for event in batch]
-        assert [*so_far.events, *rest] == await reading
+        rest = [event async for _, event in second.events()]
+        assert [*so_far, *rest] == await reading
 
 
-async def all_batches(reader: Subscription) -> list[list[StreamEvent]]:
-    found = []
-    while batches := await reader.read():
-        found += [batch.events for batch in batches]
-    return found
-
-
-async def test_a_reader_that_does_not_read_holds_nobody_back() -> None:
-    """Neither the run nor the others wait for it, and it misses nothing."""
+async def test_a_reader_that_does_not_read_holds_neither_the_run_nor_the_others_back_and_misses_nothing() -> None:
     async with ground(answer(say("word " * 200)), buffer_events=4) as at:
         request = ask(stream=True)
         idle = await at.engine.start(request, ANONYMOUS, key="key")
         busy = await at.engine.start(request, ANONYMOUS, key="key")
         events = await read(busy)
         assert await read(idle) == events
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+async def test_the_first_request_gets_all_events_where_none_are_kept_for_others(is_stored: bool) -> None:
+    go, none = asyncio.Event(), BackgroundSettings(log_bytes=0)
+    async with ground(answer(say("Hello"), go, say(" there")), background=none) as at:
+        reading = asyncio.create_task(
+            read(await at.engine.start(ask(stream=True, store=is_stored), ANONYMOUS, key="key"))
+        )
+        await until(lambda: at.provider.under_way == 1)
+        go.set()
+        events = await reading
+        assert name_of(events[0]) == "response.created"
+        assert text_of(ended_as(events[-1])) == "Hello there"
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
@@ -192,6 +198,18 @@ async def test_a_request_that_failed_before_it_was_answered_is_tried_again(strea
         assert not reader.is_replay
         assert (await reader.result()).status == "completed"
         assert len(at.provider.requests) == 2
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_backend_that_fails_at_once_is_asked_once_for_each_request(stream: bool, is_stored: bool) -> None:
+    async with ground(*[answer(BackendUnavailable("No.")) for _ in range(3)]) as at:
+        for attempt in (1, 2, 3):
+            async with asyncio.timeout(5):
+                reader = await at.engine.start(ask(stream=stream, store=is_stored), ANONYMOUS, key="key")
+            with pytest.raises(BackendUnavailable):
+                await (reader.answered() if stream else reader.result())
+            assert (reader.is_replay, len(at.provider.requests)) == (False, attempt)
 
 
 async def test_all_who_wait_are_told_what_went_wrong() -> None:

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from antwort.engine.kept import MOST_BYTES, MOST_KEPT
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.engine.runs.fingerprint import fingerprint
+from antwort.engine.runs.idempotency import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptRuns, KeyName
+from antwort.engine.settings import BackgroundSettings
 from antwort.errors import (
     AntwortError,
     BackendUnavailable,
@@ -61,7 +64,7 @@ async def test_a_run_outlives_its_key_for_those_who_come_meanwhile() -> None:
 
 @pytest.mark.proves("CP-033")
 @pytest.mark.parametrize(
-    ("text", "more"), [("Hello there", MOST_KEPT), ("x" * (MOST_BYTES // 5), 2)], ids=["too many", "too large"]
+    ("text", "more"), [("Hello there", MAX_KEPT_RUNS), ("x" * (MAX_KEPT_BYTES // 5), 2)], ids=["too many", "too large"]
 )
 async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest_go_first(text: str, more: int) -> None:
     async with ground(*[answer(say(text)) for _ in range(more + 2)]) as at:
@@ -76,15 +79,102 @@ async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest
         assert at.store._claims == {}  # type: ignore[attr-defined]  # nothing of them is in the store
 
 
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+async def test_a_run_that_is_stored_is_not_kept_in_memory_when_it_has_ended(stream: bool) -> None:
+    async with ground(HELLO, OTHER) as at:
+        for is_stored in (True, False):
+            reader = await at.engine.start(ask(stream=stream, store=is_stored), ANONYMOUS, key=f"key-{is_stored}")
+            await reader.result()
+            await reader.close()
+            await settled(at)
+            assert len(at.engine.idempotency_keys) == (not is_stored)
+
+
+async def test_of_one_that_said_more_than_is_kept_the_events_are_made_from_the_response() -> None:
+    few = BackgroundSettings(log_bytes=2000)
+    for is_stored in (True, False):
+        async with ground(answer(say("word " * 200)), background=few) as at:
+            request = ask(stream=True, store=is_stored)
+            first = await read(await at.engine.start(request, ANONYMOUS, key="key"))
+            await settled(at)
+            again = await read(await at.engine.start(request, ANONYMOUS, key="key"))
+            assert again[-1] == first[-1]
+            assert len(again) < len(first)
+            assert len(at.provider.requests) == 1
+
+
+async def test_one_who_comes_while_more_was_said_than_is_kept_reads_it_when_it_has_ended() -> None:
+    go, few = asyncio.Event(), BackgroundSettings(log_bytes=2000)
+    async with ground(answer(say("word " * 200), go, say("end")), background=few) as at:
+        first = await at.engine.start(ask(stream=True), ANONYMOUS, key="key")
+        [run] = at.engine.live_runs.values()
+        reading = asyncio.create_task(read(first))
+        await until(lambda: run.log.next > 200)
+        again = await at.engine.start(ask(stream=True), ANONYMOUS, key="key")
+        go.set()
+        assert (await read(again))[-1] == (await reading)[-1]
+        assert (again.is_replay, len(at.provider.requests)) == (True, 1)
+
+
 @pytest.mark.proves("CP-033")
 async def test_one_who_sends_much_drives_out_nothing_of_the_others() -> None:
     ann, bob = Identity("acme", "ann"), Identity("other", "bob")
-    async with ground(*[HELLO for _ in range(MOST_KEPT + 2)]) as at:
+    async with ground(*[HELLO for _ in range(MAX_KEPT_RUNS + 2)]) as at:
         first = await at.engine.create(ask(store=False), ann, idempotency_key="key")
-        for number in range(MOST_KEPT + 1):
+        for number in range(MAX_KEPT_RUNS + 1):
             await at.engine.create(ask(store=False), bob, idempotency_key=f"key-{number}")
         await settled(at)
         assert await at.engine.create(ask(store=False), ann, idempotency_key="key") == first
+
+
+def name(owner: str, number: int) -> KeyName:
+    return ("acme", owner, f"key-{number}")
+
+
+def test_the_identity_that_has_most_gives_up_its_oldest() -> None:
+    kept, evicted = KeptRuns(max_count=4), list[KeyName]()
+    kept.add(name("ann", 0), 1)
+    for number in range(20):
+        evicted += kept.add(name("bob", number), 1)
+    assert evicted == [name("bob", number) for number in range(17)]
+    assert name("ann", 0) in kept
+    assert [number for number in range(20) if name("bob", number) in kept] == [17, 18, 19]
+
+
+def test_the_identity_whose_runs_are_largest_gives_up_its_oldest() -> None:
+    kept = KeptRuns(max_bytes=100)
+    for number in range(3):
+        assert kept.add(name("ann", number), 10) == []
+    assert kept.add(name("bob", 0), 60) == []
+    assert kept.add(name("bob", 1), 20) == [name("bob", 0)]
+
+
+def test_one_identity_alone_may_have_all_the_room() -> None:
+    kept = KeptRuns(max_count=3)
+    assert [kept.add(name("ann", number), 1) for number in range(4)] == [[], [], [], [name("ann", 0)]]
+
+
+def test_one_that_is_larger_than_all_the_room_is_not_kept() -> None:
+    kept = KeptRuns(max_bytes=100)
+    assert kept.add(name("ann", 0), 101) == [name("ann", 0)]
+    assert name("ann", 0) not in kept
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 50)), max_size=40))
+def test_no_more_is_kept_than_may_be_and_nothing_goes_without_need(steps: list[tuple[str, int, int]]) -> None:
+    kept, there = KeptRuns(max_count=5, max_bytes=100), dict[KeyName, int]()
+    for owner, number, size in steps:
+        if name(owner, number) in there:
+            kept.remove(name(owner, number))
+            del there[name(owner, number)]
+        else:
+            there[name(owner, number)] = size
+            for evicted in kept.add(name(owner, number), size):
+                assert len(there) > 5 or sum(there.values()) > 100
+                del there[evicted]
+        kept.remove(("acme", "nobody", "key"))
+        assert (len(there) <= 5, sum(there.values()) <= 100) == (True, True)
+        assert all(each in kept for each in there)
 
 
 async def test_a_stored_one_that_is_not_in_memory_is_read_from_the_store() -> None:
@@ -166,7 +256,7 @@ async def test_one_with_the_right_body_is_not_refused_because_of_one_with_the_wr
     store.go.set()
     async with ground(HELLO, store=store) as at:
         right = await at.engine.create(input="Hello", idempotency_key="key")
-        at.engine._keyed._forget(("default", "", "key"))
+        await settled(at)
         store.go.clear()
         wrong = asyncio.create_task(at.engine.create(input="Other", idempotency_key="key"))
         await asyncio.sleep(0)
@@ -218,7 +308,6 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
         first = await at.engine.create(asked, idempotency_key="key")
         assert first.status == "failed"
         await settled(at)
-        at.engine._keyed._forget(("default", "", "key"))
         store.is_full = False
         assert await at.engine.create(asked, idempotency_key="key") == first
 
@@ -235,7 +324,7 @@ async def test_a_store_that_fails_in_an_unexpected_way_leaves_a_line_and_nobody_
             await at.engine.create(input="Hello", idempotency_key="key")
         await settled(at)
         assert len(at.engine.idempotency_keys) == 0
-    assert "could not be put away" in caplog.text
+    assert "the end of a run with a key could not be recorded" in caplog.text
 
 
 # ---- the end of the engine ----
@@ -268,12 +357,13 @@ async def test_requests_without_a_key_leave_nothing_behind_for_one() -> None:
     async with ground(HELLO) as at:
         await at.engine.create(input="Hello")
         assert len(at.engine.idempotency_keys) == 0
-        assert at.engine._keyed._names == {}
 
 
 async def test_nothing_of_a_run_stays_under_a_key_that_is_gone() -> None:
     async with ground(answer(AntwortError("No."))) as at:
         with pytest.raises(AntwortError):
-            await at.engine.create(input="Hello", idempotency_key="key")
+            async with asyncio.timeout(5):
+                await at.engine.create(input="Hello", idempotency_key="key")
         await settled(at)
-        assert (at.engine._keyed._runs, at.engine._keyed._names, at.engine._keyed._kept.size) == ({}, {}, 0)
+        assert len(at.provider.requests) == 1
+        assert len(at.engine.idempotency_keys) == 0

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from antwort.api.events import CallBegun
+from antwort.api.events import TERMINAL, CallBegun
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
-from antwort.errors import Damaged, UnsupportedFeature
+from antwort.errors import Damaged, HandedOver, UnsupportedFeature
 from antwort.identity import ANONYMOUS
 from antwort.runs.base import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
 from antwort.storage.base import NewResponse
@@ -298,17 +298,36 @@ async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
     assert tracebacks(caplog) == (3 if is_logged else 4)
 
 
+@pytest.mark.parametrize("has_left", [True, False])
 @jumping_time
-async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well() -> None:
-    log, hold = Odd("append", 1), asyncio.Event()
-    async with engine_on(log, Story(answer(say("Hello"), hold, say(" there"))), Depot()) as engine:
+async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well(*, has_left: bool) -> None:
+    log, hold = Odd("append", 1, at=3), asyncio.Event()
+    async with engine_on(log, Story(answer(say("Hello there"), hold, say(" and so on"))), Depot()) as engine:
         run = await engine.start(ask(stream=True), on_disconnect="continue")
         await run.read()
-        run.leave()
-        await until(lambda: run.is_durable)
+        if has_left:
+            run.leave()
         hold.set()
+        seen = [event async for _, event in run.events()]
         response = await engine.ended(run.response_id)
-    assert (response.status, len(engine.told), run.is_left) == ("completed", 1, True)
+    assert (response.status, len(engine.told), log.times) == ("completed", 1, 0)
+    assert not any(isinstance(event, TERMINAL) for event in seen)  # who read it here reads on elsewhere
+
+
+@jumping_time
+async def test_a_run_of_the_foreground_whose_client_is_there_is_renewed_and_can_be_lost() -> None:
+    log, hold = Log(), asyncio.Event()
+    async with engine_on(log, Story(answer(say("Hello"), hold)), Depot(), longest_silence=30.0) as engine:
+        run = await engine.start(ask(stream=True), on_disconnect="continue")
+        await run.read()
+        await asyncio.sleep(300)
+        assert (engine.live, (await log.load()).running) == (1, 1)
+        (held,) = log._open.values()
+        held.fence += 1  # as if another process had it
+        await run.wait()
+        assert engine.told == []
+        with pytest.raises(HandedOver):
+            await run.result()
 
 
 # ---- a record that cannot be read ----

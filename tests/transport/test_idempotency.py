@@ -27,6 +27,7 @@ from antwort.transport.keys import Keyring
 from antwort.transport.quotas import KeyLimits
 from engine_kit import ask
 from key_kit import a_key, bearing
+from keyed_kit import Slow
 from mounted import in_fastapi, run_by_uvicorn
 from raw_http import Reply, connected
 from raw_http import ask as ask_at
@@ -217,10 +218,13 @@ async def test_a_client_that_leaves_does_not_disturb_another_with_the_same_key(b
     assert len(provider.requests) == 1
 
 
-@pytest.mark.proves("TR-021")
+@pytest.mark.proves("MISTAKE-30")
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
-async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_behind(body: dict[str, Any]) -> None:
-    provider, engine = scripted(answer(say("Hello"), asyncio.Event()), answer(say("Again")))
+async def test_when_the_last_client_leaves_the_run_continues_and_the_retry_gets_its_response(
+    body: dict[str, Any],
+) -> None:
+    go = asyncio.Event()
+    provider, engine = scripted(answer(say("Hello"), go, say(" there")))
     async with serving(engine) as server:
         before = asyncio.all_tasks()
         async with connected(server.port) as first, connected(server.port) as second:
@@ -231,13 +235,38 @@ async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_beh
             await until(lambda: len(run.clients) == 2)
             first.vanish()
             second.vanish()
+            await until(lambda: not run.clients)
+        assert (provider.under_way, engine.live) == (1, 1)
+        go.set()
+        reply = await server.ask("POST", RESPONSES, body, KEY)
+        assert b"Hello there" in reply.body
+        assert run.response_id.encode() in reply.body
+        await until(lambda: asyncio.all_tasks() <= before)
+    assert replayed([reply]) == ["true"]
+    assert len(provider.requests) == 1
+
+
+@pytest.mark.proves("TR-021")
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
+async def test_when_all_clients_leave_while_it_is_planned_nothing_starts(body: dict[str, Any]) -> None:
+    provider = Slow(answer(say("Hello")))
+    engine = Engine(provider, store=MemoryStore())
+    unnamed = {**body, "model": None}
+    async with serving(engine) as server:
+        before = asyncio.all_tasks()
+        async with connected(server.port) as first, connected(server.port) as second:
+            for wire in (first, second):
+                wire.send("POST", RESPONSES, unnamed, KEY)
+            await until(lambda: provider.asked == 1)
+            first.vanish()
+            second.vanish()
             async with asyncio.timeout(1.0):
-                await until(lambda: not provider.under_way and not engine.live)
                 await until(lambda: asyncio.all_tasks() <= before)
         assert len(engine.idempotency_keys) == 0
-        reply = await server.ask("POST", RESPONSES, body, KEY)
-        assert b"Again" in reply.body
-    assert replayed([reply]) == [None]
+        provider.go.set()
+        reply = await server.ask("POST", RESPONSES, unnamed, KEY)
+    assert (reply.status, replayed([reply])) == (200, [None])
+    assert len(provider.requests) == 1
 
 
 @pytest.mark.proves("MISTAKE-30")
@@ -276,15 +305,21 @@ async def test_a_client_that_was_cut_off_while_a_tool_ran_gets_the_same_response
 
 
 async def test_a_client_that_reads_nothing_holds_neither_the_run_nor_the_others_back() -> None:
-    provider, engine = scripted(answer(say(" ".join(["word" * 50] * 4000))), buffer_events=8)
+    go = asyncio.Event()
+    provider, engine = scripted(answer(say(" ".join(["word" * 50] * 4000)), go, say("end")), buffer_events=8)
     async with serving(engine) as server, connected(server.port, buffer=4096) as idle:
         idle.send("POST", RESPONSES, STREAMED, KEY)
         await idle.head()
-        await until(lambda: provider.under_way == 1)
-        reply = await server.ask("POST", RESPONSES, STREAMED, KEY)
+        [run] = engine.live_runs.values()
+        await until(lambda: run.log.next > 4000)
+        reading = asyncio.create_task(server.ask("POST", RESPONSES, STREAMED, KEY))
+        await until(lambda: len(run.clients) == 2)
+        go.set()
+        reply = await reading
         assert check_frames(reply.body).status == "completed"
         assert engine.live == 0
         idle.vanish()
+    assert (replayed([reply]), len(provider.requests)) == (["true"], 1)
 
 
 async def hosted(app: Transport, body: dict[str, Any]) -> tuple[int, bytes]:

@@ -53,7 +53,7 @@ async def test_a_response_that_is_to_go_on_is_made_to_its_end(
     hold = asyncio.Event()
     async with served(home, tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
         response_id = await vanish(server, request_, CONTINUE)
-        await until(lambda: not server.engine.live or server.engine.live_runs[response_id].is_durable)
+        assert server.engine.live_runs[response_id].is_durable
         early = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
         following = asyncio.ensure_future(rest_of(server, response_id, 3))
         hold.set()
@@ -133,22 +133,31 @@ async def test_a_page_may_say_so() -> None:
     assert b"antwort-on-disconnect" in ALLOWED
 
 
-async def test_with_a_key_the_next_request_gets_what_went_on(tmp_path: Path) -> None:
+async def test_with_a_key_the_next_request_reads_along_and_gets_the_rest(tmp_path: Path) -> None:
     hold = asyncio.Event()
     headers = {**CONTINUE, "Idempotency-Key": "one"}
     async with served("memory", tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
         response_id = await vanish(server, STREAMED, headers)
-        run = server.engine.live_runs[response_id]
-        await until(lambda: run.is_durable)
-        again = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED, headers))
-        await asyncio.sleep(0)
-        hold.set()
-        reply = await again
+        async with connected(server.port) as again:
+            again.send("POST", RESPONSES, STREAMED, headers)
+            head = await again.head()
+            async with asyncio.timeout(10):
+                seen = await again.chunk()
+                hold.set()
+                while not seen.endswith(b"[DONE]\n\n"):
+                    seen += await again.chunk()
         assert (await ended(server, response_id))["status"] == "completed"
-        assert [event for _, event in read_frames(reply.body)] == [
-            event for _, event in await rest_of(server, response_id)
-        ]
-    assert reply.headers["idempotent-replayed"] == "true"
+        assert [*read_frames(seen)] == await rest_of(server, response_id)
+    assert head.headers["idempotent-replayed"] == "true"
+
+
+async def test_with_a_key_a_client_that_comes_first_sees_all_events(tmp_path: Path) -> None:
+    headers = {**CONTINUE, "Idempotency-Key": "one"}
+    async with served("memory", tmp_path, answer(say("Hello" + TALK))) as server:
+        reply = await server.ask("POST", RESPONSES, STREAMED, headers)
+        events = [*read_frames(reply.body)]
+    assert "idempotent-replayed" not in reply.headers
+    assert checked(events, server.engine).output_text == "Hello" + TALK
 
 
 async def test_the_setting_counts_for_a_websocket_too(tmp_path: Path) -> None:

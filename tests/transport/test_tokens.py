@@ -115,6 +115,6 @@ async def played(*script: Answer, **fields: Any) -> list[RunSummary]:
 
     async with Engine(ScriptedProvider(*script), executors=[LocalExecutor(nap)], on_end=[told.append]) as engine:
         run = await engine.start(engine._read({"input": QUESTION, **fields}, {}, stream=False))
-        await run.result()
+        await run.wait()
         await until(lambda: bool(told))
     return told

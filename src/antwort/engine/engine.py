@@ -241,7 +241,8 @@ class Engine:
                     await self._store.add_entries(plan.identity, request.conversation, (), brought)
                 await self._store.decide(plan.identity, plan.response.id, plan.decisions)
             if outlives and self._background is not None and self.settings.background.enabled:
-                run = await self._background.launch(msgspec.structs.replace(plan, is_durable=True))
+                plan = msgspec.structs.replace(plan, is_durable=True)
+                run = await self._background.launch(plan, claim)
             else:
                 run = LiveRun(
                     plan,
@@ -249,6 +250,7 @@ class Engine:
                     self._event_log(plan, is_replayable=is_stored or claim is not None),
                     self._hooks,
                     outlives_client=claim is not None,
+                    has_key=claim is not None,
                 )
                 self._live[run.response_id] = run
         except BaseException:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
@@ -13,16 +14,17 @@ import msgspec
 from antwort.api.responses import Response
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
-from antwort.engine.rows import new_run
+from antwort.engine.rows import end_unborn, new_run
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.live import LiveRun, LiveRuns, RunHooks
 from antwort.engine.runs.recorders import BatchRecorder
 from antwort.engine.runs.recovery import ClaimedRun, Recovery, end_early, given_up, retry_until_available
+from antwort.engine.runs.stream_observer import new_observer
 from antwort.engine.runs.summary import RunSummary
 from antwort.engine.runs.worker import HeldRun, Worker
 from antwort.engine.settings import EngineSettings
-from antwort.errors import AttemptsExhausted, Cancelled, ClientLeft, Damaged, HandedOver, ShuttingDown
+from antwort.errors import AntwortError, AttemptsExhausted, Cancelled, ClientLeft, Damaged, HandedOver, ShuttingDown
 from antwort.identity import TENANT, Identity
 from antwort.providers.base import Provider
 from antwort.runs.base import DETACHED, Claimed, Ending, Fenced, RunLog, Unavailable
@@ -34,6 +36,8 @@ _log = logging.getLogger("antwort.engine")
 SUBMIT_ATTEMPTS = 3
 """To put a run into a log that is not available, before its client is told."""
 SUBMIT_RETRY_SECONDS = 0.2
+DISCARD_SECONDS = 2.0
+"""For which a request that failed waits for its row to be ended."""
 
 
 class Background:
@@ -56,13 +60,14 @@ class Background:
         address: str | None = None,
     ) -> None:
         """`on_summary` is called for a run that ended without having been in progress here."""
-        self.runs, self._provider, self._settings = runs, provider, settings
+        self.runs, self._store, self._provider, self._settings = runs, store, provider, settings
         self._live, self._on_summary = live, on_summary
         self._hooks = msgspec.structs.replace(hooks, on_unread=self._on_unread)
         self._recovery = Recovery(runs, store, planner, locks, settings, vault=vault, clock=clock)
         self.worker = Worker(runs, settings.background, self._continue, self._cancel, live, address)
         """This process, as others see it."""
         self._is_leaving = False
+        self._queueing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- new runs ----
@@ -83,44 +88,66 @@ class Background:
             self._recovery.keep_plan(plan)
         return run.new.response
 
-    async def launch(self, plan: Plan) -> LiveRun:
+    async def launch(self, plan: Plan, claim: Claim | None) -> LiveRun:
         """Start a foreground run that another process can continue: its row is there, and it gets a lease. It takes no
-        slot as long as it has a client.
+        slot as long as it has a client. With the `claim` of an idempotency key, nobody holds it back.
         """
-        await self.worker.start()
-        lease = await self.runs.adopt(self.worker.name, plan.identity, plan.response.id, ())
-        log = self._event_log(plan, BatchRecorder(self.runs, lease, plan))
-        run = LiveRun(plan, self._provider, log, self._hooks, outlives_client=True)
+        try:
+            await self.worker.start()
+            lease = await self.runs.adopt(self.worker.name, plan.identity, plan.response.id, ())
+        except BaseException as error:
+            discarding = self._run_task(self._discard(plan, claim))
+            if isinstance(error, Exception):
+                await asyncio.wait([discarding], timeout=DISCARD_SECONDS)
+            raise
+        settings = plan.settings
+        log = EventLog(
+            recorder=BatchRecorder(self.runs, lease, plan),
+            replay_bytes=settings.background.log_bytes if claim is not None and plan.request.stream else 0,
+            buffer_events=settings.buffer_events,
+            buffer_bytes=settings.buffer_bytes,
+            observer=new_observer(settings),
+        )
+        run = LiveRun(plan, self._provider, log, self._hooks, outlives_client=True, has_key=claim is not None)
         self._live[run.response_id] = run
         self.worker.hold(HeldRun(lease, run, has_client=True), partial(_wait_for_end, run))
         return run
 
-    def _event_log(self, plan: Plan, recorder: BatchRecorder, first: int = 0) -> EventLog:
-        settings = plan.settings
-        return EventLog(
-            recorder=recorder,
-            buffer_events=settings.buffer_events,
-            buffer_bytes=settings.buffer_bytes,
-            first=first,
-        )
+    async def _discard(self, plan: Plan, claim: Claim | None) -> None:
+        """End a row whose run was not started, and free its key. The lease may have been granted all the same: then the
+        run is claimed as cancelled, and does nothing.
+        """
+        with suppress(AntwortError):
+            await self.runs.cancel(plan.identity, plan.response.id)
+        await end_unborn(plan, self._store)
+        if claim is not None:
+            with suppress(AntwortError):
+                await self._store.release(plan.identity, claim.key, plan.response.id)
+
+    def _run_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _on_unread(self, run: LiveRun) -> None:
         """The last client of a run has left: without a free slot, the run waits in the queue like any other, and where
         that is full, it ends.
         """
         if run.is_durable and not self.worker.take_slot(run.response_id):
-            task = asyncio.create_task(self._queue(run))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._run_task(self._queue(run))
 
     async def _queue(self, run: LiveRun) -> None:
-        try:
-            is_full = (await self.runs.load()).queued >= self._settings.background.queue
-        except Unavailable:
-            is_full = False
-        if is_full:
-            _log.warning("the run %s ends with its client: as many runs wait as may", run.response_id)
-        run.stop(ClientLeft() if is_full else HandedOver())
+        """Hand a run over, one after the other: each counts in the queue before the next one comes."""
+        async with self._queueing:
+            try:
+                is_full = (await self.runs.load()).queued >= self._settings.background.queue
+            except Unavailable:
+                is_full = False
+            if is_full:
+                _log.warning("the run %s ends with its client: as many runs wait as may", run.response_id)
+            run.stop(ClientLeft() if is_full else HandedOver())
+            await self.worker.wait_for_release(run.response_id)
 
     async def end(self, identity: Identity, response_id: str) -> None:
         """End a cancelled run that no process holds, whether there is a slot for it or not."""
@@ -173,6 +200,7 @@ class Background:
         await self.worker.drain(seconds, HandedOver() if self.is_lasting else ShuttingDown())
 
     async def leave(self) -> None:
+        await asyncio.gather(*self._tasks)
         await self.worker.leave()
 
     # ---- one run ----
@@ -213,7 +241,7 @@ class Background:
             run = LiveRun(
                 plan,
                 self._provider,
-                self._event_log(plan, recorder, found.next_number),
+                EventLog(recorder=recorder, first=found.next_number),
                 self._hooks,
                 run=state,
                 opening=closing_events,
@@ -248,7 +276,7 @@ class Background:
         if held.is_leaving:
             recorder.leave()
         try:
-            run = await end_early(found, self._event_log(plan, recorder, found.next_number), error)
+            run = await end_early(found, EventLog(recorder=recorder, first=found.next_number), error)
         except Fenced:
             raise recorder.failure or Fenced from None
         seconds = perf_counter() - began + found.seconds_before

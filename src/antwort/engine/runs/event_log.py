@@ -20,8 +20,8 @@ EVENT_OVERHEAD_BYTES = 256
 """What a buffered event takes beside its text, about."""
 MAX_READ_EVENTS = 512
 """Events that one read returns, about."""
-MAX_LAG_BATCHES = 4096
-"""How far a reader may be behind in a log that keeps only what its readers have not read."""
+MAX_LAG_BATCHES, MAX_LAG_BYTES = 4096, 2**22
+"""How far a reader that does not hold the run back may be behind in a log that keeps only what is not read."""
 _UNSENT = frozenset(UNSENT)
 _MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
 """The kinds of events that a batch with marks ends with."""
@@ -52,6 +52,8 @@ class Recorder(Protocol):
 
 class _Buffered(msgspec.Struct, frozen=True, gc=False):
     first: int
+    count: int
+    """How many of its events are sent."""
     batch: Batch
     """With marks, which are never sent and have no number."""
     size: int
@@ -113,10 +115,10 @@ class EventLog:
 
     async def append(self, batch: Batch, run: Run) -> Batch:
         """Number, record and publish a batch; `run` is the run after it. Return the batch as it was published."""
-        first = self._number(batch)
+        first, count = self._number(batch)
         if self.recorder is not None:
             batch = await self.recorder.record(first, batch, run)
-        self._publish(first, batch)
+        self._publish(first, count, batch)
         return batch
 
     async def checkpoint(self, run: Run) -> None:
@@ -126,7 +128,8 @@ class EventLog:
 
     def publish(self, batch: Batch) -> None:
         """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""
-        self._publish(self._number(batch), batch)
+        first, count = self._number(batch)
+        self._publish(first, count, batch)
 
     def tick(self) -> None:
         """Give readers that wait a keep-alive."""
@@ -144,36 +147,40 @@ class EventLog:
         for reader in self._readers:
             reader.wake()
 
-    def _number(self, batch: Batch) -> int:
-        first = self._next
-        self._next = first + len(batch)
+    def _number(self, batch: Batch) -> tuple[int, int]:
+        """Return the number of the batch's first event, and how many of its events have one."""
+        first, count = self._next, len(batch)
         if type(batch[-1]) in _MAY_HOLD_MARKS:
-            self._next -= sum(map(_UNSENT.__contains__, map(type, batch)))
-        return first
+            count -= sum(map(_UNSENT.__contains__, map(type, batch)))
+        self._next = first + count
+        return first, count
 
-    def _publish(self, first: int, batch: Batch) -> None:
+    def _publish(self, first: int, count: int, batch: Batch) -> None:
         if self._observer is not None:
             self._observer.on_batch(first, batch)
-        if not self._readers and not self.is_whole:
+        if not self.is_whole and not (self._readers and count):
             return
         size = payload_of_all(batch)
-        self._batches.append(_Buffered(first, batch, size))
+        self._batches.append(_Buffered(first, count, batch, size))
         if self.is_whole:
             self.kept_bytes += size + EVENT_OVERHEAD_BYTES * len(batch)
             if self.kept_bytes > self._replay_bytes:
-                self._stop_keeping()
+                self.is_whole = False
         for reader in self._readers:
-            reader.add(len(batch), size)
+            reader.add(count, size)
+        if not self.is_whole:
+            self._drop_laggards()
+            self._prune()
 
-    def _stop_keeping(self) -> None:
-        """Keep only what readers have not read from now on. Those too far behind lose their place."""
-        self.is_whole = False
+    def _drop_laggards(self) -> None:
+        """Give up readers that are too far behind, where only what is not read is kept."""
         end = self._dropped + len(self._batches)
-        for reader in [each for each in self._readers if end - each.at > MAX_LAG_BATCHES]:
-            reader.is_lost = True
-            self.remove(reader)
-            reader.wake()
-        self._prune()
+        for reader in [*self._readers]:
+            is_behind = end - reader.at > MAX_LAG_BATCHES or reader.unread_bytes > MAX_LAG_BYTES
+            if is_behind and reader is not self._primary:
+                reader.is_lost = True
+                self.remove(reader)
+                reader.wake()
 
     # ---- back-pressure ----
 
@@ -300,12 +307,14 @@ class LogReader:
             raise ServerFault("The reader is too far behind.")
         if self._is_closed:
             return []
+        waiting = self._log.at(self.at)
         taken: list[NumberedBatch] = []
-        events_taken = size_taken = 0
-        for buffered in self._log.at(self.at):
-            self.at += 1
+        place = count = size = 0
+        while place < len(waiting) and count < MAX_READ_EVENTS and size < PIECE:
+            buffered = waiting[place]
+            place += 1
             events: list[StreamEvent] = buffered.batch  # type: ignore[assignment]  # marks are taken out below
-            if type(events[-1]) in _MAY_HOLD_MARKS:
+            if buffered.count < len(events):
                 events = [event for event in events if type(event) not in _UNSENT]
             first = buffered.first
             if first <= self._after:
@@ -313,15 +322,14 @@ class LogReader:
                 events, first = events[skipped:], first + skipped
             if events:
                 taken.append(NumberedBatch(first, events, buffered.size > CUT_FROM))
-                events_taken += len(events)
-                size_taken += buffered.size
-            if events_taken >= MAX_READ_EVENTS or size_taken >= PIECE:
-                self.unread_events = max(self.unread_events - events_taken, 0)
-                self.unread_bytes = max(self.unread_bytes - size_taken, 0)
-                break
-        else:
-            self.unread_events = self.unread_bytes = 0
-        if taken:
+                count += len(events)
+                size += buffered.size
+        if place:
+            rest = waiting[place:]
+            self.unread_events = sum([each.count for each in rest])
+            self.unread_bytes = sum([each.size for each in rest[1:]])
+            self.at += place
+            self._has_tick = False
             self._log.on_read()
         return taken
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from antwort.api.requests import CreateRequest
@@ -18,7 +18,7 @@ from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.fingerprint import checked_key, fingerprint_steps
 from antwort.engine.runs.live import LiveRun
 from antwort.engine.runs.responses import Responses
-from antwort.engine.runs.subscription import Subscription
+from antwort.engine.runs.subscription import LiveSubscription, Subscription
 from antwort.errors import AntwortError, ClientLeft, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
 from antwort.event_loop import in_turns
 from antwort.identity import Identity
@@ -44,21 +44,23 @@ class KeyedRun:
         self.request_hash, self.expires_at = request_hash, expires_at
         self.planning = Signal()
         """Stops the planning: nobody waits for the response any more."""
-        self.waiting = 0
-        """Requests that wait for it to start."""
+        self.waiting: list[Waiter] = []
+        """Requests that wait for it to start; the first one starts it."""
         self.is_checked: Once[None] = Once()
         """The store was asked whether the key stands for another response."""
-        self.started: Once[None] = Once()
-        """There is a run, or a response."""
         self.run: LiveRun | None = None
         self.response: Response | None = None
-        """As the store has it for the key; or as it ended, where it is not stored."""
+        """As it ended, where it is not stored."""
         self.events: EventLog | None = None
         """Those of a response that has ended and is not stored."""
         self.settled: Once[None] = Once()
         """It is decided whether the key stands for the run, now that this has ended."""
         self.is_released = False
-        """Whether the key does not stand for the run any longer: it failed, and may be run again."""
+        """Whether the key does not stand for the run: it failed and may be run again, or is not started at all."""
+
+
+Waiter: TypeAlias = asyncio.Future[LiveSubscription | Response]
+"""The subscription of a request to the run that has started, or the response that the store has for the key."""
 
 
 class IdempotencyKeys:
@@ -100,34 +102,56 @@ class IdempotencyKeys:
                 if self._runs.get(name) is keyed and not keyed.is_released:
                     raise KeyReused
                 continue
-            try:
-                await self._wait_for_start(keyed)
-            except KeyInUse as fault:
-                if fault.response_id is None:
-                    raise
-                running = await self._responses.retrieve(identity, fault.response_id)
-                return _replay(self._responses.follow_log(identity, running, waits=True))
-            if keyed.response is not None:
-                if keyed.events is not None:
-                    return _replay(self._responses.follow_ended(keyed.response, keyed.events))
-                return _replay(await self._responses.follow(identity, keyed.response.id, -1))
-            assert keyed.run is not None, "it has started"
-            if keyed.run.ended.is_set:  # it is about to be settled what the key stands for
+            if keyed.response is not None and keyed.events is not None:
+                found: Subscription = self._responses.follow_ended(keyed.response, keyed.events)
+            elif keyed.run is None:
+                started = await self._wait_for_start(keyed)
+                if isinstance(started, LiveSubscription):
+                    found = self._readable(started.run, started, request)
+                else:
+                    found, is_first = await self._follow(identity, started), False
+            elif keyed.run.ended.is_set:  # it is about to be settled what the key stands for
                 await keyed.settled.wait()
                 continue
-            if is_first:
-                return keyed.run.subscribe()
-            is_readable = not keyed.run.plan.request.stream or keyed.run.log.can_replay(-1)
-            return _replay(keyed.run.subscribe() if is_readable else self._responses.follow_end(keyed.run))
+            else:
+                found = self._readable(keyed.run, None, request)
+            found.is_replay = not is_first
+            return found
 
-    async def _wait_for_start(self, keyed: KeyedRun) -> None:
-        keyed.waiting += 1
+    def _readable(self, run: LiveRun, client: LiveSubscription | None, request: CreateRequest) -> Subscription:
+        """Return a subscription that a request can read: as a `client` of the run, or, where its events so far are not
+        there, as one that reads them when it has ended.
+        """
+        is_readable = run.plan.request.stream and (client is not None or run.log.can_replay(-1))
+        if not request.stream or is_readable:
+            return client or run.subscribe()
+        if client is not None:
+            client.leave()
+        return self._responses.follow_end(run)
+
+    async def _follow(self, identity: Identity, response: Response) -> Subscription:
+        """Subscribe to a response that the store has. Raises `KeyInUse` if another process runs it without a log."""
+        if response.status in FINAL:
+            return await self._responses.follow(identity, response.id, -1, response)
+        if not await self._responses.has_log(identity, response.id):
+            raise KeyInUse(None)
+        return self._responses.follow_log(identity, response, waits=True)
+
+    async def _wait_for_start(self, keyed: KeyedRun) -> LiveSubscription | Response:
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        keyed.waiting.append(waiter)
         try:
-            await keyed.started.wait()
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and isinstance(found := waiter.result(), LiveSubscription):
+                found.leave()
+            raise
         finally:
-            keyed.waiting -= 1
-            if not keyed.waiting and not keyed.started.is_set:
-                keyed.planning.set(ClientLeft())
+            if waiter in keyed.waiting:
+                keyed.waiting.remove(waiter)
+                if not keyed.waiting:  # nobody wants it any more, and who comes now starts it again
+                    keyed.is_released = True
+                    keyed.planning.set(ClientLeft())
 
     async def submit(
         self, request: CreateRequest, identity: Identity, key: str, submit: Callable[[Claim], Awaitable[Response]]
@@ -179,31 +203,42 @@ class IdempotencyKeys:
         """A task of its own: the request that comes first may leave, and others still wait for the response."""
         try:
             found = await self._recall(identity, claim)
-            if found is not None and found.status not in FINAL:  # it runs in another process
-                has_log = await self._responses.has_log(identity, found.id)
-                raise KeyInUse(found.id if has_log else None)
             keyed.is_checked.set(None)
-            if found is not None:
-                keyed.response = found
-                keyed.started.set(None)
-                return
-            keyed.run = run = await launch(claim, keyed.planning)
-            if not keyed.waiting:
-                run.stop(ClientLeft())
-            keyed.started.set(None)
-            await run.wait()
-            if not run.is_detached:  # else the process that continues it records its end, for the key as well
-                await self._settle(name, keyed, run)
+            if found is None:
+                keyed.run = run = await launch(claim, keyed.planning)
+                # All at once, before the run begins: none of them misses an event.
+                self._wake(keyed, [run.subscribe() for _ in keyed.waiting])
+                if not run.clients:
+                    run.stop(ClientLeft())
+                await run.wait()
+                if not run.is_detached:  # else the process that continues it records its end, for the key as well
+                    await self._settle(name, keyed, run)
+            else:
+                self._wake(keyed, [found for _ in keyed.waiting])
         except Exception as error:
-            if keyed.started.is_set:
+            if keyed.run is not None:
                 _log.error("the end of a run with a key could not be recorded", exc_info=error)
-            keyed.started.fail(error)
+            self._fail(keyed, error)
         finally:
             if name not in self._kept and self._runs.get(name) is keyed:
                 self._forget(name)
-            keyed.started.fail(ServerFault("The run was broken off."))
+            self._fail(keyed, ServerFault("The run was broken off."))
             keyed.is_checked.set(None)
             keyed.settled.set(None)
+
+    def _wake(self, keyed: KeyedRun, found: Sequence[LiveSubscription | Response]) -> None:
+        waiting, keyed.waiting = keyed.waiting, []
+        for waiter, each in zip(waiting, found, strict=True):
+            if not waiter.done():
+                waiter.set_result(each)
+            elif isinstance(each, LiveSubscription):
+                each.leave()
+
+    def _fail(self, keyed: KeyedRun, error: Exception) -> None:
+        waiting, keyed.waiting = keyed.waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(error)
 
     async def _recall(self, identity: Identity, claim: Claim) -> Response | None:
         """The response that the store has for the key. Raises `KeyReused` if it is that of another request."""
@@ -221,7 +256,7 @@ class IdempotencyKeys:
         """A run that failed before anything was sent, or for a reason that may pass, frees its key: the next request is
         a new attempt, unless a tool was started. Every other outcome keeps the key.
         """
-        if not run.clients:
+        if not run.clients and not run.is_durable:
             _note_unread(run)
         has_failed = run.answered.error is not None or isinstance(run.signal.reason, ClientLeft) or run.may_be_retried
         keyed.is_released = has_failed and not run.tools.has_acted
@@ -279,11 +314,6 @@ class KeptRuns:
             self._count, self._size = self._count - 1, self._size - sizes.pop(name)
             if not sizes:
                 del self._by_owner[name[:2]]
-
-
-def _replay(subscription: Subscription) -> Subscription:
-    subscription.is_replay = True
-    return subscription
 
 
 def _note_unread(run: LiveRun) -> None:

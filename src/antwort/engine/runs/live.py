@@ -94,17 +94,19 @@ class LiveRun:
         run: Run | None = None,
         opening: Batch | None = None,
         outlives_client: bool = False,
+        has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
-        """`run` is where it continues, and `opening` what closes the items that were left open there.
-        `seconds_before`: how long other processes have worked on it.
+        """`run` is where it continues, and `opening` what closes the items that were left open there. A run that
+        `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
+        have worked on it.
         """
         self._loop = loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
-        self.outlives_client = outlives_client
+        self.outlives_client, self.has_key = outlives_client, has_key
         self.signal = Signal()
         """Why the run is to stop."""
         self.answered: Once[None] = Once()
@@ -152,10 +154,8 @@ class LiveRun:
     # ---- subscriptions ----
 
     def subscribe(self) -> LiveSubscription:
-        """Return the subscription of a client: the one that started the run, or one with the same idempotency key. Only
-        the client of a run that ends with it holds the run back when it reads slowly.
-        """
-        reader = self.log.read(holds_back=not self.outlives_client) if self.plan.request.stream else None
+        """Return the subscription of a client: the one that started the run, or one with the same idempotency key."""
+        reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
         return LiveSubscription(self, reader)
 
     def join(self, token: object) -> None:

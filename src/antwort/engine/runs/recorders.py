@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from antwort.api.events import TERMINAL, Batch, ResponseFailed, RunEvent, Terminal
@@ -132,6 +132,8 @@ class BatchRecorder:
         Raises `Fenced`, for good, when another process has the run, and `HandedOver` when the run is to be left while
         the log cannot be written.
         """
+        if self._ending is not None:
+            raise Fenced  # nothing comes behind the end
         if not self._queued:
             self._queued_first = first
         self._queued += batch
@@ -157,9 +159,9 @@ class BatchRecorder:
             raise Fenced from error
 
     async def _write(self, record: Record) -> None:
-        write: Callable[[Lease, Record], Awaitable[None]] = self._runs.append
-        if self._ending is not None:
-            write = partial(self._finish, self._ending)
+        """Write a record. With the last batch, which is in it if it has come, goes the outcome of the run."""
+        ending = self._ending
+        write = self._runs.append if ending is None else partial(self._finish, ending)
         pause = 0.0
         while True:
             if self._fault is not None:
@@ -178,8 +180,8 @@ class BatchRecorder:
             except BaseException:
                 self._fault = Fenced()
                 raise
-        if self._ending is not None:
-            self._fault = Fenced()  # nothing comes behind the end
+        if ending is not None:
+            self._fault = Fenced()
 
     async def _pause(self, last: float) -> float:
         """Wait before the next attempt, and return for how long. Raises `HandedOver` when the run is to be left."""

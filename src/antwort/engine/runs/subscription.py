@@ -175,7 +175,8 @@ class LiveSubscription(Subscription):
             self.run.part(self._token)
 
     def stop(self, reason: Exception) -> None:
-        if self._ends_run or (self._is_client and isinstance(reason, ShuttingDown)):
+        is_ending = isinstance(reason, ShuttingDown) and not self.run.is_durable
+        if self._ends_run or (self._is_client and is_ending):
             self.run.stop(reason)
         else:
             self.leave()

@@ -39,6 +39,8 @@ class HeldRun:
         """Whether a request in the foreground reads it: then it takes no slot."""
         self.recorder: BatchRecorder | None = None
         """That of a run which is ended without having been in progress."""
+        self.task: asyncio.Task[None] | None = None
+        """Holds it, and releases it."""
         self.is_leaving = False
         """Whether it does not wait for a record that cannot be read or written."""
 
@@ -139,17 +141,32 @@ class Worker:
     def hold(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
         """Hold a run until `work` is done."""
         self._held[held.lease.run_id] = held
-        task = asyncio.create_task(self._work(held, work), name=f"hold {held.lease.run_id}")
+        held.task = task = asyncio.create_task(self._work(held, work), name=f"hold {held.lease.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def take_slot(self, response_id: str) -> bool:
-        """Take a slot for a run that its client has left. Return whether there is one."""
+        """Take a slot for a run that its client has left. Return whether it has one."""
         held = self._held.get(response_id)
-        if held is None or self._free <= 0:
+        if held is None:
             return False
-        held.has_client = False
-        return True
+        if held.has_client and self._free > 0 and self._may_have_more(held):
+            held.has_client = False
+        return not held.has_client
+
+    def _may_have_more(self, held: HeldRun) -> bool:
+        """Whether the owner of a run may have another one without a client, as far as this process knows."""
+        most, live = self._settings.per_owner, held.live
+        if most is None or live is None:
+            return True
+        others = [each.live for each in self._held.values() if not each.has_client and each.live is not None]
+        return sum(other.identity.is_same(live.identity) for other in others) < most
+
+    async def wait_for_release(self, response_id: str) -> None:
+        """Wait until this process does not hold the run any more."""
+        held = self._held.get(response_id)
+        if held is not None and held.task is not None:
+            await asyncio.wait([held.task])
 
     @property
     def _free(self) -> int:
