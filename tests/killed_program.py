@@ -1,4 +1,5 @@
-"""A process that makes background responses in a file, to be killed: `python killed_program.py FOLDER`.
+"""A process that makes a response in a file, to be killed: `python killed_program.py FOLDER WAY`. The way is
+`background`, or `foreground`: then a client reads it that does not end it when it leaves.
 
 Its tools write down that they were asked, and wait for ever where a file of their name with `.waits` stands.
 """
@@ -57,13 +58,16 @@ async def open_engine(folder: Path) -> tuple[Engine, SqlRunLog]:
     return Engine(STORY, store=SqlStore(database), runs=runs, executors=[Noted(folder)]), runs
 
 
-async def main(folder: Path) -> None:
+async def main(folder: Path, way: str) -> None:
     engine, _ = await open_engine(folder)
     async with engine:
-        response = await engine.create(ask(background=True, tools=[DEPOT]), ANONYMOUS)
-        say_so(response.id)
+        request = ask(background=way == "background", stream=True, tools=[DEPOT])
+        run = await engine.start(request, ANONYMOUS, on_disconnect="continue")
+        say_so(run.response_id)
+        while await run.read():
+            pass
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

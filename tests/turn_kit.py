@@ -89,7 +89,7 @@ def play_in(
         return f"{prefix}_{counts[prefix]}"
 
     with patch("antwort.engine.turn.new_id", counted):
-        turn = Turn(first, shown, style, may_be_resumed=lambda: may_be_resumed)
+        turn = Turn(first, shown, style, may_be_resumed=may_be_resumed)
         batches: list[Batch] = []
         try:
             for deltas in reads:

@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "engine.engine",
         "engine.settings",
-        "engine.stream_observer",
+        "engine.runs.stream_observer",
         "transport.http",
         "transport.server",
         *LEAVES,
@@ -214,7 +214,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
 import antwort
 import antwort.api.items as items
 from antwort import errors, Engine
-from antwort.engine.loop import advance
+from antwort.engine.loop import run_loop
 from antwort.storage import sqlite
 import antwortlike, os
 

@@ -10,8 +10,6 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
-from antwort.engine.control import Control
-from antwort.engine.ended import account_of
 
 from antwort.api.events import (
     Compacted,
@@ -25,9 +23,9 @@ from antwort.api.items import OutputItem
 from antwort.api.wire import replace
 from antwort.engine.compacting import _is_compact
 from antwort.engine.fold import fold
-from antwort.engine.loop import pick_up
 from antwort.engine.pairs import run_ids, shown_id
 from antwort.engine.plan import Plan
+from antwort.engine.runs.summary import count_untold
 from antwort.engine.steps import choice_for
 from antwort.identity import ANONYMOUS
 from antwort.ids import new_id
@@ -36,6 +34,7 @@ from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.search import SEARCH
 from conversation_kit import begun, said, words
 from engine_kit import CLOCK, ask, function_calls, kinds, sent, server_calls, text_of
+from live_kit import picked_up
 from plan_kit import called, ended, plan_of, result, run_of, server_called, thought
 from plan_kit import said as spoken
 from takeover_kit import DEPOT, Depot, Log, Watched, engine_on
@@ -179,9 +178,8 @@ def recorded(plan: Plan, *items: OutputItem) -> list[RunEvent]:
 
 
 def abandoned_in(plan: Plan, *items: OutputItem) -> list[RunEvent]:
-    return [
-        each for each in pick_up(plan.response, recorded(plan, *items)).half_said if isinstance(each, TurnAbandoned)
-    ]
+    _, closing_events = picked_up(plan, recorded(plan, *items))
+    return [each for each in closing_events if isinstance(each, TurnAbandoned)]
 
 
 async def test_it_begins_behind_the_results_of_the_turn_before() -> None:
@@ -189,7 +187,7 @@ async def test_it_begins_behind_the_results_of_the_turn_before() -> None:
     events = [*recorded(plan, called(1)), ended()]
     later: list[OutputItem] = [result(1), thought("hm"), spoken("Let m", "incomplete")]
     events += [OutputItemAdded(output_index=at, item=item) for at, item in enumerate(later, 1)]
-    assert pick_up(plan.response, events).half_said[-1] == TurnAbandoned(start=2)
+    assert picked_up(plan, events)[1][-1] == TurnAbandoned(start=2)
 
 
 async def test_it_begins_behind_the_runs_of_calls_that_an_earlier_response_asked_for() -> None:
@@ -205,7 +203,7 @@ async def test_it_begins_behind_the_runs_of_calls_that_an_earlier_response_asked
 
 async def test_nothing_is_abandoned_between_two_steps() -> None:
     plan = await plan_of(ask())
-    assert pick_up(plan.response, [*recorded(plan, called(1)), ended()]).half_said == []
+    assert picked_up(plan, [*recorded(plan, called(1)), ended()])[1] == []
 
 
 async def test_a_call_in_it_was_never_made() -> None:
@@ -220,7 +218,7 @@ async def test_a_call_in_it_was_never_made() -> None:
 async def test_what_it_cost_is_not_known() -> None:
     plan = await plan_of(ask())
     run = run_of(plan, spoken("Let m"), TurnAbandoned(start=0), spoken("Hi"), ended("stop"))
-    assert account_of(plan, Control(run), 1.0, None).untold == 2  # the kit's turn does not tell either
+    assert count_untold(run) == 2  # the kit's turn does not tell either
 
 
 async def test_what_could_not_be_compacted_is_not_tried_again_for_it() -> None:

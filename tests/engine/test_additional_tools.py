@@ -13,6 +13,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.recent import Recent
+from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import InvalidField, TooManyValues
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest
@@ -223,7 +224,8 @@ async def test_a_connection_that_stores_nothing_has_them_and_what_they_bring() -
     engine = house.engine(answer(say("Hi.")), answer(call("lookup")), answer(say("Found.")))
     run = await engine.launch(await engine.plan(ask([additional(SEALED), USER], store=False), recent=recent))
     first = await run.result()
-    recent.keep(run.chain())
+    assert isinstance(run, LiveSubscription)
+    recent.keep(run.run.chain())
     assert "sesame" not in encode([[link.request.decode(), link.input] for link in recent.links()]).decode()
     again = ask(previous_response_id=first.id)
     second = await (await engine.launch(await engine.plan(again, recent=recent))).result()

@@ -14,6 +14,7 @@ from antwort.api.items import Compaction, FunctionCallOutput, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
+from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
@@ -354,7 +355,8 @@ async def test_the_record_marks_where_it_was_compacted() -> None:
     request: CreateRequest = ask([*TALK, *TALK[2:3]], context_management=[threshold(50)])
     run = await engine.start(request)
     await run.result()
-    marks = [(at, mark) for at, mark in run._control.run.marks if isinstance(mark, Compacted)]
+    assert isinstance(run, LiveSubscription)
+    marks = [(at, mark) for at, mark in run.run.run.marks if isinstance(mark, Compacted)]
     assert marks == [(1, Compacted(usage=tokens(30, 4)))]
     assert function_calls(run.response) == []
 

@@ -8,16 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from antwort.engine.control import Control
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
 from antwort.engine.fold import Run, fold
-from antwort.engine.loop import advance, pick_up
 from antwort.engine.memory import Memories, Memory
 from antwort.engine.meter import Meter
 from antwort.engine.plan import History, Plan
@@ -25,10 +22,11 @@ from antwort.engine.translate import messages
 from antwort.engine.verbatim import divide
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatMessage, ChatRequest
-from antwort.testing import Answer, ScriptedProvider, StreamChecker, answer, call, say, tokens
+from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.vault import Vault
 from compaction_kit import TALK, threshold
 from engine_kit import SERVER, WEATHER, ask, engine_of, kinds, shape_of, weather_tool
+from live_kit import checked, durable, ended, events_of, live_run, picked_up, played, resumed
 from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
 
 PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
@@ -146,38 +144,20 @@ async def plan_for(model: Model) -> Plan:
     return await engine.plan(ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields), ANONYMOUS)
 
 
-async def played(plan: Plan, model: Model, control: Control) -> list[Batch]:
-    return [batch async for batch in advance(plan, model, control) if batch]
-
-
-def events_of(batches: Sequence[Batch]) -> list[RunEvent]:
-    return [event for batch in batches for event in batch]
-
-
-def last(batches: Sequence[Batch]) -> Response:
-    event = batches[-1][-1]
-    assert isinstance(event, TERMINAL)
-    return event.response
-
-
 @STEADY
 @given(_answers, _sizes, st.data())
 async def test_a_run_that_compacts_can_be_picked_up_at_any_point(
     script: list[Answer], sizes: list[int], data: st.DataObject
 ) -> None:
     model = Model(script, sizes)
-    plan = await plan_for(model)
-    plan = replace(plan, request=replace(plan.request, background=True))  # no other run is picked up
-    whole = await played(plan, model, Control(Run(plan.response)))
-    at = data.draw(st.integers(0, len(whole) - 1), label="batches recorded")
-    control = pick_up(plan.response, events_of(whole[:at]))
-    again = Model(script, sizes, control.run.turns)
-    rest = await played(replace(plan, meter=Meter(again)), again, control)
-    checker = StreamChecker(takeover=True)
-    sent = [event for event in (*events_of(whole[:at]), *events_of(rest)) if not isinstance(event, MARKS)]
-    for number, event in enumerate(sent):
-        checker.feed(number, event)
-    found, expected = checker.finish(), last(whole)
+    plan = durable(await plan_for(model))
+    whole = await played(plan, model)
+    at = data.draw(st.integers(0, len(whole.batches) - 1), label="batches recorded")
+    recorded = events_of(whole.batches[:at])
+    before, _ = picked_up(plan, recorded)
+    again = Model(script, sizes, before.turns)
+    rest = await ended(resumed(replace(plan, meter=Meter(again)), again, recorded))
+    found, expected = checked([*recorded, *rest.events]), whole.response
     assert finished(found) == finished(expected)
     assert found.usage == expected.usage
 
@@ -197,9 +177,8 @@ async def test_the_response_is_the_fold_of_its_events_and_is_compacted_once_for_
 ) -> None:
     model = Model(script, sizes)
     plan = await plan_for(model)
-    control = Control(Run(plan.response))
-    batches = await played(plan, model, control)
-    run = fold(Run(plan.response), events_of(batches))
-    assert run == control.run
+    live = live_run(plan, model)
+    run = fold(Run(plan.response), (await ended(live)).events)
+    assert run == live.run
     turns = len(script) + 1
     assert kinds(run.response).count("compaction") == sum(size == 5000 for size in sizes[:turns])

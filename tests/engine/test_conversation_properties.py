@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
+from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Finished, TextDelta
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
 from conversation_kit import begun, said, words
-from engine_kit import ask, sent_messages, stream
+from engine_kit import ask, sent_messages
 from plan_kit import STEADY
 
 
@@ -30,13 +31,14 @@ class Turn(msgspec.Struct, frozen=True):
     is_streamed: bool
     is_stored: bool
     has_key: bool
+    outlives_client: bool
     fails: bool
     waits: bool
     """For a word of the test, in the middle of its answer."""
 
 
 Move: TypeAlias = Turn | tuple[str, int]
-TURNS = st.builds(Turn, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.booleans())
+TURNS = st.builds(Turn, *6 * [st.booleans()])
 MOVES = st.lists(
     st.one_of(TURNS, st.tuples(st.sampled_from(["cancel", "stop", "go", "pause"]), st.integers(0, 30))), max_size=25
 )
@@ -92,11 +94,16 @@ class Scene:
         self.tasks.append(asyncio.create_task(self._take(len(self.tasks), turn)))
 
     async def _take(self, number: int, turn: Turn) -> Response:
-        request = ask(f"{number}", conversation=self.conversation, store=turn.is_stored)
-        if turn.is_streamed:
-            return (await stream(self.engine, request)).response
+        request = ask(f"{number}", conversation=self.conversation, store=turn.is_stored, stream=turn.is_streamed)
         key = f"key-{number}" if turn.has_key else None
-        return await self.engine.create(request, idempotency_key=key)
+        on_disconnect: OnDisconnect = "continue" if turn.outlives_client else "cancel"
+        async with await self.engine.start(request, key=key, on_disconnect=on_disconnect) as run:
+            if not turn.is_streamed:
+                return await run.result()
+            await run.answered()
+            numbers = [number async for number, _ in run.events()]
+            assert numbers == [*range(len(numbers))], "all events"
+            return run.response
 
     def _disturb(self, move: str, which: int) -> None:
         if move == "cancel":

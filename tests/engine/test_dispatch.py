@@ -8,23 +8,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from antwort.engine.control import Control
+from msgspec.structs import replace
 
-from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
+from antwort.api.events import CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
-from antwort.concurrency import Signal
-from antwort.engine.answers import INTERRUPTED
-from antwort.engine.dispatch import run_tools
+from antwort.engine.answers import INTERRUPTED, NOT_BEGUN
 from antwort.engine.fold import Run, fold
 from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.engine.steps import RunTools, next_step
-from antwort.engine.tool_runner import Running
 from antwort.errors import Cancelled
 from antwort.identity import Identity
 from antwort.testing import ToolServerFake
 from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.routing import Toolbox
 from engine_kit import CLOCK, SERVER, WEATHER, ask, name_of, replies
+from live_kit import Collector, live_run
 from plan_kit import called, ended, plan_of, run_of, server_called
 
 Tool = Callable[[ToolCall, ToolContext], Awaitable[Any]]
@@ -75,21 +72,16 @@ async def settle() -> None:
 
 
 class Dispatch:
-    """The answers to the open calls of a run, read in the background."""
+    """A run that answers its open calls, and is left to another process when it would ask the model."""
 
-    def __init__(self, plan: Plan, *happened: Any, signal: Signal | None = None, deadline: float | None = None) -> None:
+    def __init__(self, plan: Plan, *happened: Any) -> None:
         self.run = run_of(plan, *happened)
-        self.batches: list[Batch] = []
-        self._plan = plan
-        self._control = Control(self.run, deadline)
-        if signal is not None:
-            self._control.signal = signal
+        recorder = Collector(stops_at_inference=True)
+        self.batches = recorder.batches
+        self.live = live_run(replace(plan, listings=()), recorder=recorder, run=self.run)
 
-    async def read(self) -> Dispatch:
-        step = next_step(self.run, self._plan)
-        assert isinstance(step, RunTools)
-        async for batch in run_tools(step, self.run, self._control, Running(self._plan, self._control)):
-            self.batches.append(batch)
+    async def ended(self) -> Dispatch:
+        await self.live.wait()
         return self
 
     @property
@@ -119,7 +111,6 @@ async def plan_with(*executors: Any, **fields: Any) -> Plan:
 async def test_functions_run_together_and_their_results_come_in_the_order_of_the_calls() -> None:
     gates = Gates()
     dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), called(2), called(3), ended())
-    reading = asyncio.create_task(dispatch.read())
     await settle()
     assert gates.begun == ["call_1", "call_2", "call_3"]
     gates.open(3)
@@ -129,7 +120,7 @@ async def test_functions_run_together_and_their_results_come_in_the_order_of_the
     await settle()
     assert dispatch.results == [("call_1", "result of call_1")]
     gates.open(2)
-    await reading
+    await dispatch.ended()
     assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2", "call_3"]
 
 
@@ -138,13 +129,12 @@ async def test_a_servers_results_come_as_they_are_ready() -> None:
     gates = Gates()
     plan = await plan_with(ToolServerFake("depot", stock=gates))
     dispatch = Dispatch(plan, server_called(1), server_called(2), ended())
-    reading = asyncio.create_task(dispatch.read())
     await settle()
     gates.open(2)
     await settle()
     assert dispatch.results == [("call_2", "result of call_2")]
     gates.open(1)
-    await reading
+    await dispatch.ended()
     assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2"]
 
 
@@ -152,27 +142,26 @@ async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
     gates = Gates()
     plan = await plan_with(Bare(weather=gates), ToolServerFake("depot", stock=gates))
     dispatch = Dispatch(plan, server_called(1), called(2), ended())
-    reading = asyncio.create_task(dispatch.read())
     await settle()
     gates.open(2)
     await settle()
     assert dispatch.results == [("call_2", "result of call_2")]
     gates.open(1)
-    await reading
+    await dispatch.ended()
 
 
 @pytest.mark.proves("FR-016")
 async def test_without_parallel_calls_they_run_one_by_one() -> None:
     gates = Gates()
     plan = await plan_with(Bare(weather=gates), parallel_tool_calls=False)
-    reading = asyncio.create_task(Dispatch(plan, called(1), called(2), ended()).read())
+    dispatch = Dispatch(plan, called(1), called(2), ended())
     await settle()
     assert gates.begun == ["call_1"]
     gates.open(1)
     await settle()
     assert gates.begun == ["call_1", "call_2"]
     gates.open(2)
-    assert [call_id for call_id, _ in (await reading).results] == ["call_1", "call_2"]
+    assert [call_id for call_id, _ in (await dispatch.ended()).results] == ["call_1", "call_2"]
 
 
 @pytest.mark.proves("FR-009")
@@ -181,13 +170,12 @@ async def test_what_is_refused_is_told_at_once_beside_the_others() -> None:
     plan = await plan_with(Bare(weather=gates), allowed_tools=["weather"])
     refused = server_called(1, "clock", label="antwort")
     dispatch = Dispatch(plan, refused, called(2), ended())
-    reading = asyncio.create_task(dispatch.read())
     await settle()
     (item, _) = dispatch.after.output
     assert isinstance(item, McpCall)
     assert (item.status, item.error_text) == ("failed", "The tool 'clock' is not allowed in this request.")
     gates.open(2)
-    await reading
+    await dispatch.ended()
     marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
     assert marks == [CallEnded(call_id="call_1", outcome="refused"), CallEnded(call_id="call_2", outcome="ran")]
 
@@ -196,7 +184,7 @@ async def test_what_is_refused_is_told_at_once_beside_the_others() -> None:
 
 
 async def _result_of(tool: Tool) -> FunctionCallOutput:
-    dispatch = await Dispatch(await plan_with(Bare(weather=tool)), called(1), ended()).read()
+    dispatch = await Dispatch(await plan_with(Bare(weather=tool)), called(1), ended()).ended()
     (_, result) = dispatch.after.output
     assert isinstance(result, FunctionCallOutput)
     return result
@@ -235,7 +223,7 @@ async def test_parts_of_a_result_are_kept_for_a_function_and_named_for_a_server(
 
     assert (await _result_of(drawn)).output == parts
     plan = await plan_with(ToolServerFake("depot", stock=draw))
-    dispatch = await Dispatch(plan, server_called(1), ended()).read()
+    dispatch = await Dispatch(plan, server_called(1), ended()).ended()
     assert dispatch.results == [("call_1", "A map:\n[input_image]")]
 
 
@@ -244,13 +232,13 @@ async def test_a_result_goes_by_our_id_for_the_call() -> None:
         return ToolResult("somebody else's", "3 left")
 
     plan = await plan_with(ToolServerFake("depot", stock=mixed_up))
-    dispatch = await Dispatch(plan, server_called(1), ended()).read()
+    dispatch = await Dispatch(plan, server_called(1), ended()).ended()
     marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
     assert (dispatch.results, marks) == ([("call_1", "3 left")], [CallEnded(call_id="call_1", outcome="ran")])
 
 
 async def test_a_result_is_an_item_of_its_own_with_an_index_and_an_id() -> None:
-    dispatch = await Dispatch(await plan_with(Bare(weather=replies("sunny"))), called(1), called(2), ended()).read()
+    dispatch = await Dispatch(await plan_with(Bare(weather=replies("sunny"))), called(1), called(2), ended()).ended()
     events = [event for batch in dispatch.batches for event in batch]
     assert [name_of(event) for event in events] == 2 * [
         "response.output_item.added",
@@ -268,15 +256,17 @@ async def test_a_result_is_an_item_of_its_own_with_an_index_and_an_id() -> None:
 
 @pytest.mark.proves("FR-001")
 async def test_a_call_knows_its_definition_and_whom_it_is_for() -> None:
-    bare, signal = Bare(weather=replies("sunny")), Signal()
-    plan = await plan_with(bare)
-    await Dispatch(plan, called(1, arguments=""), ended(), signal=signal, deadline=12.5).read()
+    bare, deadline = Bare(weather=replies("sunny")), asyncio.get_running_loop().time() + 600
+    plan = replace(await plan_with(bare), deadline=deadline)
+    dispatch = await Dispatch(plan, called(1, arguments=""), ended()).ended()
     (call,), (context,) = bare.calls, bare.contexts
     assert (call.id, call.name, call.arguments) == ("call_1", "weather", "{}")
     assert call.definition is plan.toolbox.tools["weather"]
     assert (context.response_id, context.idempotency_key) == (plan.response.id, "call_1")
-    assert (context.deadline, context.identity) == (12.5, Identity())
-    assert context.cancelled is signal.fired
+    assert (context.deadline, context.identity) == (deadline, Identity())
+    assert not context.cancelled.is_set()
+    dispatch.live.stop(Cancelled())
+    assert context.cancelled.is_set()
 
 
 # ---- stopping ----
@@ -285,35 +275,31 @@ async def test_a_call_knows_its_definition_and_whom_it_is_for() -> None:
 @pytest.mark.proves("FR-014", "TR-021")
 async def test_a_run_that_stops_keeps_the_results_it_has_also_behind_one_that_will_not_come() -> None:
     """The tool has run; a follow-up must not run it again."""
-    gates, signal = Gates(), Signal()
-    plan = await plan_with(Bare(weather=gates))
-    dispatch = Dispatch(plan, called(1), called(2), called(3), ended(), signal=signal)
-    reading = asyncio.create_task(dispatch.read())
+    gates = Gates()
+    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), called(2), called(3), ended())
     await settle()
     gates.open(2)
     await settle()
     assert dispatch.results == []
-    signal.set(Cancelled())
-    with pytest.raises(Cancelled):
-        await reading
+    dispatch.live.stop(Cancelled())
+    await dispatch.ended()
+    assert dispatch.after.response.status == "cancelled"
     assert dispatch.results == [("call_1", INTERRUPTED), ("call_2", "result of call_2"), ("call_3", INTERRUPTED)]
 
 
 @pytest.mark.proves("TR-021")
 async def test_a_run_that_was_told_to_stop_starts_no_tool_and_can_be_made_anew() -> None:
-    gates, signal = Gates(), Signal()
-    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), ended(), signal=signal)
-    signal.set(Cancelled())
-    with pytest.raises(Cancelled):
-        await dispatch.read()
+    gates = Gates()
+    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), ended())
+    dispatch.live.stop(Cancelled())
+    await dispatch.ended()
     await settle()
     assert gates.begun == []
-    assert not dispatch._control.has_acted
+    assert not dispatch.live.tools.has_acted
+    assert dispatch.results == [("call_1", NOT_BEGUN)]
 
 
 async def test_a_result_that_comes_while_stopping_still_counts() -> None:
-    signal = Signal()
-
     async def tidy(call: ToolCall, context: ToolContext) -> str:
         if call.id == "call_1":
             await asyncio.Event().wait()
@@ -323,16 +309,15 @@ async def test_a_result_that_comes_while_stopping_still_counts() -> None:
             return "just in time"
         raise AssertionError("not reached")
 
-    dispatch = Dispatch(await plan_with(Bare(weather=tidy)), called(1), called(2), ended(), signal=signal)
-    reading = asyncio.create_task(dispatch.read())
+    dispatch = Dispatch(await plan_with(Bare(weather=tidy)), called(1), called(2), ended())
     await settle()
-    signal.set(Cancelled())
-    await reading  # the reason is raised at the run's next wait
-    assert dispatch.results == [("call_2", "just in time")]
+    dispatch.live.stop(Cancelled())
+    await dispatch.ended()
+    assert sorted(dispatch.results) == [("call_1", INTERRUPTED), ("call_2", "just in time")]
 
 
 async def test_a_tool_that_will_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    signal, freed = Signal(), asyncio.Event()
+    freed = asyncio.Event()
 
     async def stubborn(call: ToolCall, context: ToolContext) -> str:
         while not freed.is_set():
@@ -343,39 +328,36 @@ async def test_a_tool_that_will_not_stop_is_left_behind(caplog: pytest.LogCaptur
         return "too late"
 
     plan = await plan_of(ask(tools=[WEATHER]), Bare(weather=stubborn), tool_grace=0.01)
-    dispatch = Dispatch(plan, called(1), ended(), signal=signal)
-    reading = asyncio.create_task(dispatch.read())
+    dispatch = Dispatch(plan, called(1), ended())
     await settle()
-    signal.set(Cancelled())
-    with caplog.at_level(logging.WARNING, "antwort.engine"), pytest.raises(Cancelled):
-        await reading
+    dispatch.live.stop(Cancelled())
+    with caplog.at_level(logging.WARNING, "antwort.engine"):
+        await dispatch.ended()
     assert "left behind" in caplog.text
     assert dispatch.results == [("call_1", INTERRUPTED)]
     freed.set()
     await settle()
 
 
-async def test_who_leaves_the_results_stops_the_tools() -> None:
+async def test_a_run_that_is_aborted_stops_its_tools() -> None:
     gates, closed = Gates(), asyncio.Event()
 
     async def hold(call: ToolCall, context: ToolContext) -> str:
         try:
             return await gates(call, context)
         finally:
-            closed.set()
+            if call.id == "call_2":
+                closed.set()
 
-    plan = await plan_with(Bare(weather=hold))
-    run = run_of(plan, called(1), called(2), ended())
-    step = next_step(run, plan)
-    assert isinstance(step, RunTools)
-    control = Control(run)
-    stream = run_tools(step, run, control, Running(plan, control))
-    first = asyncio.ensure_future(anext(stream))
+    dispatch = Dispatch(await plan_with(Bare(weather=hold)), called(1), called(2), ended())
     await settle()
     gates.open(1)
-    await first
-    await stream.aclose()
+    await settle()
+    assert not closed.is_set()
+    dispatch.live.abort()
+    await dispatch.ended()
     assert closed.is_set()
+    assert dispatch.results == [("call_1", "result of call_1")]
 
 
 # ---- what an earlier response left open ----
@@ -390,7 +372,7 @@ async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_
         Leftover(OpenCall("call_1", "weather", "{}", None, called(1)), parent.toolbox),
         Leftover(OpenCall("call_2", "depot_stock", '{"n":1}', None, old), parent.toolbox),
     )
-    dispatch = await Dispatch(await plan_of(ask(), leftovers=leftovers)).read()
+    dispatch = await Dispatch(await plan_of(ask(), leftovers=leftovers)).ended()
     (again, result) = dispatch.after.output
     assert isinstance(again, McpCall)
     assert again.id != old.id
@@ -404,7 +386,7 @@ async def test_a_tool_whose_executor_has_gone_is_an_error_and_not_the_end() -> N
     parent = await plan_with(ToolServerFake("depot", stock=replies("3 left")))
     gone = Toolbox(tools=parent.toolbox.tools, executors=(), may_run=True)
     leftover = Leftover(OpenCall("call_1", "stock", "{}", None, server_called(1, status="completed")), gone)
-    dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).read()
+    dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).ended()
     (again,) = dispatch.after.output
     assert isinstance(again, McpCall)
     assert (again.status, again.error_text) == ("failed", "The tool 'stock' is not available any more.")

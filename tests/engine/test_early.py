@@ -19,6 +19,7 @@ from antwort.engine.early import beginnings, may_be_early
 from antwort.engine.engine import Engine
 from antwort.engine.fold import Run
 from antwort.engine.plan import Plan
+from antwort.engine.runs.subscription import LiveSubscription
 from antwort.engine.tool_runner import CallRecord
 from antwort.engine.turn import Turn
 from antwort.errors import BackendError
@@ -44,6 +45,7 @@ from engine_kit import (
     shape_of,
     stream,
 )
+from live_kit import durable
 from plan_kit import plan_of
 
 OFF = {"eager": False}
@@ -297,14 +299,14 @@ async def test_no_call_begins_early_where_one_could_need_an_approval() -> None:
 async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_early() -> None:
     names = ("reads", "repeats", "acts")
     depot = ToolServerFake("depot", reads=replies("1"), repeats=replies("2"), acts=replies("3"))
-    plan = await plan_of(replace(ask(tools=[SERVER]), background=True), depot)
+    plan = durable(await plan_of(ask(tools=[SERVER]), depot))
     tools = dict(plan.toolbox.tools)
     tools["reads"] = replace(tools["reads"], read_only=True)
     tools["repeats"] = replace(tools["repeats"], idempotent=True)
     plan = replace(plan, toolbox=replace(plan.toolbox, tools=tools))
     begun = beginnings(written(plan, *names), 9, plan)
     assert [ready.call.name for ready in begun] == ["reads", "repeats"]
-    once = replace(plan, request=ask(tools=[SERVER]))
+    once = replace(plan, is_durable=False)
     begun = beginnings(written(once, *names), 9, once)
     assert [ready.call.name for ready in begun] == list(names)
 
@@ -431,7 +433,8 @@ async def test_a_client_that_leaves_stops_a_call_that_began_early() -> None:
     assert (response.status, depot.stopped) == ("cancelled", [depot.calls[0].id])
     assert [item.status for item in server_calls(response)] == ["failed", "incomplete"]
     await run.wait()
-    assert run.has_acted
+    assert isinstance(run, LiveSubscription)
+    assert run.run.tools.has_acted
 
 
 @pytest.mark.proves("EDGE-5")

@@ -16,6 +16,7 @@ from antwort.api.wire import UNSET, decode, encode
 from antwort.engine.credentials import Credentials, without_credentials
 from antwort.engine.engine import Engine
 from antwort.engine.recent import Recent
+from antwort.engine.runs.subscription import LiveSubscription
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
 from antwort.storage.memory import MemoryStore
@@ -223,7 +224,8 @@ async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_t
     recent = Recent()
     run = await engine.launch(await engine.plan(ask(tools=[SERVER, CLOCK], store=False), recent=recent))
     first = await run.result()
-    recent.keep(run.chain())
+    assert isinstance(run, LiveSubscription)
+    recent.keep(run.run.chain())
     assert "sesame" not in str([link.request for link in recent.links()])
     again = ask([noon(first)], previous_response_id=first.id, store=False)
     second = await (await engine.launch(await engine.plan(again, recent=recent))).result()

@@ -18,11 +18,11 @@ from takeover_kit import check_log, records_of
 PROGRAM = Path(__file__).resolve().parents[1] / "killed_program.py"
 
 
-async def kill_while(folder: Path, tool: str) -> str:
+async def kill_while(folder: Path, tool: str, way: str) -> str:
     """The id of the response that was being made when the process died, in a call of that tool."""
     (folder / f"{tool}.waits").touch()
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(PROGRAM), str(folder), stdout=asyncio.subprocess.PIPE
+        sys.executable, str(PROGRAM), str(folder), way, stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -36,11 +36,12 @@ async def kill_while(folder: Path, tool: str) -> str:
 
 
 @pytest.mark.proves("MISTAKE-31", "RULING-15")
+@pytest.mark.parametrize("way", ["background", "foreground"])
 @pytest.mark.parametrize(("tool", "times"), [("look", 2), ("mark", 2), ("sell", 1)])
 async def test_a_run_goes_on_after_kill_9_and_only_what_is_harmless_is_run_again(
-    tmp_path: Path, tool: str, times: int
+    tmp_path: Path, tool: str, times: int, way: str
 ) -> None:
-    response_id = await kill_while(tmp_path, tool)
+    response_id = await kill_while(tmp_path, tool, way)
     engine, runs = await open_engine(tmp_path)
     async with engine:
         records = await records_of(runs, response_id, follow=True)

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from antwort.engine.control import Control
 
-from antwort.api.events import MARKS, Batch, RunEvent
+from antwort.api.events import Batch
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
-from antwort.engine.fold import Run
-from antwort.engine.loop import advance, pick_up
+from antwort.engine.plan import Plan
 from antwort.engine.steps import OVER_LIMIT
 from antwort.engine.transcript import NO_RESULT
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, StreamChecker, ToolServerFake, answer, call, say
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
@@ -37,6 +35,7 @@ from engine_kit import (
     text_of,
     weather_tool,
 )
+from live_kit import checked, durable, ended, events_of, played, resumed
 
 
 def noon(response: Response) -> dict[str, Any]:
@@ -180,20 +179,16 @@ async def test_a_run_picked_up_amid_leftovers_goes_on_with_the_items_it_has_show
     provider = ScriptedProvider(answer(call("lookup", k=1), call("lookup", k=2), call("clock")), answer(say("Ok.")))
     engine = engine_of(provider, ToolServerFake("depot", lookup=lookup))
     first = await engine.create(ask(tools=[SERVER, CLOCK]))
-    plan = await engine.plan(ask([noon(first)], previous_response_id=first.id, stream=True))
-    whole = [batch async for batch in advance(plan, ScriptedProvider(answer(say("Ok."))), Control(Run(plan.response)))]
-    for at in range(1, len(whole)):
-        await _picked_up(plan, whole[:at])
+    plan = durable(await engine.plan(ask([noon(first)], previous_response_id=first.id, stream=True)))
+    whole = await played(plan, ScriptedProvider(answer(say("Ok."))))
+    for at in range(1, len(whole.batches)):
+        await _check_picked_up(plan, whole.batches[:at])
 
 
-async def _picked_up(plan: Any, recorded: list[Batch]) -> None:
-    before: list[RunEvent] = [event for batch in recorded for event in batch]
-    rest = advance(plan, ScriptedProvider(answer(say("Ok."))), pick_up(plan.response, before))
-    events = [*before, *[event async for batch in rest for event in batch]]
-    checker = StreamChecker(takeover=True)
-    for number, event in enumerate(event for event in events if not isinstance(event, MARKS)):
-        checker.feed(number, event)
-    response = checker.finish()
+async def _check_picked_up(plan: Plan, recorded: list[Batch]) -> None:
+    before = events_of(recorded)
+    rest = await ended(resumed(plan, ScriptedProvider(answer(say("Ok."))), before))
+    response = checked([*before, *rest.events])
     assert [item.output for item in server_calls(response)] == ['found {"k":1}', 'found {"k":2}']
     assert response.status == "completed"
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from types import FunctionType, ModuleType
 
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.engine.settings import OnDisconnect
+from antwort.errors import BackendError, Cancelled
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import ask
@@ -28,12 +31,33 @@ def holds_itself(thing: object) -> bool:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
-async def test_a_run_goes_with_the_last_who_holds_it(stream: bool) -> None:
+@pytest.mark.parametrize("on_disconnect", ["cancel", "continue"])
+async def test_a_run_goes_with_the_last_who_holds_it(stream: bool, on_disconnect: OnDisconnect) -> None:
     async with Engine(ScriptedProvider(answer(say("Hello"))), store=MemoryStore()) as engine:
-        run = await engine.start(ask(stream=stream))
-        assert holds_itself(run)
+        run = await engine.start(ask(stream=stream), on_disconnect=on_disconnect)
+        live = engine.live_runs[run.response_id]
+        assert holds_itself(live)
         while stream and await run.read():
             pass
         await run.result()
         await run.wait()
+        assert not holds_itself(live)
+        assert not holds_itself(run)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("way", ["fails", "is left", "is cancelled"])
+async def test_so_does_one_that_does_not_complete(stream: bool, way: str) -> None:
+    said = answer(say("Hello"), BackendError("Gone.") if way == "fails" else asyncio.Event())
+    async with Engine(ScriptedProvider(said), store=MemoryStore()) as engine:
+        run = await engine.start(ask(stream=stream))
+        live = engine.live_runs[run.response_id]
+        await run.answered()
+        if way == "is left":
+            run.leave()
+        elif way == "is cancelled":
+            live.stop(Cancelled())
+        await run.wait()
+        assert (await run.result()).status == ("failed" if way == "fails" else "cancelled")
+        assert not holds_itself(live)
         assert not holds_itself(run)

@@ -7,13 +7,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from antwort.engine.control import Control
 from msgspec.structs import replace
 
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
 from antwort.engine.fold import Finish, Run, fold
-from antwort.engine.loop import advance
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.settings import EngineSettings
 from antwort.engine.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
@@ -23,6 +21,8 @@ from antwort.testing import Answer, ScriptedProvider, answer, call, say
 from antwort.tools.base import Progress, ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, WEATHER, ask, function_calls, outputs, weather_tool
+from live_kit import ended as played
+from live_kit import live_run
 from plan_kit import called, ended, plan_of, ran, run_of, server_called
 from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, records_of
 
@@ -205,11 +205,8 @@ async def test_one_that_is_told_to_stop_says_what_was_lost_and_begins_nothing() 
     calls = [OpenCall(f"call_{n}", "weather", "{}", None, called(n)) for n in (1, 2)]
     leftovers = tuple(Leftover(each, plan.toolbox) for each in calls)
     plan = replace(plan, history=replace(plan.history, leftovers=leftovers))
-    run = begun(run_of(plan), 1)
-    control = Control(run)
-    control.signal.set(Cancelled())
-    response = Run(plan.response)
-    async for batch in advance(plan, ScriptedProvider(), control):
-        response = fold(response, batch)
-    assert response.response.status == "cancelled"
-    assert [output.call_id for output in outputs(response.response)] == ["call_1"]
+    live = live_run(plan, run=begun(run_of(plan), 1))
+    live.stop(Cancelled())
+    response = (await played(live)).response
+    assert response.status == "cancelled"
+    assert [output.call_id for output in outputs(response)] == ["call_1"]

@@ -11,20 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from antwort.engine.control import Control
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
+from antwort.api.events import MARKS, Batch
 from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
-from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
 from antwort.engine.fold import Run, fold
-from antwort.engine.loop import advance, pick_up
 from antwort.engine.plan import Plan
 from antwort.engine.steps import open_calls, waiting_calls
 from antwort.errors import BackendError, Cancelled
@@ -33,7 +29,6 @@ from antwort.testing import (
     Answer,
     Piece,
     ScriptedProvider,
-    StreamChecker,
     ToolServerFake,
     answer,
     call,
@@ -45,6 +40,7 @@ from antwort.testing import (
 from antwort.tools.base import ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, name_of, shape_of, stream
+from live_kit import checked, durable, ended, events_of, live_run, picked_up, played, resumed
 
 BANNED = {"type": "function", "name": "banned"}
 DIAL = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}}
@@ -257,42 +253,21 @@ async def plan_of(engine: Engine, wanted: dict[str, Any]) -> Plan:
     return await engine.plan(ask(tools=TOOLS, stream=True, **wanted), ANONYMOUS)
 
 
-async def all_batches(plan: Plan, provider: ScriptedProvider, control: Control) -> list[Batch]:
-    return [batch async for batch in advance(plan, provider, control) if batch]
-
-
-def numbered(batches: list[Batch]) -> list[RunEvent]:
-    return [event for batch in batches for event in batch]
-
-
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields, knobs, st.data())
 async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
     script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any], data: st.DataObject
 ) -> None:
-    engine = engine_of(provider_of([]), *executors(), **knob)
-    plan = await plan_of(engine, wanted)
-    plan = replace(plan, request=replace(plan.request, background=True))  # no other run is picked up
-    whole = await all_batches(plan, provider_of(copy_of(script)), Control(Run(plan.response)))
-    at = data.draw(st.integers(0, len(whole) - 1), label="batches recorded")
-    recorded = numbered(whole[:at])
-    control = pick_up(plan.response, recorded)
-    resumed = control.run
-    rest = await all_batches(plan, provider_of(copy_of(script)[resumed.turns :]), control)
-    _check_open_calls(resumed, rest, plan)
-    checker = StreamChecker(takeover=True)
-    sent = [event for event in (*recorded, *numbered(rest)) if not isinstance(event, MARKS)]
-    for number, event in enumerate(sent):
-        checker.feed(number, event)
-    response = checker.finish()
-    assert name_of(sent[-1]) == name_of(whole[-1][-1])
-    assert _finished(response) == _finished(_last(whole))
-
-
-def _last(batches: list[Batch]) -> Response:
-    event = batches[-1][-1]
-    assert isinstance(event, TERMINAL)
-    return event.response
+    plan = durable(await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted))
+    whole = await played(plan, provider_of(copy_of(script)))
+    at = data.draw(st.integers(0, len(whole.batches) - 1), label="batches recorded")
+    recorded = events_of(whole.batches[:at])
+    before, _ = picked_up(plan, recorded)
+    rest = await ended(resumed(plan, provider_of(copy_of(script)[before.turns :]), recorded))
+    _check_open_calls(before, rest.batches, plan)
+    response = checked([*recorded, *rest.events])
+    assert name_of(rest.events[-1]) == name_of(whole.events[-1])
+    assert _finished(response) == _finished(whole.response)
 
 
 def _finished(response: Response) -> list[Any]:
@@ -307,11 +282,11 @@ def _finished(response: Response) -> list[Any]:
 @given(st.lists(answers(fails=False), max_size=3), fields)
 async def test_the_response_is_the_fold_of_its_events(script: list[Answer], wanted: dict[str, Any]) -> None:
     plan = await plan_of(engine_of(provider_of([]), *executors()), wanted)
-    control = Control(Run(plan.response))
-    batches = await all_batches(plan, provider_of(copy_of(script)), control)
-    run = fold(Run(plan.response), numbered(batches))
-    assert run == control.run
-    assert run.response == _last(batches)
+    live = live_run(plan, provider_of(copy_of(script)))
+    recorded = await ended(live)
+    run = fold(Run(plan.response), recorded.events)
+    assert run == live.run
+    assert run.response == recorded.response
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -321,8 +296,8 @@ async def test_the_open_calls_of_the_fold_are_those_that_the_items_show(
 ) -> None:
     """Between two steps; each ends with a mark."""
     plan = await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted)
-    batches = await all_batches(plan, provider_of(copy_of(script)), Control(Run(plan.response)))
-    _check_open_calls(Run(plan.response), batches, plan)
+    recorded = await played(plan, provider_of(copy_of(script)))
+    _check_open_calls(Run(plan.response), recorded.batches, plan)
 
 
 def _check_open_calls(run: Run, batches: list[Batch], plan: Plan) -> None:
@@ -344,8 +319,6 @@ def _check_open_calls_of(run: Run, plan: Plan) -> None:
 
 async def test_a_signal_set_before_the_run_starts_ends_it_at_once() -> None:
     plan = await plan_of(engine_of(provider_of([]), *executors()), {})
-    control = Control(Run(plan.response))
-    assert isinstance(control.signal, Signal)
-    control.signal.set(Cancelled())
-    batches = await all_batches(plan, provider_of([]), control)
-    assert _last(batches).status == "cancelled"
+    live = live_run(plan, provider_of([]))
+    live.stop(Cancelled())
+    assert (await ended(live)).response.status == "cancelled"

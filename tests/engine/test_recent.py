@@ -15,6 +15,7 @@ from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
 from antwort.engine.packing import packed
 from antwort.engine.recent import Budget, Recent
+from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -190,7 +191,8 @@ def engine_of(*answers: Answer, **kwargs: Any) -> tuple[Engine, ScriptedProvider
 async def turn(engine: Engine, recent: Recent, **fields: Any) -> Response:
     run = await engine.launch(await engine.plan(ask(stream=False, **fields), ANONYMOUS, recent))
     response = await run.result()
-    recent.keep(run.chain())
+    assert isinstance(run, LiveSubscription)
+    recent.keep(run.run.chain())
     return response
 
 

@@ -11,8 +11,7 @@ from antwort.api.events import OutputItemAdded, OutputItemDone
 from antwort.api.items import Reasoning, ReasoningText, SummaryText
 from antwort.api.wire import UNSET, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.fold import Run, fold
-from antwort.engine.loop import pick_up
+from antwort.engine.fold import fold
 from antwort.engine.settings import EngineSettings
 from antwort.engine.turn import Turn
 from antwort.errors import BackendError, InvalidField
@@ -23,6 +22,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say, think
 from antwort.vault import Vault
 from engine_kit import CLOCK, Outcome, ask, items_of, only, sent, stream
+from live_kit import picked_up
 from plan_kit import plan_of
 from turn_kit import shown
 
@@ -120,10 +120,8 @@ async def test_what_another_process_left_half_said_is_closed_sealed() -> None:
     plan = await plan_of(ask())
     turn = Turn(0, shown)
     turn.feed(ReasoningDelta("Let me"))
-    events = turn.take()
-    control = pick_up(plan.response, events, seal=lambda text: f"sealed {text}")
-    run = fold(fold(Run(plan.response), events), control.half_said)
-    (item,) = items_of(run.response, Reasoning)
+    run, closing_events = picked_up(plan, turn.take(), seal=lambda text: f"sealed {text}")
+    (item,) = items_of(fold(run, closing_events).response, Reasoning)
     assert (item.status, item.encrypted_content) == ("incomplete", "sealed Let me")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
@@ -691,7 +693,10 @@ async def test_a_response_whose_row_was_begun_while_the_engine_drained_is_ended_
     await begun.wait()
     await engine.drain(0)
     go_on.set()
-    response = await (await starting).result()
+    run = await starting
+    with pytest.raises(ShuttingDown):
+        await run.result()
+    response = await engine.retrieve(ANONYMOUS, run.response_id)
     assert response.error is not None
     assert response.error.code == "server_shutting_down"
 
@@ -710,6 +715,9 @@ async def test_deleting_a_running_response_that_is_not_stored_leaves_it_alone() 
 async def test_a_run_that_has_ended_leaves_no_timer_behind() -> None:
     engine = engine_of(ScriptedProvider(answer(say("Hi"))))
     run = await engine.start(ask(stream=True))
+    held = weakref.ref(engine.live_runs[run.response_id])
     await run.result()
     await run.wait()
-    assert all(timer.cancelled() for timer in run._timers)
+    del run
+    gc.collect()
+    assert held() is None

@@ -12,7 +12,7 @@ from antwort.api.events import StreamEvent
 from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.engine.runs.subscription import Subscription
 from antwort.errors import InvalidField
-from antwort.identity import Identity
+from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolContext
@@ -268,7 +268,7 @@ async def test_a_cancelled_response_tells_a_function_in_a_thread_to_stop() -> No
     engine = engine_of(provider, Toolset("jobs", dig))
     run = await engine.start(ask(tools=[{"type": "mcp", "server_label": "jobs"}], stream=True))
     assert await asyncio.to_thread(begun.wait, 5)
-    cancelled = await engine.cancel(run.identity, run.response_id)
+    cancelled = await engine.cancel(ANONYMOUS, run.response_id)
     assert cancelled.status == "cancelled"
     assert await asyncio.to_thread(told.wait, 5)
 

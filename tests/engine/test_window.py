@@ -81,7 +81,9 @@ async def test_only_long_conversations_are_remembered(length: int | None, each: 
     model = SmallModel(10_000, length=length, has_tokenizer=False)
     engine = engine_of(model)
     await chat(engine, 1, each)
-    assert (engine._meter.remembered.talk(model.requests[-1], ANONYMOUS.tenant).rate > 0) is is_known
+    meter = (await engine.plan(ask())).meter
+    assert meter is not None
+    assert (meter.remembered.talk(model.requests[-1], ANONYMOUS.tenant).rate > 0) is is_known
 
 
 async def test_tool_results_that_overflow_the_context_between_two_turns_are_shortened() -> None:

@@ -165,7 +165,7 @@ class EventLog:
         if self.is_whole:
             self.kept_bytes += size + EVENT_OVERHEAD_BYTES * len(batch)
             if self.kept_bytes > self._replay_bytes:
-                self.is_whole = False
+                self.is_whole, self.kept_bytes = False, 0
         for reader in self._readers:
             reader.add(count, size)
         if not self.is_whole:

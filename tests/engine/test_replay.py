@@ -144,13 +144,13 @@ def check(response: Response, knobs: LoopSettings) -> None:
 @pytest.mark.proves("MISTAKE-30")
 @settings(max_examples=200, deadline=None)
 @given(responses())
-def test_the_fold_of_what_is_unfolded_is_the_response(response: Response) -> None:
+def test_the_fold_of_the_replayed_events_is_the_response(response: Response) -> None:
     check(response, LoopSettings())
 
 
 @settings(max_examples=50, deadline=None)
 @given(responses())
-def test_a_response_that_comes_from_a_record_unfolds_to_itself(response: Response) -> None:
+def test_a_response_from_a_record_is_replayed_as_itself(response: Response) -> None:
     check(decode(encode(response), Response), LoopSettings())
 
 
@@ -215,7 +215,7 @@ def _without_repeats(names: list[str]) -> list[str]:
     return [name for name, before in zip(names, [None, *names], strict=False) if name != before]
 
 
-async def test_a_run_that_was_cut_unfolds_as_it_ended() -> None:
+async def test_a_run_that_was_cut_is_replayed_as_it_ended() -> None:
     provider = ScriptedProvider(answer(say("Half"), finish="length"))
     sent = await stream(engine_of(provider), ask())
     made = replay_events(sent.response)
