@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypedDict, Unpack
 from antwort import MemoryStore
 from antwort.db.base import Database
 from antwort.db.sqlite import SqliteDatabase
-from antwort.runs.base import RunLog
 from antwort.runs.memory import MemoryRunLog
 from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
 from antwort.storage.migrations import migrate
+from antwort.storage.run_log import RunLog
 from antwort.storage.sql import SqlStore
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.errors import AntwortError
-from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
+from antwort.storage.run_log import RunLog
 from antwort.vault import CannotOpen, Vault
 
 if TYPE_CHECKING:

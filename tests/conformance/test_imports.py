@@ -21,7 +21,7 @@ LEAVES = (
     "vault",
     "version",
 )
-CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
+CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
 ROOMS = (
     "api",
     "schema",

@@ -14,9 +14,9 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.errors import Damaged, HandedOver, UnsupportedFeature
 from antwort.identity import ANONYMOUS
-from antwort.runs.base import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
+from antwort.storage.run_log import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
 from jumping_time import jumping_time

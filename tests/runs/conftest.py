@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
 from antwort.storage.migrations import upgrade
+from antwort.storage.run_log import RunLog
 from runs_cases import ONE, TWO
 from runs_home import Home, MemoryHome, postgres_home, sqlite_home
 

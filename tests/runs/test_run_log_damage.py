@@ -9,8 +9,8 @@ import pytest
 
 from antwort.db.base import Connection, Value
 from antwort.errors import Damaged
-from antwort.runs.base import Fenced, Lease, RunLog
 from antwort.runs.sweeping import read_loose
+from antwort.storage.run_log import Fenced, Lease, RunLog
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome
 from storage_cases import ME

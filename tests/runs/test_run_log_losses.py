@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.runs.base import Claimed, Unavailable
 from antwort.runs.sql import SqlRunLog
+from antwort.storage.run_log import Claimed, Unavailable
 from postgres import Postgres
 from runs_cases import ONE, TWO, begun, everything, finish, new_run, numbered, said
 from runs_home import SqlHome, postgres_home, sqlite_home

@@ -16,9 +16,9 @@ from antwort.db import Operation
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
-from antwort.runs.base import Record, RunLog
 from antwort.runs.listening import Listener
 from antwort.runs.sql import SqlRunLog
+from antwort.storage.run_log import Record, RunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME

@@ -12,9 +12,9 @@ import pytest
 from antwort.db.base import Connection
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
-from antwort.runs.base import Fenced, RunLog
 from antwort.runs.claiming import choose
 from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.run_log import Fenced, RunLog
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
 from runs_home import Home, SqlHome, sqlite_home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell

@@ -11,9 +11,9 @@ from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
 from antwort.errors import HandedOver, QueueFull
-from antwort.runs.base import Fenced, Record, Renewed, RunLog
 from antwort.runs.packed import pack
 from antwort.storage.base import NewResponse, ResponseStore
+from antwort.storage.run_log import Fenced, Record, Renewed, RunLog
 from runs_cases import (
     ONE,
     TWO,

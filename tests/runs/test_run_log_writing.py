@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from antwort.runs.base import Fenced, RunLog
 from antwort.storage.base import ResponseStore
+from antwort.storage.run_log import Fenced, RunLog
 from runs_cases import (
     ONE,
     TWO,

@@ -13,12 +13,12 @@ from antwort.api.events import ResponseCompleted
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs import notices
-from antwort.runs.base import Record
 from antwort.runs.choosing import Whose, choose
 from antwort.runs.codec import behind, from_events, from_identity, is_last, to_events, to_identity
 from antwort.runs.hints import Hint, Tail, Tails
 from antwort.runs.notices import Notice
 from antwort.runs.packing import packed, unpacked
+from antwort.storage.run_log import Record
 from runs_cases import delta, marked, mixed, new_run, numbered, outcome, said
 
 EVENTS = st.sampled_from([delta("a"), delta("b"), *marked(0, 0).events, *new_run("resp_1").events])

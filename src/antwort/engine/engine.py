@@ -46,9 +46,9 @@ from antwort.engine.window import count_input
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.runs.base import RunLog
 from antwort.runs.over import log_over
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.run_log import RunLog
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault

@@ -19,8 +19,8 @@ from antwort.engine.credentials import without_credentials
 from antwort.engine.memory import is_trigger
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
-from antwort.runs.base import NewRun
 from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
+from antwort.storage.run_log import NewRun
 
 
 def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:

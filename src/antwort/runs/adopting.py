@@ -10,12 +10,12 @@ from antwort.db.base import Connection, Value, Values
 from antwort.identity import Identity
 from antwort.runs import notices
 from antwort.runs import statements as sql
-from antwort.runs.base import Lease
 from antwort.runs.claiming import counts_alone
 from antwort.runs.codec import from_identity
 from antwort.runs.dialects import notify, now
 from antwort.runs.writing import Row, conversation_of
 from antwort.storage.rows import name_of, to_response
+from antwort.storage.run_log import Lease
 
 
 class Terms(NamedTuple):

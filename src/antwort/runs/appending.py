@@ -12,9 +12,9 @@ from antwort.db.base import Connection, Database
 from antwort.errors import Damaged, StoreFault
 from antwort.runs import notices
 from antwort.runs import statements as sql
-from antwort.runs.base import Fenced, Lease, Record, Unavailable
 from antwort.runs.codec import from_events
 from antwort.runs.dialects import notify
+from antwort.storage.run_log import Fenced, Lease, Record, Unavailable
 from antwort.storage.staging import PIECE_BYTES
 
 

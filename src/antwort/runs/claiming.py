@@ -12,11 +12,11 @@ from antwort.db.base import Connection, Values
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs import statements as sql
-from antwort.runs.base import Claimed, Lease, Renewed, Worker
 from antwort.runs.codec import to_identity
 from antwort.runs.dialects import grabbing, now
 from antwort.runs.writing import drop, fail
 from antwort.storage.rows import name_of, to_body, to_response
+from antwort.storage.run_log import Claimed, Lease, Renewed, Worker
 
 UNREADABLE = "The record of this response is damaged."
 

@@ -11,7 +11,7 @@ from antwort.api.items import OutputItem
 from antwort.api.wire import encode, replace
 from antwort.errors import Damaged
 from antwort.identity import Identity
-from antwort.runs.base import Record
+from antwort.storage.run_log import Record
 
 _decode_events: msgspec.json.Decoder[list[RunEvent]] = msgspec.json.Decoder(list[RunEvent])
 _decode_identity = msgspec.json.Decoder(Identity)

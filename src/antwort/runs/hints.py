@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from antwort.api.payload import PIECE, payload
-from antwort.runs.base import Record
+from antwort.storage.run_log import Record
 
 _MOST = 256
 """Records that wait for a slow reader; what goes beyond it, or beyond the text of a piece, it reads from the log."""

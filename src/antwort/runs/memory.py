@@ -14,7 +14,14 @@ from antwort.api.wire import replace
 from antwort.errors import HandedOver, QueueFull, ResponseNotFound
 from antwort.event_loop import next_turn
 from antwort.identity import Identity
-from antwort.runs.base import (
+from antwort.runs.choosing import choose
+from antwort.runs.codec import behind, is_last
+from antwort.runs.hints import Hint, Tails
+from antwort.runs.memory_run import Key, MemoryRun
+from antwort.runs.packed import LargeRecords, unpack
+from antwort.storage.base import LogPiece
+from antwort.storage.memory import MemoryStore
+from antwort.storage.run_log import (
     Claimed,
     Ending,
     Fenced,
@@ -28,13 +35,6 @@ from antwort.runs.base import (
     Traits,
     Worker,
 )
-from antwort.runs.choosing import choose
-from antwort.runs.codec import behind, is_last
-from antwort.runs.hints import Hint, Tails
-from antwort.runs.memory_run import Key, MemoryRun
-from antwort.runs.packed import LargeRecords, unpack
-from antwort.storage.base import LogPiece
-from antwort.storage.memory import MemoryStore
 
 
 class MemoryRunLog:

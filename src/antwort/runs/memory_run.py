@@ -8,8 +8,8 @@ from typing import TypeAlias
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.identity import Identity
-from antwort.runs.base import Claimed, Lease, Record
 from antwort.runs.choosing import Whose
+from antwort.storage.run_log import Claimed, Lease, Record
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner and id."""

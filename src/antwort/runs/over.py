@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
+from antwort.storage.run_log import RunLog
 
 
 class LogLimits(Protocol):

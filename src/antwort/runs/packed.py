@@ -35,8 +35,8 @@ from antwort.api.events import (
 from antwort.api.payload import LARGE, payload, payload_of_all
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
-from antwort.runs.base import Record
 from antwort.storage.base import LogPiece
+from antwort.storage.run_log import Record
 
 LargeRecords: TypeAlias = MutableMapping[tuple[str, int], Record]
 """Records that somebody reads right now, by the id of the response and their place: the others share them."""

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from antwort.api.events import RunEvent
 from antwort.errors import Damaged
-from antwort.runs.base import Record
 from antwort.runs.codec import UNREADABLE
 from antwort.runs.packed import pack, unpack
 from antwort.storage.base import LogPiece
+from antwort.storage.run_log import Record
 
 _LEVEL = 3
 """Text that a model wrote gets little smaller by more."""

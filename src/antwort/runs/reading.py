@@ -10,7 +10,6 @@ from antwort.api.payload import LARGE, PIECE
 from antwort.db.base import Connection
 from antwort.identity import Identity
 from antwort.runs import statements as sql
-from antwort.runs.base import Lease, Load, Outline, Record
 from antwort.runs.codec import behind, is_last, to_events, with_output
 from antwort.runs.dialects import now
 from antwort.runs.packed import LargeRecords
@@ -18,6 +17,7 @@ from antwort.runs.packing import unpacked
 from antwort.runs.writing import named, opening_of
 from antwort.storage import statements as stored
 from antwort.storage.rows import name_of, to_output, to_response
+from antwort.storage.run_log import Lease, Load, Outline, Record
 
 AT_ONCE = 256
 """Records that are read in one go."""

@@ -18,7 +18,12 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.runs import adopting, claiming, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
-from antwort.runs.base import (
+from antwort.runs.codec import behind, is_last
+from antwort.runs.hints import Tail
+from antwort.runs.news import KEEPALIVE_SECONDS, News
+from antwort.runs.packed import LargeRecords
+from antwort.storage.rows import ItemRow
+from antwort.storage.run_log import (
     Claimed,
     Ending,
     Fenced,
@@ -32,11 +37,6 @@ from antwort.runs.base import (
     Traits,
     Worker,
 )
-from antwort.runs.codec import behind, is_last
-from antwort.runs.hints import Tail
-from antwort.runs.news import KEEPALIVE_SECONDS, News
-from antwort.runs.packed import LargeRecords
-from antwort.storage.rows import ItemRow
 from antwort.storage.staging import early_pieces, staged, staged_output
 from antwort.storage.writing import Finishing, to_beginning, to_finishing
 

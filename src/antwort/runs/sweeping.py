@@ -11,13 +11,13 @@ from typing import NamedTuple
 from antwort.db.base import Connection, Database
 from antwort.errors import Damaged
 from antwort.runs import statements as sql
-from antwort.runs.base import Record
 from antwort.runs.dialects import grabbing, now
 from antwort.runs.packing import packed
 from antwort.runs.reading import ALL, records
 from antwort.runs.writing import fail
 from antwort.storage.base import PackedLog
 from antwort.storage.logs import rest_of_log
+from antwort.storage.run_log import Record
 
 _LOG = logging.getLogger("antwort.runs")
 

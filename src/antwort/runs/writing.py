@@ -15,7 +15,6 @@ from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.runs import notices
 from antwort.runs import statements as sql
-from antwort.runs.base import Lease, Record
 from antwort.runs.codec import from_events, from_identity, to_events, without_output
 from antwort.runs.dialects import holding, marking, notify, now
 from antwort.runs.packing import unpacked
@@ -23,6 +22,7 @@ from antwort.storage import writing as storage
 from antwort.storage.rows import ItemRow, name_of, to_body, to_response
 from antwort.storage.rows import Values as StoredValues
 from antwort.storage.rules import failed
+from antwort.storage.run_log import Lease, Record
 from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output
 
 

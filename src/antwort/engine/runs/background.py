@@ -27,8 +27,8 @@ from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, AttemptsExhausted, Cancelled, ClientLeft, Damaged, HandedOver, ShuttingDown
 from antwort.identity import TENANT, Identity
 from antwort.providers.base import Provider
-from antwort.runs.base import DETACHED, Claimed, Ending, Fenced, RunLog, Unavailable
 from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, RunLog, Unavailable
 from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")

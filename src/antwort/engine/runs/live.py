@@ -40,8 +40,8 @@ from antwort.errors import (
 from antwort.identity import TENANT, Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.runs.base import DETACHED
 from antwort.storage.base import Link, ResponseStore
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
 _TERMINAL = frozenset(TERMINAL)

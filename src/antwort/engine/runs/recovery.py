@@ -49,8 +49,8 @@ from antwort.errors import (
     ServerFault,
     StoreFault,
 )
-from antwort.runs.base import Claimed, Fenced, Record, RunLog
 from antwort.storage.base import Link, ResponseStore
+from antwort.storage.run_log import Claimed, Fenced, Record, RunLog
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 from antwort.vault import Vault

@@ -37,7 +37,6 @@ from antwort.errors import (
     ResponseNotFound,
 )
 from antwort.identity import Identity
-from antwort.runs.base import Gone, Record, RunLog, Unavailable
 from antwort.storage.base import (
     ApprovalPage,
     CallClaim,
@@ -50,6 +49,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
+from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 S = TypeVar("S", StoredSubscription, LiveSubscription)
