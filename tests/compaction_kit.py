@@ -33,7 +33,7 @@ def output_of(window: CompactedResponse) -> list[dict[str, Any]]:
 
 
 def inside(engine: Engine, item: Compaction, tenant: str = ANONYMOUS.tenant) -> Memory:
-    return Memories(engine._open_vault, tenant).opened(item)
+    return Memories(engine.vault, tenant).opened(item)
 
 
 def memory_of(engine: Engine, window: CompactedResponse) -> Memory:

@@ -14,11 +14,10 @@ from antwort.engine.opened import Seal
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.live import LiveRun, RunHooks
-from antwort.engine.runs.recovery import ClaimedRun
+from antwort.engine.runs.recovery import pick_up
 from antwort.engine.runs.stream_observer import new_observer
 from antwort.errors import HandedOver
 from antwort.providers.base import Provider
-from antwort.storage.run_log import Claimed, Lease, Record
 from antwort.testing import ScriptedProvider, StreamChecker
 
 
@@ -77,24 +76,9 @@ def durable(plan: Plan) -> Plan:
     return replace(plan, is_durable=True)
 
 
-def claimed(plan: Plan, events: Sequence[RunEvent]) -> ClaimedRun:
-    """The run as another process claims it, with these events on record."""
-    found = Claimed(
-        lease=Lease(plan.response.id, 1, "worker"),
-        identity=plan.identity,
-        request=b"",
-        response=plan.response,
-        attempt=1,
-        is_cancelled=False,
-        begun_at=0.0,
-    )
-    records = [Record(0, 0, [*events])] if events else []
-    return ClaimedRun(found, records, plan, deadline=0.0, seconds_before=0.0)
-
-
 def picked_up(plan: Plan, events: Sequence[RunEvent], seal: Seal | None = None) -> tuple[Run, Batch]:
     """The run as it stands after these events, and what closes the items that were left open."""
-    return claimed(plan, events).pick_up(seal)
+    return pick_up(plan.response, events, seal)
 
 
 def resumed(plan: Plan, provider: Provider, events: Sequence[RunEvent]) -> LiveRun:

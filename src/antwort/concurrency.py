@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
@@ -106,6 +106,14 @@ class Once(Generic[T]):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def backoff(first: float, most: float) -> Iterator[float]:
+    """Yield the pauses between retries in seconds: each is twice the one before, up to `most`."""
+    pause = first
+    while True:
+        yield pause
+        pause = min(2 * pause, most)
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:

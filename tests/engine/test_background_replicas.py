@@ -58,8 +58,8 @@ async def replicas(
         settings=EngineSettings(background=NONE, **settings),
     )
     async with makes, asks:
-        assert makes._background is not None
-        await makes._background.worker.start()  # a log in memory has nothing for one that has asked for nothing
+        assert makes._worker is not None
+        await makes._worker.start()  # a log in memory has nothing for one that has asked for nothing
         yield makes, asks, provider
 
 

@@ -30,7 +30,7 @@ from live_kit import checked, durable, ended, events_of, live_run, picked_up, pl
 from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
 
 PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
-MEMORIES = Memories(lambda: Vault(["a secret of the tests"]), ANONYMOUS.tenant)
+MEMORIES = Memories(Vault(["a secret of the tests"]), ANONYMOUS.tenant)
 
 # ---- translation ----
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from antwort.api.items import ItemReference, Message
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import replace
-from antwort.engine.runs.fingerprint import checked_key, fingerprint
+from antwort.engine.runs.idempotency import checked_key, fingerprint
 from antwort.errors import RequestError
 
 BODY: dict[str, Any] = {"model": "m", "input": "Grüße", "metadata": {"a": "1", "b": "2"}, "temperature": 1.5}

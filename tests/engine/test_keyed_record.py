@@ -14,8 +14,8 @@ from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
-from antwort.engine.runs.fingerprint import fingerprint
-from antwort.engine.runs.idempotency import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptRuns, KeyName
+from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.idempotency import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptRun, KeptRuns, KeyName, fingerprint
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import (
     AntwortError,
@@ -127,54 +127,80 @@ async def test_one_who_sends_much_drives_out_nothing_of_the_others() -> None:
         assert await at.engine.create(ask(store=False), ann, idempotency_key="key") == first
 
 
+RESPONSE = Response(id="resp_1", created_at=0, status="completed", model="m")
+FOREVER = 2**40
+
+
 def name(owner: str, number: int) -> KeyName:
     return ("acme", owner, f"key-{number}")
 
 
+def keep(kept: KeptRuns, owner: str, number: int, size: int, expires_at: int = FOREVER) -> None:
+    kept.add(name(owner, number), KeptRun(b"", expires_at, RESPONSE, EventLog()), size)
+
+
+def there(kept: KeptRuns, owner: str) -> list[int]:
+    """The numbers of those that are kept."""
+    return [number for number in range(20) if kept.find(name(owner, number), 0) is not None]
+
+
 def test_the_identity_that_has_most_gives_up_its_oldest() -> None:
-    kept, evicted = KeptRuns(max_count=4), list[KeyName]()
-    kept.add(name("ann", 0), 1)
+    kept = KeptRuns(max_count=4)
+    keep(kept, "ann", 0, 1)
     for number in range(20):
-        evicted += kept.add(name("bob", number), 1)
-    assert evicted == [name("bob", number) for number in range(17)]
-    assert name("ann", 0) in kept
-    assert [number for number in range(20) if name("bob", number) in kept] == [17, 18, 19]
+        keep(kept, "bob", number, 1)
+        assert there(kept, "bob") == [*range(max(number - 2, 0), number + 1)]
+    assert there(kept, "ann") == [0]
 
 
 def test_the_identity_whose_runs_are_largest_gives_up_its_oldest() -> None:
     kept = KeptRuns(max_bytes=100)
     for number in range(3):
-        assert kept.add(name("ann", number), 10) == []
-    assert kept.add(name("bob", 0), 60) == []
-    assert kept.add(name("bob", 1), 20) == [name("bob", 0)]
+        keep(kept, "ann", number, 10)
+    keep(kept, "bob", 0, 60)
+    assert (there(kept, "ann"), there(kept, "bob")) == ([0, 1, 2], [0])
+    keep(kept, "bob", 1, 20)
+    assert (there(kept, "ann"), there(kept, "bob")) == ([0, 1, 2], [1])
 
 
 def test_one_identity_alone_may_have_all_the_room() -> None:
     kept = KeptRuns(max_count=3)
-    assert [kept.add(name("ann", number), 1) for number in range(4)] == [[], [], [], [name("ann", 0)]]
+    for number in range(4):
+        keep(kept, "ann", number, 1)
+    assert there(kept, "ann") == [1, 2, 3]
 
 
 def test_one_that_is_larger_than_all_the_room_is_not_kept() -> None:
     kept = KeptRuns(max_bytes=100)
-    assert kept.add(name("ann", 0), 101) == [name("ann", 0)]
-    assert name("ann", 0) not in kept
+    keep(kept, "ann", 0, 101)
+    assert (there(kept, "ann"), len(kept)) == ([], 0)
+
+
+def test_one_whose_key_has_expired_is_not_kept_any_longer() -> None:
+    kept = KeptRuns()
+    keep(kept, "ann", 0, 1, expires_at=60)
+    assert kept.find(name("ann", 0), 59.9) is not None
+    assert kept.find(name("ann", 0), 60) is None
+    assert len(kept) == 0
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 50)), max_size=40))
 def test_no_more_is_kept_than_may_be_and_nothing_goes_without_need(steps: list[tuple[str, int, int]]) -> None:
-    kept, there = KeptRuns(max_count=5, max_bytes=100), dict[KeyName, int]()
+    kept, expected = KeptRuns(max_count=5, max_bytes=100), dict[KeyName, int]()
     for owner, number, size in steps:
-        if name(owner, number) in there:
+        if name(owner, number) in expected:
             kept.remove(name(owner, number))
-            del there[name(owner, number)]
+            del expected[name(owner, number)]
         else:
-            there[name(owner, number)] = size
-            for evicted in kept.add(name(owner, number), size):
-                assert len(there) > 5 or sum(there.values()) > 100
-                del there[evicted]
+            expected[name(owner, number)] = size
+            keep(kept, owner, number, size)
+            evicted = {each: expected.pop(each) for each in [*expected] if each not in kept}
+            rest = sum(expected.values())
+            assert not evicted or any(len(expected) + 1 > 5 or rest + size > 100 for size in evicted.values())
         kept.remove(("acme", "nobody", "key"))
-        assert (len(there) <= 5, sum(there.values()) <= 100) == (True, True)
-        assert all(each in kept for each in there)
+        assert (len(expected) <= 5, sum(expected.values()) <= 100) == (True, True)
+        assert len(kept) == len(expected)
+        assert all(each in kept for each in expected)
 
 
 async def test_a_stored_one_that_is_not_in_memory_is_read_from_the_store() -> None:

@@ -20,7 +20,7 @@ VAULT = Vault(["a secret of the tests"])
 
 
 def memories(tenant: str = "acme", vault: Vault = VAULT) -> Memories:
-    return Memories(lambda: vault, tenant)
+    return Memories(vault, tenant)
 
 
 def told(text: str, role: Any = "system") -> Message:

@@ -107,6 +107,7 @@ async def test_who_hears_that_another_has_its_run_stops_and_tells_nobody(caplog:
             await asyncio.sleep(0)
         assert len(run.log) == length
         assert not one.told
+        one.stop_claiming()  # the other one is to have it
         run.worker = None
         log._work.set()
         server.gate.set()

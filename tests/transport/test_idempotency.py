@@ -12,7 +12,7 @@ import pytest
 
 from antwort.asgi import create_app
 from antwort.engine.engine import Engine
-from antwort.engine.runs.fingerprint import fingerprint
+from antwort.engine.runs.idempotency import fingerprint
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS

@@ -190,7 +190,7 @@ async def test_whoever_cannot_open_it_is_not_believed() -> None:
 
 
 def token(target: str, identity: Identity = ANONYMOUS, *, late: float = 0.0, vault: Vault = VAULT) -> dict[str, str]:
-    issued, _ = Passes(lambda: vault, lambda: time.time() - late).issue(identity, target)
+    issued, _ = Passes(vault, lambda: time.time() - late).issue(identity, target)
     return {"Antwort-Relayed": issued}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
 import msgspec
 
@@ -23,12 +22,12 @@ class ApprovalIds:
     An id is `mcpr_` with a nonce and a MAC over owner, nonce, server, tool and arguments, both in 16 hex digits.
     """
 
-    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
+    def __init__(self, vault: Vault, identity: Identity) -> None:
         self._vault, self._tenant, self._owner = vault, identity.tenant, identity.owner
 
     def new(self, server_label: str, name: str, arguments: str) -> str:
         nonce = secrets.token_hex(_NONCE_BYTES)
-        signature = self._vault().sign(_PURPOSE, self._tenant, self._signed(nonce, server_label, name, arguments))
+        signature = self._vault.sign(_PURPOSE, self._tenant, self._signed(nonce, server_label, name, arguments))
         return f"mcpr_{nonce}{signature[:_MAC_BYTES].hex()}"
 
     def is_ours(self, request_id: str, server_label: str, name: str, arguments: str) -> bool:
@@ -37,7 +36,7 @@ class ApprovalIds:
             return False
         nonce, signature = found[1][: 2 * _NONCE_BYTES], bytes.fromhex(found[1][2 * _NONCE_BYTES :])
         data = self._signed(nonce, server_label, name, arguments)
-        return self._vault().is_signed(_PURPOSE, self._tenant, data, signature)
+        return self._vault.is_signed(_PURPOSE, self._tenant, data, signature)
 
     def _signed(self, nonce: str, server_label: str, name: str, arguments: str) -> bytes:
         return encode([self._owner, nonce, server_label, name, canonical_arguments(arguments)])

@@ -31,9 +31,7 @@ class Conversations:
     All but `create` raise `ConversationNotFound` for what is not there, or not the identity's.
     """
 
-    def __init__(
-        self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Callable[[], Vault]
-    ) -> None:
+    def __init__(self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Vault) -> None:
         self._store, self._limits, self._clock, self._vault = store, limits, clock, vault
         self._media = MediaHosts(limits.media_hosts)
 

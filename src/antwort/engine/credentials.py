@@ -7,7 +7,7 @@ It is kept sealed, and opens for the identity and the response that it came with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -65,8 +65,7 @@ class Parent(msgspec.Struct, frozen=True):
 class Credentials:
     """Of one identity."""
 
-    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
-        """The vault is asked for when there is something to seal or to open."""
+    def __init__(self, vault: Vault, identity: Identity) -> None:
         self._vault, self._identity = vault, identity
 
     def kept(self, request: CreateRequest, response_id: str) -> bytes:
@@ -74,7 +73,7 @@ class Credentials:
         brought = {i: _brought(tool) for i, tool in enumerate(request.tools) if has_credentials(tool)}
         if not brought:
             return without_credentials(request)
-        token = self._vault().seal(self._purpose(response_id), self._identity.tenant, encode(brought))
+        token = self._vault.seal(self._purpose(response_id), self._identity.tenant, encode(brought))
         plain: Plain = decode_object(without_credentials(request))
         return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
 
@@ -82,7 +81,7 @@ class Credentials:
         """An item as it is kept, with what the tools that it declares bring sealed in it."""
         if not isinstance(item, OpaqueItem) or not item.brought:
             return item
-        token = self._vault().seal(self._items_purpose, self._identity.tenant, encode(item.brought))
+        token = self._vault.seal(self._items_purpose, self._identity.tenant, encode(item.brought))
         return OpaqueItem(item.type, item.id, {**item.fields, KEY: {"tools": list(item.brought), "sealed": token}})
 
     def declared_in(self, item: OpaqueItem, path: str, *, is_inherited: bool = False) -> Declared:
@@ -93,7 +92,7 @@ class Credentials:
         if (kept := item.fields.get(KEY)) is None:
             return Declared(entries, path, is_inherited)
         try:
-            sealed = self._vault().open(self._items_purpose, self._identity.tenant, kept["sealed"])
+            sealed = self._vault.open(self._items_purpose, self._identity.tenant, kept["sealed"])
             brought = _read_fields.decode(sealed)
         except CannotOpen:
             note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", item=item.id)
@@ -130,7 +129,7 @@ class Credentials:
         if kept is None:
             return {}
         try:
-            sealed = self._vault().open(self._purpose(response_id), self._identity.tenant, kept["sealed"])
+            sealed = self._vault.open(self._purpose(response_id), self._identity.tenant, kept["sealed"])
             return _read_brought.decode(sealed)
         except CannotOpen:
             note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", response=response_id)

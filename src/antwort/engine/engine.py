@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from functools import partial
 from typing import Self, Unpack
 
-import msgspec
-
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
@@ -18,36 +16,33 @@ from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.wire import replace
-from antwort.concurrency import Signal, side_by_side, stop
-from antwort.engine.approvals import check_reachable
+from antwort.concurrency import side_by_side, stop
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.conversations import Conversations
 from antwort.engine.history_memory import HistoryMemory
 from antwort.engine.hosted import check_hosted
-from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.recent import Recent
-from antwort.engine.rows import brought_approvals, end_unborn, new_row
-from antwort.engine.runs.background import Background
-from antwort.engine.runs.conversation_lock import ConversationLocks, SharedLockRequest
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.resources import Resources
+from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
-from antwort.engine.runs.live import LiveRun, LiveRuns, RunHooks
-from antwort.engine.runs.recorders import TurnRecorder
+from antwort.engine.runs.launcher import Launcher
+from antwort.engine.runs.live import LiveRuns
+from antwort.engine.runs.recovery import Recovery
 from antwort.engine.runs.responses import Responses
-from antwort.engine.runs.stream_observer import new_observer
 from antwort.engine.runs.subscription import Subscription
 from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.engine.tool_runner import CallRecord
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.window import count_input
-from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
+from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.runs.over import log_over
-from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.storage.run_log import RunLog
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
@@ -58,8 +53,6 @@ _log = logging.getLogger("antwort.engine")
 LAST_RECORDS_SECONDS = 8.0
 """For which outcomes may be recorded after the drain: as long as a database may take to answer, and a bit."""
 ABORT_SECONDS = 1.0
-_NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
-ABANDONED = "The server was stopped while the response was being made."
 
 
 class Engine:
@@ -97,61 +90,45 @@ class Engine:
         """
         self.settings = checked(settings)
         self._provider = provider
-        self._store = _memory() if store is None else store
+        self._store = store = _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
         for executor in self._executors:
             if isinstance(executor, Remembering):
-                executor.remember_with(self._note_writing_tools)
-        self.runs = runs or log_over(self._store, self.settings.background)
-        """The log of runs that another process can continue; None: there are none."""
+                executor.remember_with(partial(_note_writing_tools, store, clock))
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)
-        self._ending: set[asyncio.Task[None]] = set()
-        self.is_draining = False
-        """Whether it takes no new work, and will not again."""
+        self.runs = runs or log_over(store, self.settings.background)
+        """The log of runs that another process can continue; None: there are none."""
+        self.vault = vault or Vault.ephemeral()
+        """Seals what is given out."""
         self.is_open = False
         """Whether it was opened, and not closed since."""
-        self._opening = asyncio.Lock()
-        self._has_begun = False
-        """Whether there are rows of its own, which must not be taken for a dead process's."""
-        self._clock, self._vault = clock, vault
-        self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)
+        self.conversations = Conversations(store, self.settings.limits, clock, self.vault)
         """What clients keep in conversations, beside taking turns in them."""
-        self.conversation_locks = ConversationLocks()
+        self.conversation_locks = locks = ConversationLocks()
         """Which conversations a run adds to right now."""
-        self._live = LiveRuns(self._store)
-        report = partial(_report, tuple(on_end or ()))
-        self._hooks = RunHooks(partial(_end_run, self._live, report), tuple(on_call or ()))
-        self._planner = Planner(
-            provider,
-            self._store,
-            self._executors,
-            self.settings,
-            meter=Meter(provider),
+        resources = Resources(
+            provider=provider,
+            executors=self._executors,
+            store=store,
+            runs=self.runs,
+            settings=self.settings,
+            vault=self.vault,
             clock=clock,
-            vault=self._open_vault,
-            catch_up=self._live.catch_up,
-            is_live=self._live.__contains__,
         )
-        self._background: Background | None = None
+        self.live_runs = live = LiveRuns(store, on_end or (), on_call or ())
+        """The runs in progress, by response id."""
+        self._planner = Planner(resources, live)
+        self._worker: Worker | None = None
         if self.runs is not None:
-            self._background = Background(
-                self.runs,
-                self._store,
-                provider,
-                self._planner,
-                self.conversation_locks,
-                self.settings,
-                live=self._live,
-                hooks=self._hooks,
-                on_summary=report,
-                vault=self._open_vault,
-                clock=clock,
-                address=address,
-            )
-        self._responses = Responses(self._store, self._background, self._live, self.settings, clock)
-        self.idempotency_keys = IdempotencyKeys(self._store, self._responses, clock, self.settings.idempotency)
+            recovery = Recovery(resources, self._planner, locks, live)
+            self._worker = Worker(self.runs, self.settings.background, recovery, live, address)
+        self._launcher = Launcher(resources, self._planner, self._worker, locks, live)
+        self._responses = Responses(resources, self._worker, live)
+        self.idempotency_keys = IdempotencyKeys(
+            store, self._launcher, self._responses, clock, self.settings.idempotency
+        )
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -159,9 +136,6 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _note_writing_tools(self, tenant: str, server: str, names: Collection[str]) -> frozenset[str] | None:
-        return await self._store.note_writing_tools(tenant, server, names, int(self._clock()))
 
     # ---- starting a response ----
 
@@ -183,18 +157,14 @@ class Engine:
         A background response is queued: whoever holds the subscription has the response as it was queued, and may read
         its events. Raises `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
         """
-        self._check_open()
+        self._launcher.check_open()
+        if key is not None and self.settings.idempotency:
+            return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
         if request.background:
-            return await self._queue(request, identity, key)
-        if key is None or not self.settings.idempotency:
-            plan = await self.plan(request, identity, recent)
-            return (await self._launch(plan, on_disconnect=on_disconnect)).subscribe()
-
-        async def launch(claim: Claim, planning: Signal) -> LiveRun:
-            plan = await planning.race(partial(self.plan, request, identity))
-            return await self._launch(plan, claim, on_disconnect=on_disconnect)
-
-        return await self.idempotency_keys.subscribe(request, identity, key, launch)
+            queued = await self._launcher.submit(await self._launcher.plan(request, identity))
+            return self._responses.follow_log(identity, queued)
+        plan = await self._launcher.plan(request, identity, recent)
+        return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
         """Answer every question before the first inference. Nothing is recorded yet: it may be broken off.
@@ -202,112 +172,11 @@ class Engine:
         A turn of a conversation waits for those before it, and the plan holds the lock from then on: it is launched, or
         released. `recent` is what the connection of the request remembers of earlier responses.
         """
-        self._check_open()
-        if request.background and self._background is None:
-            raise UnsupportedFeature(_NO_LOG, param="background")
-        if request.conversation is None or request.background:  # a background response waits when it is run
-            return await self._planner.prepared(request, identity, recent)
-        conversation_id = request.conversation
-
-        async def is_busy() -> bool:
-            return self.runs is not None and await self.runs.is_busy(identity, conversation_id)
-
-        lock = SharedLockRequest(self.conversation_locks, (identity.tenant, identity.owner, conversation_id), is_busy)
-        try:
-            plan = await self._planner.prepared(request, identity, recent, lock)
-            return msgspec.structs.replace(plan, lock=lock)
-        except BaseException:
-            lock.release()
-            raise
+        return await self._launcher.plan(request, identity, recent)
 
     async def launch(self, plan: Plan) -> Subscription:
         """Record a plan, start its run, and subscribe to it."""
-        return (await self._launch(plan)).subscribe()
-
-    async def _launch(
-        self, plan: Plan, claim: Claim | None = None, *, on_disconnect: OnDisconnect | None = None
-    ) -> LiveRun:
-        """Commit the row, with the claim of its key, then start the run. A run with a key outlives its client."""
-        request, is_stored = plan.request, plan.request.is_stored
-        outlives = is_stored and (on_disconnect or self.settings.background.on_disconnect) == "continue"
-        try:
-            self._check_open()  # planning may have waited
-            if plan.history.leftovers and not plan.compacts:
-                check_reachable(plan)
-            if is_stored:
-                await self._begin(plan, claim)
-            elif plan.decisions:
-                if request.conversation is not None and (brought := brought_approvals(plan)):
-                    await self._store.add_entries(plan.identity, request.conversation, (), brought)
-                await self._store.decide(plan.identity, plan.response.id, plan.decisions)
-            if outlives and self._background is not None and self.settings.background.enabled:
-                plan = msgspec.structs.replace(plan, is_durable=True)
-                run = await self._background.launch(plan, claim)
-            else:
-                run = LiveRun(
-                    plan,
-                    self._provider,
-                    self._event_log(plan, is_replayable=is_stored or claim is not None),
-                    self._hooks,
-                    outlives_client=claim is not None,
-                    has_key=claim is not None,
-                )
-                self._live[run.response_id] = run
-        except BaseException:
-            plan.release()
-            raise
-        if self.is_draining:  # since the row was begun: it is ended properly, too
-            run.stop(ShuttingDown())
-        return run
-
-    def _event_log(self, plan: Plan, *, is_replayable: bool) -> EventLog:
-        settings, request = plan.settings, plan.request
-        log = EventLog(
-            replay_bytes=settings.background.log_bytes if request.stream and is_replayable else 0,
-            buffer_events=settings.buffer_events,
-            buffer_bytes=settings.buffer_bytes,
-            observer=new_observer(settings),
-        )
-        if request.is_stored or request.conversation is not None:
-            log.recorder = TurnRecorder(self._store, plan, log.batches)
-        return log
-
-    async def _begin(self, plan: Plan, claim: Claim | None) -> None:
-        """Commit the row. A caller that is cancelled meanwhile gets no run: a row that was written is ended."""
-        async with self._opening:  # which may be ending rows right now
-            self._has_begun = True
-        worker = None if self._background is None else await self._background.worker_name()
-        try:
-            await self._store.begin(new_row(plan, claim, worker))
-        except asyncio.CancelledError:
-            task = asyncio.create_task(end_unborn(plan, self._store))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
-            raise
-
-    async def _queue(self, request: CreateRequest, identity: Identity, key: str | None) -> Subscription:
-        """Plan and submit a background response. It is run whether anybody waits for it or not."""
-
-        async def submit(claim: Claim | None = None) -> Response:
-            plan = await self.plan(request, identity)
-            assert self._background is not None, "it was planned"
-            try:
-                self._check_open()
-                check_reachable(plan)
-                async with self._opening:
-                    self._has_begun = True
-                return await self._background.submit(plan, claim)
-            finally:
-                plan.release()
-
-        if key is None or not self.settings.idempotency:
-            return self._responses.follow_log(identity, await submit())
-        response, is_replay = await self.idempotency_keys.submit(request, identity, key, submit)
-        if not is_replay:
-            return self._responses.follow_log(identity, response)
-        subscription = await self._responses.follow(identity, response.id, -1, response)
-        subscription.is_replay = True
-        return subscription
+        return (await self._launcher.launch(plan)).subscribe()
 
     async def create(
         self,
@@ -358,7 +227,7 @@ class Engine:
         in any form that `create` takes, and must name its model; leaving early ends it.
         """
         asked = as_compaction(read_asked(request, fields, self.settings.limits))
-        run = (await self._launch(await self.plan(asked, identity))).subscribe()
+        run = await self.launch(await self.plan(asked, identity))
         try:
             return await run.compacted()
         except asyncio.CancelledError:
@@ -372,7 +241,7 @@ class Engine:
         tokenizer where it has one, else by an estimate. With `truncation: auto`, of what would be sent. Nothing is
         kept, no inference is made, and no turn of a conversation is waited for.
         """
-        self._check_open()
+        self._launcher.check_open()
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
         plan = await self._planner.prepared(asked, identity, None)
         try:
@@ -384,20 +253,6 @@ class Engine:
         """Which method was called says whether events are read, whatever the request says."""
         request = read_asked(asked, fields, self.settings.limits)
         return request if bool(request.stream) is stream else replace(request, stream=stream)
-
-    def _check_open(self) -> None:
-        if self.is_draining:
-            raise ShuttingDown
-
-    @property
-    def vault(self) -> Vault:
-        """Seals what is given out."""
-        return self._open_vault()
-
-    def _open_vault(self) -> Vault:
-        """Without one of its own, an engine seals for itself alone."""
-        self._vault = self._vault or Vault.ephemeral()
-        return self._vault
 
     # ---- responses that are there already ----
 
@@ -437,7 +292,7 @@ class Engine:
         """The address of the process that runs the response in the foreground, when only that one can tell how far
         it is; None when it is this one, or none, or the log tells.
         """
-        return None if self._background is None else await self._background.elsewhere(identity, response_id)
+        return await self._responses.elsewhere(identity, response_id)
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
         return await self._responses.input_items(identity, response_id, page)
@@ -459,17 +314,17 @@ class Engine:
     @property
     def offers_background(self) -> bool:
         """Whether responses may outlive their requests."""
-        return self._background is not None and self.settings.background.enabled
+        return self._worker is not None and self.settings.background.enabled
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no new work, and will not again."""
+        return self._launcher.is_draining
 
     @property
     def live(self) -> int:
         """How many runs are in progress."""
-        return len(self._live)
-
-    @property
-    def live_runs(self) -> LiveRuns:
-        """The runs in progress, by response id."""
-        return self._live
+        return len(self.live_runs)
 
     @property
     def history_memory(self) -> HistoryMemory:
@@ -496,35 +351,34 @@ class Engine:
         """
         if self.is_draining:
             raise RuntimeError("An engine that was closed cannot be opened again; make a new one.")
-        async with self._opening:
-            if not self.is_open and not self._has_begun:
-                await self._store.fail_running(ABANDONED)
+        async with self._launcher.starting:
             if not self.is_open:
+                await self._launcher.fail_abandoned()
                 await self._tell_executors(Limited.open)
             self.is_open = True
-        if self._background is not None:
-            await self._background.open()
+        if self._worker is not None and self._worker.is_lasting:  # it continues what an earlier process has left
+            await self._worker.start()
 
     def stop_claiming(self) -> None:
         """No more runs of the log are begun here, and nothing else changes: requests are answered as ever."""
-        if self._background is not None:
-            self._background.worker.stop_claiming()
+        if self._worker is not None:
+            self._worker.stop_claiming()
 
     async def drain(self, seconds: float) -> None:
         """Take no new runs. Those in progress get `seconds` to end, then each is ended with a terminal event. Those
         that another process can continue get as long to come to the end of their step, and are handed over. Where the
         record cannot be written, it takes some seconds more, and not longer.
         """
-        self.is_draining = True
-        if self._background is not None:  # first: what waits for a lock is handed over, and not told that it is closed
-            self._background.hand_over()
+        self._launcher.is_draining = True
+        if self._worker is not None:  # first: what waits for a lock is handed over, and not told that it is closed
+            self._worker.hand_over()
         self.conversation_locks.close()
-        tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
-        if self._background is not None:
-            tasks += [asyncio.ensure_future(self._background.drain(seconds))]
+        tasks = [asyncio.ensure_future(run.wait()) for run in self.live_runs.values()]
+        if self._worker is not None:
+            tasks += [asyncio.ensure_future(self._worker.drain(seconds))]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-            for run in [*self._live.values()]:
+            for run in [*self.live_runs.values()]:
                 if not run.is_durable:
                     run.stop(ShuttingDown())
             _, late = await asyncio.wait(tasks, timeout=LAST_RECORDS_SECONDS)
@@ -535,12 +389,12 @@ class Engine:
     async def _abort(self, late: set[asyncio.Task[None]]) -> None:
         """Stop what waits, most likely for a record that cannot be written. Its readers are told so."""
         _log.warning("what is under way does not come to its end: it is broken off")
-        for run in [*self._live.values()]:
+        for run in [*self.live_runs.values()]:
             run.give_up_recording()
         _, late = await asyncio.wait(late, timeout=ABORT_SECONDS)
-        if self._background is not None:
-            self._background.worker.abort()
-        for run in [*self._live.values()]:
+        if self._worker is not None:
+            self._worker.abort()
+        for run in [*self.live_runs.values()]:
             run.abort()
         await stop(late, ABORT_SECONDS)
 
@@ -548,10 +402,11 @@ class Engine:
         """Runs still under way are ended at once. There is no way back."""
         self.is_open = False
         await self.drain(0)
-        if self._background is not None:
-            await self._background.leave()
+        await self._launcher.close()
+        if self._worker is not None:
+            await self._worker.leave()
         await self.idempotency_keys.close()
-        await asyncio.gather(*self._ending)
+        await self._launcher.close()
         await self._tell_executors(Limited.close)
         await self._provider.close()
         if self.runs is not None:
@@ -567,15 +422,10 @@ class Engine:
                 _log.exception("an executor of the kind %s could not be opened or closed", executor.kind)
 
 
-def _report(on_summary: Sequence[Callable[[RunSummary], None]], summary: RunSummary) -> None:
-    for notify in on_summary:
-        notify(summary)
-
-
-def _end_run(live: LiveRuns, report: Callable[[RunSummary], None], run: LiveRun) -> None:
-    live.on_end(run)
-    if not run.is_detached:  # else the process that ends it reports it
-        report(run.summary())
+async def _note_writing_tools(
+    store: ResponseStore, clock: Callable[[], float], tenant: str, server: str, names: Collection[str]
+) -> frozenset[str] | None:
+    return await store.note_writing_tools(tenant, server, names, int(clock()))
 
 
 def _memory() -> ResponseStore:

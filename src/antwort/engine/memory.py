@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
 from typing import Any, TypeAlias
 
@@ -50,8 +50,7 @@ def is_instruction(item: InputItem) -> bool:
 class Memories:
     """What one tenant is given sealed, and brings back."""
 
-    def __init__(self, vault: Callable[[], Vault], tenant: str) -> None:
-        """The vault is asked for when there is something to seal or to open."""
+    def __init__(self, vault: Vault, tenant: str) -> None:
         self._vault, self._tenant = vault, tenant
         self._known: dict[str, Memory] = {}
 
@@ -65,7 +64,7 @@ class Memories:
                 "tools": memory.tools,
             }
         )
-        sealed = self._vault().seal(_PURPOSE, self._tenant, data)
+        sealed = self._vault.seal(_PURPOSE, self._tenant, data)
         self._known[sealed] = memory
         return sealed
 
@@ -73,7 +72,7 @@ class Memories:
         """Raises `CannotOpen`. It is opened once, and asked for at each inference."""
         memory = self._known.get(item.encrypted_content)
         if memory is None:
-            data = self._vault().open(_PURPOSE, self._tenant, item.encrypted_content)
+            data = self._vault.open(_PURPOSE, self._tenant, item.encrypted_content)
             memory = self._known[item.encrypted_content] = _read(data)
         return memory
 

@@ -37,7 +37,7 @@ from antwort.engine.hosted import in_force
 from antwort.engine.memory import Memories
 from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
-from antwort.engine.runs.conversation_lock import ConversationLock
+from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
@@ -139,7 +139,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     clock: Callable[[], float] = time.time
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
-    lock: ConversationLock | None = None
+    lock: LockRequest | None = None
     """The lock of its conversation, held until the end of the run is on record."""
     reader: HistoryReader | None = None
     """What was admitted into memory for its history, as long; None: it is small."""

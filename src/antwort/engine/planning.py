@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -38,7 +38,9 @@ from antwort.engine.plan import History, Plan, draft_response
 from antwort.engine.readable import check_capabilities, has_media
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
-from antwort.engine.runs.conversation_lock import ConversationLock
+from antwort.engine.resources import Resources
+from antwort.engine.runs.conversation_lock import LockRequest
+from antwort.engine.runs.live import LiveRuns
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
@@ -55,11 +57,9 @@ from antwort.errors import (
 from antwort.event_loop import Pace, in_turns
 from antwort.identity import Identity
 from antwort.net.media import MediaHosts
-from antwort.providers.base import OtherName, Provider
-from antwort.storage.base import CallClaim, Decision, Link, ResponseStore
-from antwort.tools.base import ToolExecutor
+from antwort.providers.base import OtherName
+from antwort.storage.base import CallClaim, Decision, Link
 from antwort.tools.routing import Toolbox
-from antwort.vault import Vault
 
 T = TypeVar("T")
 _FIRST = frozenset({0})
@@ -101,28 +101,13 @@ class Before(msgspec.Struct, frozen=True):
 class Planner:
     """Answers what has to be known before the first inference. It keeps nothing of a request, and may be broken off."""
 
-    def __init__(
-        self,
-        provider: Provider,
-        store: ResponseStore,
-        executors: tuple[ToolExecutor, ...],
-        settings: EngineSettings,
-        *,
-        meter: Meter,
-        clock: Callable[[], float],
-        vault: Callable[[], Vault],
-        catch_up: Callable[[Identity, str], Awaitable[None]],
-        is_live: Callable[[str], bool],
-    ) -> None:
-        """`catch_up` records the outcome of a run that could not be recorded when it ended, before the run is
-        continued; `is_live` tells whether a response is in progress here.
-        """
-        self._provider, self._store, self._executors, self._settings = provider, store, executors, settings
-        self._meter, self._clock, self._vault = meter, clock, vault
-        self._catch_up, self._is_live = catch_up, is_live
+    def __init__(self, resources: Resources, live: LiveRuns) -> None:
+        self._provider, self._store, self._executors = resources.provider, resources.store, resources.executors
+        self._settings, self._clock, self._vault = resources.settings, resources.clock, resources.vault
+        self._meter, self._live = Meter(resources.provider), live
         self._boxes = Boxes()
-        self._media = MediaHosts(settings.limits.media_hosts)
-        self.history_memory = HistoryMemory(settings.limits.history_memory)
+        self._media = MediaHosts(self._settings.limits.media_hosts)
+        self.history_memory = HistoryMemory(self._settings.limits.history_memory)
         """What the histories of all requests take."""
 
     async def models(self, identity: Identity) -> list[Model]:
@@ -134,7 +119,7 @@ class Planner:
         request: CreateRequest,
         identity: Identity,
         recent: Recent | None,
-        lock: ConversationLock | None = None,
+        lock: LockRequest | None = None,
         resumed: Resumed | None = None,
     ) -> Plan:
         """The plan, once it has the `lock` of its conversation. The time that a response has begins here, unless it
@@ -167,7 +152,7 @@ class Planner:
             self._check_readable(before, means, sealed)
         return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
-    async def _acquire(self, lock: ConversationLock, request: CreateRequest, seconds: float) -> None:
+    async def _acquire(self, lock: LockRequest, request: CreateRequest, seconds: float) -> None:
         """Wait for the lock, at most for so many seconds as the response has. Raises `ConversationLocked`."""
         wait = self._settings.conversation_wait
         try:
@@ -290,7 +275,9 @@ class Planner:
         if not before.history.leftovers and not before.history.answered:
             return None
         claims = _claims(before.history, before.request, response_id)
-        return CallRecords(self._store, identity, response_id, claims, is_live=self._is_live, catch_up=self._catch_up)
+        return CallRecords(
+            self._store, identity, response_id, claims, is_live=self._live.__contains__, catch_up=self._live.catch_up
+        )
 
     async def _remembered(
         self,
@@ -308,7 +295,7 @@ class Planner:
         records: Records = self._store if recent is None else recent.before(self._store)
         items = await load_said(request, self._store, identity, reader)
         if request.previous_response_id is not None:
-            await self._catch_up(identity, request.previous_response_id)
+            await self._live.catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, self._store, identity, reader)
         await pace.pause()
         items = with_call_ids(items)
@@ -320,7 +307,9 @@ class Planner:
         await pace.pause()
         own = sealed.opened_input(request.input)
         response_id = None if resumed is None else resumed.response.id
-        decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
+        decided = await look_up(
+            (*items, *request.input), kept, self._store, identity, self._live.__contains__, response_id
+        )
         await pace.pause()
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, reader, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -33,8 +33,7 @@ _PROBLEM = (
 class Sealed:
     """What one tenant is given sealed, and brings back."""
 
-    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
-        """The vault is asked for when there is something to seal or to open."""
+    def __init__(self, vault: Vault, identity: Identity) -> None:
         self._vault, self._tenant = vault, identity.tenant
         self.memories = Memories(vault, identity.tenant)
 
@@ -43,13 +42,13 @@ class Sealed:
         return self._seal if WANTED in (request.include or ()) else None
 
     def _seal(self, text: str) -> str:
-        return self._vault().seal(_PURPOSE, self._tenant, text.encode())
+        return self._vault.seal(_PURPOSE, self._tenant, text.encode())
 
     def opened(self, item: InputItem) -> InputItem:
         """The item with the text that is sealed in it, whatever else it says. Raises `CannotOpen`."""
         if not isinstance(item, Reasoning) or item.encrypted_content is UNSET:
             return item
-        text = self._vault().open(_PURPOSE, self._tenant, item.encrypted_content).decode()
+        text = self._vault.open(_PURPOSE, self._tenant, item.encrypted_content).decode()
         return replace(item, content=(ReasoningText(text=text),), encrypted_content=UNSET)
 
     def opened_input(self, items: Sequence[InputItem], path: str = "input") -> tuple[InputItem, ...]:

@@ -30,18 +30,18 @@ class Passed(msgspec.Struct, frozen=True):
 class Passes:
     """Made and checked by processes that seal with the same keys."""
 
-    def __init__(self, vault: Callable[[], Vault], clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, vault: Vault, clock: Callable[[], float] = time.time) -> None:
         self._vault, self._clock = vault, clock
 
     def issue(self, identity: Identity, target: str) -> tuple[str, str]:
         """What is sent along, and the nonce that whoever can open it answers with."""
         passed = Passed(identity, target, secrets.token_hex(16), self._clock())
-        return self._vault().seal(_ASKED, "", msgspec.json.encode(passed)), passed.nonce
+        return self._vault.seal(_ASKED, "", msgspec.json.encode(passed)), passed.nonce
 
     def opened(self, token: bytes, target: str) -> Passed:
         """Raises `NotAuthenticated`, the same whatever is wrong with it."""
         try:
-            found = self._vault().open(_ASKED, "", token.decode("latin-1"))
+            found = self._vault.open(_ASKED, "", token.decode("latin-1"))
             passed = msgspec.json.decode(found, type=Passed)
         except (CannotOpen, msgspec.MsgspecError) as exc:
             raise _refused() from exc
@@ -51,11 +51,11 @@ class Passes:
 
     def proof(self, passed: Passed) -> str:
         """Shows in the answer that the token was opened."""
-        return self._vault().seal(_ANSWERED, "", passed.nonce.encode())
+        return self._vault.seal(_ANSWERED, "", passed.nonce.encode())
 
     def is_proof(self, token: str, nonce: str) -> bool:
         try:
-            return self._vault().open(_ANSWERED, "", token) == nonce.encode()
+            return self._vault.open(_ANSWERED, "", token) == nonce.encode()
         except CannotOpen:
             return False
 

@@ -52,7 +52,7 @@ class Relay:
 
     def __init__(self, engine: Engine, ask: Ask | None) -> None:
         self._engine, self._ask = engine, ask
-        self._passes = Passes(lambda: engine.vault)
+        self._passes = Passes(engine.vault)
 
     def identity(self, exchange: Exchange, token: bytes) -> Identity:
         """Who a request is made for that another process has passed on; the answer shows that it is one of ours.

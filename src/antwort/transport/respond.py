@@ -5,7 +5,7 @@ again: `GET /v1/responses/{id}?stream=true`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
@@ -14,7 +14,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal, rest_of
 from antwort.engine.engine import Engine
-from antwort.engine.runs.subscription import LiveSubscription, Subscription
+from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, ShuttingDown, UnsupportedFeature
 from antwort.event_loop import next_turn
@@ -52,12 +52,8 @@ async def respond(
                 await run.answered()
                 await _stream(watch, run, words)
             else:
-                made: Awaitable[object]
-                if isinstance(request, CompactRequest) and isinstance(run, LiveSubscription):
-                    made = run.compacted()
-                else:
-                    made = run.result()
-                body = words.encode(await made)
+                made = await (run.compacted() if isinstance(request, CompactRequest) else run.result())
+                body = words.encode(made)
                 if watch.is_gone:
                     raise ClientGone
                 await exchange.answer(body)

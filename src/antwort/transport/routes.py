@@ -16,7 +16,7 @@ from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
-from antwort.engine.runs.fingerprint import checked_key
+from antwort.engine.runs.idempotency import checked_key
 from antwort.errors import (
     MethodNotAllowed,
     ModelNotFound,

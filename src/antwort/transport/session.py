@@ -13,7 +13,7 @@ from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
 from antwort.engine.engine import Engine
 from antwort.engine.recent import Budget, Recent
-from antwort.engine.runs.subscription import LiveSubscription, Subscription
+from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.event_loop import in_turns, next_turn
 from antwort.transport.channel import Channel
@@ -182,12 +182,12 @@ class Session:
         run.leave()
 
     def _remember(self, run: Subscription, heard: Heard) -> None:
-        if not isinstance(run, LiveSubscription):
+        if not (chain := run.chain()):
             return
         if run.response.status == "failed":
             self._recent.evict(heard.previous)
         else:
-            self._recent.keep(run.run.chain())
+            self._recent.keep(chain)
 
     # ---- its events ----
 

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeAlias
 
+from antwort.concurrency import backoff
 from antwort.errors import ConversationLocked, ShuttingDown
 
 ConversationKey: TypeAlias = tuple[str, str, str]
@@ -19,24 +19,45 @@ FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.25
 
 
 class LockRequest:
-    """A place in the queue of a conversation's lock. It holds the lock from its turn until it is released."""
+    """A place in the queue of a conversation's lock. It holds the lock from its turn until it is released.
 
-    __slots__ = ("_acquired", "_loop", "_release")
+    Where the conversation `is_busy`, runs of the log go first: background runs of the conversation, here or in other
+    processes. The place in the queue is given up meanwhile, as such a run may wait behind it.
+    """
 
-    def __init__(self, release: Callable[[], None], acquired: asyncio.Future[bool] | None = None) -> None:
-        """`acquired` is the turn, where it has not come yet; False: it never will."""
+    __slots__ = ("_is_busy", "_is_queued", "_key", "_locks", "_loop", "_turn")
+
+    def __init__(
+        self, locks: ConversationLocks, key: ConversationKey, is_busy: Callable[[], Awaitable[bool]] | None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._release: Callable[[], None] | None = release
-        self._acquired = acquired
+        self._locks, self._key, self._is_busy = locks, key, is_busy
+        self._enqueue()
+
+    def _enqueue(self) -> None:
+        self._turn, self._is_queued = self._locks.enqueue(self._key), True
 
     async def acquire(self, seconds: float) -> None:
         """Wait for the lock. A caller that stops waiting has left the queue.
 
         Raises `ConversationLocked` when it takes longer than `seconds`, and `ShuttingDown`.
         """
+        until = self._loop.time() + seconds
+        await self._wait_for_turn(seconds)
+        while self._is_busy is not None and await self._is_busy():
+            self.release()
+            pauses = backoff(FIRST_POLL_SECONDS, MAX_POLL_SECONDS)
+            while await self._is_busy():
+                if (left := until - self._loop.time()) <= 0:
+                    raise ConversationLocked
+                await asyncio.sleep(min(next(pauses), left))
+            self._enqueue()
+            await self._wait_for_turn(max(until - self._loop.time(), 0.0))
+
+    async def _wait_for_turn(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                is_mine = self._acquired is None or await self._acquired
+                is_mine = self._turn is None or await self._turn
         except BaseException as exc:
             self.release()
             if isinstance(exc, TimeoutError):
@@ -48,15 +69,15 @@ class LockRequest:
 
     def release(self) -> None:
         """Let the next request continue. Only the first call counts."""
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        if self._is_queued:
+            self._is_queued = False
+            self._locks.leave(self._key, self._turn)
 
     def __del__(self) -> None:
-        """A plan that is dropped instead of launched holds nobody up. It may be collected in any thread."""
-        if self._release is not None:
+        """Release the lock of a plan that is dropped instead of launched. It may be collected in any thread."""
+        if self._is_queued:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                self._loop.call_soon_threadsafe(self._release)
+                self._loop.call_soon_threadsafe(self._locks.leave, self._key, self._turn)
 
 
 class ConversationLocks:
@@ -69,31 +90,34 @@ class ConversationLocks:
         """How many locks are held."""
         return len(self._waiting)
 
-    def request(self, key: ConversationKey) -> LockRequest:
-        """Join the queue behind all that are there."""
+    def request(self, key: ConversationKey, is_busy: Callable[[], Awaitable[bool]] | None = None) -> LockRequest:
+        """Join the queue behind all that are there. `is_busy` says whether the log has runs of the conversation that
+        have not ended.
+        """
+        return LockRequest(self, key, is_busy)
+
+    def enqueue(self, key: ConversationKey) -> asyncio.Future[bool] | None:
+        """Return the turn of one more request, None where it has come at once. False: it never comes."""
         waiting = self._waiting.get(key)
         if waiting is None:
             self._waiting[key] = deque()
-            return LockRequest(partial(self._pass_on, key))
-        mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiting.append(mine)
-        return LockRequest(partial(self._leave, key, mine), mine)
+            return None
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        return turn
 
-    def _leave(self, key: ConversationKey, mine: asyncio.Future[bool]) -> None:
-        waiting = self._waiting.get(key, ())
-        if mine.done() and not mine.cancelled() and mine.result():  # it may have come while nobody waited for it
-            self._pass_on(key)
-        elif mine in waiting:
-            self._waiting[key].remove(mine)
-
-    def _pass_on(self, key: ConversationKey) -> None:
-        waiting = self._waiting[key]
-        while waiting:
-            first = waiting.popleft()
-            if not first.done():  # else it has just stopped waiting
-                first.set_result(True)
-                return
-        del self._waiting[key]
+    def leave(self, key: ConversationKey, turn: asyncio.Future[bool] | None) -> None:
+        """Take a request out of the queue, and pass the lock on where it was that one's turn."""
+        waiting = self._waiting.get(key, deque())
+        if turn is None or (turn.done() and not turn.cancelled() and turn.result()):
+            while waiting:
+                first = waiting.popleft()
+                if not first.done():  # else it has just stopped waiting
+                    first.set_result(True)
+                    return
+            self._waiting.pop(key, None)
+        elif turn in waiting:
+            waiting.remove(turn)
 
     def close(self) -> None:
         """Give nobody the lock any more."""
@@ -102,40 +126,3 @@ class ConversationLocks:
                 if not each.done():
                     each.set_result(False)
             waiting.clear()
-
-
-class SharedLockRequest:
-    """A lock request that also lets runs of the log go first: background runs of the conversation, here or in other
-    processes. Its place in the queue is given up meanwhile, as such a run may wait behind it.
-    """
-
-    def __init__(self, locks: ConversationLocks, key: ConversationKey, is_busy: Callable[[], Awaitable[bool]]) -> None:
-        """`is_busy` says whether the log has runs of the conversation that have not ended."""
-        self._locks, self._key, self._is_busy = locks, key, is_busy
-        self.local = locks.request(key)
-
-    async def acquire(self, seconds: float) -> None:
-        """As `LockRequest.acquire`."""
-        clock = asyncio.get_running_loop().time
-        until = clock() + seconds
-        await self.local.acquire(seconds)
-        while await self._is_busy():
-            self.local.release()
-            await self._wait_until_idle(until)
-            self.local = self._locks.request(self._key)
-            await self.local.acquire(max(until - clock(), 0.0))
-
-    async def _wait_until_idle(self, until: float) -> None:
-        pause = FIRST_POLL_SECONDS
-        while await self._is_busy():
-            left = until - asyncio.get_running_loop().time()
-            if left <= 0:
-                raise ConversationLocked
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, MAX_POLL_SECONDS)
-
-    def release(self) -> None:
-        self.local.release()
-
-
-ConversationLock: TypeAlias = LockRequest | SharedLockRequest

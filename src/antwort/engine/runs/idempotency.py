@@ -1,25 +1,42 @@
-"""Idempotency keys: the first request with a key starts a run, and the same request again subscribes to it."""
+"""Idempotency keys: a key stands for one response, and every request that brings it subscribes to that response."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
+from itertools import chain
 from typing import TypeAlias
 
+import msgspec
+
+from antwort.api.items import InputItem, ItemReference, OpaqueItem
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
-from antwort.api.wire import encode
-from antwort.concurrency import Once, Signal
+from antwort.api.steps import Steps, at_once
+from antwort.api.wire import Plain, encode, replace
+from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.fingerprint import checked_key, fingerprint_steps
+from antwort.engine.runs.launcher import Launcher
 from antwort.engine.runs.live import LiveRun
 from antwort.engine.runs.responses import Responses
-from antwort.engine.runs.subscription import LiveSubscription, Subscription
-from antwort.errors import AntwortError, ClientLeft, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
+from antwort.engine.runs.subscription import Subscription
+from antwort.engine.settings import OnDisconnect
+from antwort.errors import (
+    AntwortError,
+    ClientLeft,
+    KeyInUse,
+    KeyReused,
+    RequestError,
+    ResponseNotFound,
+    ServerFault,
+    ShuttingDown,
+)
 from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
@@ -29,218 +46,155 @@ _log = logging.getLogger("antwort.engine")
 
 KeyName: TypeAlias = tuple[str, str, str]
 """Tenant, owner, key."""
-Launch: TypeAlias = Callable[[Claim, Signal], Awaitable[LiveRun]]
-"""Start the run of a request, and claim its key with the row. The signal stops the planning."""
 
+MAX_KEY_CHARS = 255
 MAX_KEPT_RUNS = 1000
-"""Runs that have ended and are kept in memory for their keys, because they are not stored."""
+"""Ended runs that are kept in memory for their keys, because they are not stored."""
 MAX_KEPT_BYTES = 64 * 2**20
 
 
 class KeyedRun:
-    """The response that a key stands for in this process: one that starts, runs, or has ended and is not stored."""
+    """A run that is started for a key in this process, until it is decided whether the key stands for its response."""
 
-    def __init__(self, request_hash: bytes, expires_at: int) -> None:
-        self.request_hash, self.expires_at = request_hash, expires_at
+    task: asyncio.Task[None]
+    """Starts the run, waits for its end, and settles what the key stands for."""
+
+    def __init__(self, request_hash: bytes) -> None:
+        self.request_hash = request_hash
         self.planning = Signal()
-        """Stops the planning: nobody waits for the response any more."""
-        self.waiting: list[Waiter] = []
-        """Requests that wait for it to start; the first one starts it."""
-        self.is_checked: Once[None] = Once()
-        """The store was asked whether the key stands for another response."""
+        """Set when no request waits for the run to start any more: then its planning stops."""
+        self.waiters: dict[asyncio.Future[Subscription], bool] = {}
+        """Requests that wait for it to start, each with whether it reads events."""
         self.run: LiveRun | None = None
-        self.response: Response | None = None
-        """As it ended, where it is not stored."""
-        self.events: EventLog | None = None
-        """Those of a response that has ended and is not stored."""
-        self.settled: Once[None] = Once()
-        """It is decided whether the key stands for the run, now that this has ended."""
-        self.is_released = False
-        """Whether the key does not stand for the run: it failed and may be run again, or is not started at all."""
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether it is decided next what the key stands for: the run has ended, or is given up before its start."""
+        return self.planning.reason is not None or (self.run is not None and self.run.ended.is_set)
+
+    def fail(self, error: Exception) -> None:
+        waiters, self.waiters = self.waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
 
 
-Waiter: TypeAlias = asyncio.Future[LiveSubscription | Response]
-"""The subscription of a request to the run that has started, or the response that the store has for the key."""
+class KeptRun(msgspec.Struct, frozen=True):
+    """A response that has ended and is not stored."""
+
+    request_hash: bytes
+    expires_at: int
+    response: Response
+    log: EventLog
 
 
 class IdempotencyKeys:
-    """The keys of an engine. A run with a key outlives its client, and nobody holds it back."""
+    """The keys of an engine: where a stored response has one, its row says so; the others are in memory.
 
-    def __init__(self, store: ResponseStore, responses: Responses, clock: Callable[[], float], seconds: float) -> None:
+    A run with a key outlives its client, in its process, and no reader holds it back.
+    """
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        launcher: Launcher,
+        responses: Responses,
+        clock: Callable[[], float],
+        seconds: float,
+    ) -> None:
         """A key is remembered for so many `seconds`."""
-        self._store, self._responses, self._clock, self._seconds = store, responses, clock, seconds
+        self._store, self._launcher, self._responses = store, launcher, responses
+        self._clock, self._seconds = clock, seconds
         self._runs: dict[KeyName, KeyedRun] = {}
         self._kept = KeptRuns()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         """How many keys stand for a response in this process."""
-        return len(self._runs)
+        return len(self._runs) + len(self._kept)
 
     @property
     def unsettled(self) -> int:
         """How many runs with a key are in progress, or are about to be settled."""
-        return len(self._tasks)
+        return len(self._runs)
 
-    async def subscribe(self, request: CreateRequest, identity: Identity, key: str, launch: Launch) -> Subscription:
+    async def subscribe(
+        self, request: CreateRequest, identity: Identity, key: str, on_disconnect: OnDisconnect | None = None
+    ) -> Subscription:
         """Subscribe to the response that the key stands for: one that has ended, one in progress, or a new one.
 
         Raises `KeyReused` when that is the response to another request, `KeyInUse` when another process runs it and has
         no log of it, and what is wrong with the request.
         """
         name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
+        beaten: KeyInUse | None = None
         while True:
-            keyed = self._find(name)
-            is_first = keyed is None
-            if keyed is None:
-                keyed = self._start(name, digest, identity, launch)
-            elif keyed.is_released:
-                await keyed.settled.wait()
+            known = self._kept.find(name, self._clock()) or self._runs.get(name)
+            if isinstance(known, KeyedRun) and known.is_settling:
+                await asyncio.wait([known.task])
                 continue
-            elif keyed.request_hash != digest:
-                await keyed.is_checked.wait()
-                if self._runs.get(name) is keyed and not keyed.is_released:
+            if known is not None:
+                if known.request_hash != digest:
                     raise KeyReused
+                return await self._replay(known, streams=bool(request.stream))
+            claim = self._claim(key, digest)
+            if (stored := await self._find_stored(identity, claim)) is not None:
+                found = await self._follow(identity, stored)
+                found.is_replay = True
+                return found
+            if beaten is not None:
+                raise beaten
+            if name in self._runs or name in self._kept:
                 continue
-            if keyed.response is not None and keyed.events is not None:
-                found: Subscription = self._responses.follow_ended(keyed.response, keyed.events)
-            elif keyed.run is None:
-                started = await self._wait_for_start(keyed)
-                if isinstance(started, LiveSubscription):
-                    found = self._readable(started.run, started, request)
-                else:
-                    found, is_first = await self._follow(identity, started), False
-            elif keyed.run.ended.is_set:  # it is about to be settled what the key stands for
-                await keyed.settled.wait()
-                continue
-            else:
-                found = self._readable(keyed.run, None, request)
-            found.is_replay = not is_first
-            return found
+            try:
+                if request.background:
+                    queued = await self._launcher.submit(await self._launcher.plan(request, identity), claim)
+                    return self._responses.follow_log(identity, queued)
+                keyed = self._runs[name] = KeyedRun(digest)
+                keyed.task = asyncio.create_task(self._run(name, keyed, request, identity, claim, on_disconnect))
+                return await self._wait_for_start(keyed, streams=bool(request.stream))
+            except KeyInUse as error:  # another request was faster: its response is there now
+                beaten = error
 
-    def _readable(self, run: LiveRun, client: LiveSubscription | None, request: CreateRequest) -> Subscription:
-        """Return a subscription that a request can read: as a `client` of the run, or, where its events so far are not
-        there, as one that reads them when it has ended.
-        """
-        is_readable = run.plan.request.stream and (client is not None or run.log.can_replay(-1))
-        if not request.stream or is_readable:
-            return client or run.subscribe()
-        if client is not None:
-            client.leave()
+    async def _replay(self, known: KeyedRun | KeptRun, *, streams: bool) -> Subscription:
+        if isinstance(known, KeptRun):
+            found: Subscription = self._responses.follow_ended(known.response, known.log)
+        elif known.run is not None:
+            found = self._read(known.run, streams=streams)
+        else:
+            found = await self._wait_for_start(known, streams=streams)
+        found.is_replay = True
+        return found
+
+    def _read(self, run: LiveRun, *, streams: bool) -> Subscription:
+        """Subscribe as a client of the run; to its end, where events are wanted and the first ones are not there."""
+        client = run.subscribe()
+        if not streams or (run.plan.request.stream and run.log.can_replay(-1)):
+            return client
+        client.leave()
         return self._responses.follow_end(run)
 
-    async def _follow(self, identity: Identity, response: Response) -> Subscription:
-        """Subscribe to a response that the store has. Raises `KeyInUse` if another process runs it without a log."""
-        if response.status in FINAL:
-            return await self._responses.follow(identity, response.id, -1, response)
-        if not await self._responses.has_log(identity, response.id):
-            raise KeyInUse(None)
-        return self._responses.follow_log(identity, response, waits=True)
-
-    async def _wait_for_start(self, keyed: KeyedRun) -> LiveSubscription | Response:
-        waiter: Waiter = asyncio.get_running_loop().create_future()
-        keyed.waiting.append(waiter)
+    async def _wait_for_start(self, keyed: KeyedRun, *, streams: bool) -> Subscription:
+        waiter: asyncio.Future[Subscription] = asyncio.get_running_loop().create_future()
+        keyed.waiters[waiter] = streams
         try:
             return await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and isinstance(found := waiter.result(), LiveSubscription):
-                found.leave()
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().leave()
             raise
         finally:
-            if waiter in keyed.waiting:
-                keyed.waiting.remove(waiter)
-                if not keyed.waiting:  # nobody wants it any more, and who comes now starts it again
-                    keyed.is_released = True
+            if waiter in keyed.waiters:
+                del keyed.waiters[waiter]
+                if not keyed.waiters:
                     keyed.planning.set(ClientLeft())
 
-    async def submit(
-        self, request: CreateRequest, identity: Identity, key: str, submit: Callable[[Claim], Awaitable[Response]]
-    ) -> tuple[Response, bool]:
-        """Return the background response that the key stands for, as it stands, or a new one; and whether it was there.
-        All that is known of it is in the store: any process may be asked.
-
-        Raises as `subscribe` does, but never `KeyInUse`.
-        """
-        name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
-        while True:
-            while (keyed := self._find(name)) is not None:  # a request in the foreground is another request
-                await (keyed.settled if keyed.is_released else keyed.is_checked).wait()
-                if self._runs.get(name) is keyed and not keyed.is_released:
-                    raise KeyReused
-            claim = self._claim(key, digest)
-            if (found := await self._recall(identity, claim)) is not None:
-                return found, True
-            try:
-                return await submit(claim), False
-            except KeyInUse:  # another request was faster: its response is there now
-                continue
-
-    def _find(self, name: KeyName) -> KeyedRun | None:
-        keyed = self._runs.get(name)
-        if keyed is None:
-            return None
-        is_expired = name in self._kept and keyed.expires_at <= self._clock()
-        if is_expired or (keyed.is_released and keyed.settled.is_set):
-            self._forget(name)
-            return None
-        return keyed
+    # ---- responses on record ----
 
     def _claim(self, key: str, digest: bytes) -> Claim:
         now = int(self._clock())
         return Claim(key=key, request_hash=digest, now=now, expires_at=now + math.ceil(self._seconds))
 
-    # ---- the life of a keyed run ----
-
-    def _start(self, name: KeyName, digest: bytes, identity: Identity, launch: Launch) -> KeyedRun:
-        claim = self._claim(name[2], digest)
-        keyed = self._runs[name] = KeyedRun(digest, claim.expires_at)
-        task = asyncio.create_task(self._run(name, keyed, identity, claim, launch))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return keyed
-
-    async def _run(self, name: KeyName, keyed: KeyedRun, identity: Identity, claim: Claim, launch: Launch) -> None:
-        """A task of its own: the request that comes first may leave, and others still wait for the response."""
-        try:
-            found = await self._recall(identity, claim)
-            keyed.is_checked.set(None)
-            if found is None:
-                keyed.run = run = await launch(claim, keyed.planning)
-                # All at once, before the run begins: none of them misses an event.
-                self._wake(keyed, [run.subscribe() for _ in keyed.waiting])
-                if not run.clients:
-                    run.stop(ClientLeft())
-                await run.wait()
-                if not run.is_detached:  # else the process that continues it records its end, for the key as well
-                    await self._settle(name, keyed, run)
-            else:
-                self._wake(keyed, [found for _ in keyed.waiting])
-        except Exception as error:
-            if keyed.run is not None:
-                _log.error("the end of a run with a key could not be recorded", exc_info=error)
-            self._fail(keyed, error)
-        finally:
-            if name not in self._kept and self._runs.get(name) is keyed:
-                self._forget(name)
-            self._fail(keyed, ServerFault("The run was broken off."))
-            keyed.is_checked.set(None)
-            keyed.settled.set(None)
-
-    def _wake(self, keyed: KeyedRun, found: Sequence[LiveSubscription | Response]) -> None:
-        waiting, keyed.waiting = keyed.waiting, []
-        for waiter, each in zip(waiting, found, strict=True):
-            if not waiter.done():
-                waiter.set_result(each)
-            elif isinstance(each, LiveSubscription):
-                each.leave()
-
-    def _fail(self, keyed: KeyedRun, error: Exception) -> None:
-        waiting, keyed.waiting = keyed.waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_exception(error)
-
-    async def _recall(self, identity: Identity, claim: Claim) -> Response | None:
+    async def _find_stored(self, identity: Identity, claim: Claim) -> Response | None:
         """The response that the store has for the key. Raises `KeyReused` if it is that of another request."""
         claimed = await self._store.claimed(identity, claim.key, claim.now)
         if claimed is None:
@@ -252,67 +206,114 @@ class IdempotencyKeys:
         except ResponseNotFound:  # it was deleted just now
             return None
 
-    async def _settle(self, name: KeyName, keyed: KeyedRun, run: LiveRun) -> None:
+    async def _follow(self, identity: Identity, stored: Response) -> Subscription:
+        """Subscribe to a response on record. Raises `KeyInUse` if another process runs it without a log."""
+        if stored.status in FINAL or stored.background:
+            return await self._responses.follow(identity, stored.id, known=stored)
+        if not await self._responses.has_log(identity, stored.id):
+            raise KeyInUse(None)
+        return self._responses.follow_log(identity, stored, waits=True)
+
+    # ---- the life of a keyed run ----
+
+    async def _run(
+        self,
+        name: KeyName,
+        keyed: KeyedRun,
+        request: CreateRequest,
+        identity: Identity,
+        claim: Claim,
+        on_disconnect: OnDisconnect | None,
+    ) -> None:
+        """A task of its own: the request that comes first may leave, and others still wait for the response."""
+        try:
+            plan = await keyed.planning.race(partial(self._launcher.plan, request, identity))
+            keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect)
+            # All at once, before the run takes its first step: no client misses an event.
+            waiters, keyed.waiters = keyed.waiters, {}
+            for waiter, streams in waiters.items():
+                if not waiter.done():
+                    waiter.set_result(self._read(run, streams=streams))
+            if not waiters:
+                run.stop(ClientLeft())
+            await run.wait()
+            if not run.is_detached:  # else the process that continues it records its end, for the key as well
+                await self._settle(name, run, claim)
+        except Exception as error:
+            if keyed.run is not None:
+                _log.error("the end of a run with a key could not be recorded", exc_info=error)
+            keyed.fail(error)
+        finally:
+            keyed.fail(ServerFault("The run was broken off."))
+            del self._runs[name]
+
+    async def _settle(self, name: KeyName, run: LiveRun, claim: Claim) -> None:
         """A run that failed before anything was sent, or for a reason that may pass, frees its key: the next request is
         a new attempt, unless a tool was started. Every other outcome keeps the key.
         """
         if not run.clients and not run.is_durable:
             _note_unread(run)
         has_failed = run.answered.error is not None or isinstance(run.signal.reason, ClientLeft) or run.may_be_retried
-        keyed.is_released = has_failed and not run.tools.has_acted
-        if not keyed.is_released:
-            if not run.response.store and self._runs.get(name) is keyed:
-                keyed.run, keyed.response, keyed.events = None, run.response, run.log
+        if not has_failed or run.tools.has_acted:
+            if not run.response.store:
                 run.log.recorder = None  # it holds the plan
-                for surplus in self._kept.add(name, run.log.kept_bytes + 2 * len(encode(run.response))):
-                    self._forget(surplus)
+                kept = KeptRun(claim.request_hash, claim.expires_at, run.response, run.log)
+                self._kept.add(name, kept, run.log.kept_bytes + 2 * len(encode(run.response)))
         elif run.response.store:
             try:
-                await self._store.release(run.identity, name[2], run.response_id)
+                await self._store.release(run.identity, claim.key, run.response_id)
             except AntwortError as error:
                 _log.warning("the key of the response %s could not be released: %s", run.response_id, error.message)
 
-    def _forget(self, name: KeyName) -> None:
-        self._runs.pop(name, None)
-        self._kept.remove(name)
-
     async def close(self) -> None:
         """What is not in progress yet does not begin any more."""
-        for keyed in self._runs.values():
+        runs = [*self._runs.values()]
+        for keyed in runs:
             keyed.planning.set(ShuttingDown())
-        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*[keyed.task for keyed in runs])
 
 
 class KeptRuns:
-    """The names and sizes of ended runs that are kept in memory. When they are too many or too large, the identity that
-    has most gives up its oldest, so that one that sends much does not evict those of others.
+    """Ended runs that are kept in memory. When they are too many or too large, the identity that has most gives up its
+    oldest, so that one that sends much does not evict those of others.
     """
 
     def __init__(self, max_count: int = MAX_KEPT_RUNS, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_count, self._max_bytes = max_count, max_bytes
-        self._by_owner: dict[tuple[str, str], OrderedDict[KeyName, int]] = {}
+        self._by_owner: dict[tuple[str, str], dict[KeyName, tuple[KeptRun, int]]] = {}
+        """Each with its size, the oldest first."""
         self._count = self._size = 0
+
+    def __len__(self) -> int:
+        return self._count
 
     def __contains__(self, name: KeyName) -> bool:
         return name in self._by_owner.get(name[:2], ())
 
-    def add(self, name: KeyName, size: int) -> list[KeyName]:
-        """Add a run, and return those that have to go."""
-        self._by_owner.setdefault(name[:2], OrderedDict())[name] = size
+    def find(self, name: KeyName, now: float) -> KeptRun | None:
+        """Return what is kept for the key. What has expired goes."""
+        kept, _ = self._by_owner.get(name[:2], {}).get(name, (None, 0))
+        if kept is not None and kept.expires_at <= now:
+            self.remove(name)
+            return None
+        return kept
+
+    def add(self, name: KeyName, kept: KeptRun, size: int) -> None:
+        self._by_owner.setdefault(name[:2], {})[name] = kept, size
         self._count, self._size = self._count + 1, self._size + size
-        evicted: list[KeyName] = []
-        while self._size > self._max_bytes or self._count > self._max_count:
-            is_large = self._size > self._max_bytes
-            most = max(self._by_owner.values(), key=lambda sizes: sum(sizes.values()) if is_large else len(sizes))
-            evicted.append(next(iter(most)))
-            self.remove(evicted[-1])
-        return evicted
+        while (is_large := self._size > self._max_bytes) or self._count > self._max_count:
+            most = max(
+                self._by_owner.values(),
+                key=lambda runs: sum(size for _, size in runs.values()) if is_large else len(runs),
+            )
+            self.remove(next(iter(most)))
 
     def remove(self, name: KeyName) -> None:
-        sizes = self._by_owner.get(name[:2])
-        if sizes is not None and name in sizes:
-            self._count, self._size = self._count - 1, self._size - sizes.pop(name)
-            if not sizes:
+        runs = self._by_owner.get(name[:2], {})
+        if name in runs:
+            _, size = runs.pop(name)
+            self._count, self._size = self._count - 1, self._size - size
+            if not runs:
                 del self._by_owner[name[:2]]
 
 
@@ -333,3 +334,70 @@ def _note_unread(run: LiveRun) -> None:
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,
     )
+
+
+# ---- when two requests are the same ----
+
+_KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY_CHARS}}}")
+_IGNORED_FIELDS = frozenset({"raw", "raw_input", "additional", "stream"})
+_STEP_BYTES = 256 * 1024
+"""Bytes after which other tasks get their turn."""
+
+
+def checked_key(key: str) -> str:
+    """Return the key. Raises `RequestError` if it cannot be one."""
+    if _KEY.fullmatch(key) is None:
+        problem = f"The Idempotency-Key must be 1 to {MAX_KEY_CHARS} visible ASCII characters, without spaces."
+        raise RequestError(problem, code="invalid_idempotency_key")
+    return key
+
+
+def fingerprint(request: CreateRequest) -> bytes:
+    """Return the same bytes for every way to write the same JSON: the order of keys, white space and the form of
+    numbers and texts do not count. They tell nothing of what the request says.
+
+    The body as it came is one half of it. The other is the request as it was read: a program may have changed it since,
+    or put it together without a body. Whether events are read does not count there: the caller of `create` and
+    `respond` says that by the method.
+    """
+    return at_once(fingerprint_steps(request))
+
+
+def fingerprint_steps(request: CreateRequest) -> Steps[bytes]:
+    """As `fingerprint`, in pieces."""
+    digest = sha256()
+    came: Plain = _decoder.decode(request.raw)
+    came.pop("input", None)
+    yield
+    text = encode(replace(request, raw=b"", raw_input=(), input=()))
+    yield
+    read: Plain = _decoder.decode(text)
+    given = {name: value for name, value in read.items() if value is not None and name not in _IGNORED_FIELDS}
+    yield
+    digest.update(_encoder.encode((came, given, len(request.raw_input), len(request.input))))
+    since = 0
+    for raw in chain(request.raw_input, map(_without_id, request.input)):
+        if (since := since + len(raw)) > _STEP_BYTES:
+            since = 0
+            yield
+        value = _decoder.decode(raw)
+        if len(raw) > _STEP_BYTES:
+            yield
+        digest.update(_encoder.encode(value))
+    return digest.digest()
+
+
+def _without_id(item: InputItem) -> bytes:
+    """Ids may have been made for items that came without; what an item refers to by one counts."""
+    if isinstance(item, OpaqueItem):
+        return encode({name: value for name, value in item.fields.items() if name != "id"})
+    return encode(item if isinstance(item, ItemReference) else replace(item, id=""))
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_decoder = msgspec.json.Decoder(float_hook=_number)
+_encoder = msgspec.json.Encoder(order="sorted")

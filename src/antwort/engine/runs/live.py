@@ -389,9 +389,17 @@ class LiveRun:
 class LiveRuns(dict[str, LiveRun]):
     """The runs of an engine that are in progress, by response id."""
 
-    def __init__(self, store: ResponseStore) -> None:
+    def __init__(
+        self,
+        store: ResponseStore,
+        on_summary: Sequence[Callable[[RunSummary], None]] = (),
+        on_call: Sequence[Callable[[CallRecord], None]] = (),
+    ) -> None:
+        """`on_summary` are called when a run has ended; they must neither wait nor raise."""
         super().__init__()
-        self._store = store
+        self._store, self._on_summary = store, tuple(on_summary)
+        self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
+        """Those of every run. Whoever continues runs without a client replaces `on_unread`."""
         self.unrecorded: dict[str, LiveRun] = {}
         """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
 
@@ -412,11 +420,17 @@ class LiveRuns(dict[str, LiveRun]):
         for response_id in [*self.unrecorded]:
             await self.catch_up(identity, response_id)
 
-    def on_end(self, run: LiveRun) -> None:
-        """Take note that the run is over."""
+    def report(self, summary: RunSummary) -> None:
+        for notify in self._on_summary:
+            notify(summary)
+
+    def _on_end(self, run: LiveRun) -> None:
         if self.get(run.response_id) is run:  # else a new claim runs here
             del self[run.response_id]
-        if not run.is_detached and not run.is_recorded:
+        if run.is_detached:  # the process that ends it reports it
+            return
+        if not run.is_recorded:
             self.unrecorded[run.response_id] = run
             if len(self.unrecorded) > MAX_UNRECORDED:  # the next start ends their rows
                 self.unrecorded.pop(next(iter(self.unrecorded)))
+        self.report(run.summary())

@@ -1,4 +1,4 @@
-"""Continue a run of the run log: plan it again from its record, and close what was left open."""
+"""Continue an interrupted run: load its record, plan it again and run it to its end, or end it where that fails."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
+from antwort.concurrency import Signal, backoff
 from antwort.engine.answers import Answers
 from antwort.engine.credentials import Credentials
 from antwort.engine.fold import Run, fold, interrupted, settled
@@ -32,12 +33,15 @@ from antwort.engine.loop import opening_batches
 from antwort.engine.lost import lost_before
 from antwort.engine.opened import Seal, half_said
 from antwort.engine.pairs import is_ours
-from antwort.engine.plan import Leftover, Plan
+from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner, Resumed
-from antwort.engine.runs.conversation_lock import ConversationLocks, LockRequest
+from antwort.engine.resources import Resources
+from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.live import LiveRun, LiveRuns
+from antwort.engine.runs.recorders import BatchRecorder
+from antwort.engine.runs.summary import RunSummary
 from antwort.engine.sealed import Sealed
-from antwort.engine.settings import EngineSettings
 from antwort.engine.steps import LOST, Refused, open_calls
 from antwort.errors import (
     AntwortError,
@@ -49,11 +53,11 @@ from antwort.errors import (
     ServerFault,
     StoreFault,
 )
-from antwort.storage.base import Link, ResponseStore
-from antwort.storage.run_log import Claimed, Fenced, Record, RunLog
+from antwort.identity import TENANT
+from antwort.storage.base import Link
+from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, Lease, Record
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
-from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 T = TypeVar("T")
@@ -64,17 +68,70 @@ MAX_DISCOVERY_SECONDS = 60.0
 """For which a tool server is asked again that was of no use to the run yet; then the run begins without it."""
 
 
+class HeldRun:
+    """A run that this process holds a lease of."""
+
+    def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
+        """`live` is a run that a request reads: it takes no slot as long as it has a client."""
+        self.lease, self.live, self.has_client = lease, live, live is not None
+        self.signal = Signal()
+        """Stops it while it is not in progress yet."""
+        self.recorder: BatchRecorder | None = None
+        """That of a run which is ended without having been in progress."""
+        self.task: asyncio.Task[None] | None = None
+        """Holds it, and releases it."""
+        self.is_leaving = False
+        """Whether it does not wait for a record that cannot be read or written."""
+
+    def stop(self, reason: Exception) -> None:
+        self.signal.set(reason)
+        if isinstance(reason, HandedOver):
+            self._leave()
+        if self.live is not None:
+            self.live.stop(reason)
+
+    def hand_over(self) -> None:
+        """Stop at the end of the current step; if it is not in progress yet, at once."""
+        if self.live is not None:
+            self.live.hand_over()
+        else:
+            self.stop(HandedOver())
+
+    def lose(self) -> None:
+        """Another process has it."""
+        self.signal.set(HandedOver())
+        self._leave()
+        if self.live is not None:
+            self.live.lose()
+
+    def _leave(self) -> None:
+        self.is_leaving = True
+        if self.recorder is not None:
+            self.recorder.leave()
+
+    async def run(self, live: LiveRun) -> None:
+        """Wait for the end of the run. Raises why it stopped here, if it has not ended."""
+        self.live = live
+        if self.signal.reason is not None:
+            live.stop(self.signal.reason)
+        if self.is_leaving:
+            live.stop(HandedOver())
+        await live.wait()
+        if live.failure is not None:
+            raise live.failure
+        if live.is_detached:
+            raise HandedOver
+
+
 class ClaimedRun(msgspec.Struct, frozen=True):
     """A claimed run, with its record."""
 
     claimed: Claimed
     records: Sequence[Record]
     plan: Plan
-    """Its request as it is on record; unless it `is_planned`, no question is answered."""
+    """Its request as it is on record; unless it `is_planned`, no question is answered but that of its deadline."""
     deadline: float
     """By the clock of the event loop."""
-    seconds_before: float
-    """Since it was claimed for the first time."""
     problem: AntwortError | None = None
     """Why its request cannot be answered here."""
     is_planned: bool = False
@@ -88,27 +145,23 @@ class ClaimedRun(msgspec.Struct, frozen=True):
         """The number of the next event."""
         return self.records[-1].next if self.records else 0
 
-    def pick_up(self, seal: Seal | None) -> tuple[Run, Batch]:
-        """Return the run as it stands, and the events that close the items of an inference that never ended: that one
-        is made again, and the model is not shown what it had said. Open calls of a turn that did end wait for their
-        results.
-        """
-        run = fold(Run(self.claimed.response), self.events)
-        closing_events: Batch = []
-        if (start := _unended(run)) is not None:
-            for index, item in sorted(half_said(self.events, seal).items()):
-                if index >= start:
-                    item.close("incomplete", closing_events)
-            closing_events.append(TurnAbandoned(start=start))
-        return run, closing_events
 
-
-def _unended(run: Run) -> int | None:
-    """The index of the first item of an inference that has not ended; None if there is none. Results, lists of tools
-    and the runs of earlier calls stand before it.
+def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -> tuple[Run, Batch]:
+    """Return a run as it stands after its recorded events, and the events that close the items of an inference that
+    never ended: that one is made again, and the model is not shown what it had said. Open calls of a turn that did end
+    wait for their results.
     """
+    run = fold(Run(response), events)
+    # Results, lists of tools and the runs of earlier calls stand before what the model has made.
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
-    return next((at for at, item in enumerate(run.output[first:], first) if _is_models(item)), None)
+    start = next((at for at, item in enumerate(run.output[first:], first) if _is_models(item)), None)
+    if start is None:
+        return run, []
+    closing_events: Batch = []
+    for index, item in sorted(half_said(events, seal).items()):
+        if index >= start:
+            item.close("incomplete", closing_events)
+    return run, [*closing_events, TurnAbandoned(start=start)]
 
 
 def _is_models(item: OutputItem) -> bool:
@@ -120,21 +173,12 @@ _MODELS = (Message, Reasoning, FunctionCall, CustomToolCall, McpApprovalRequest)
 
 
 class Recovery:
-    """Loads and plans claimed runs."""
+    """Runs claimed runs to their ends: those that wait in the queue, and those that another process has begun."""
 
-    def __init__(
-        self,
-        runs: RunLog,
-        store: ResponseStore,
-        planner: Planner,
-        locks: ConversationLocks,
-        settings: EngineSettings,
-        *,
-        vault: Callable[[], Vault],
-        clock: Callable[[], float],
-    ) -> None:
-        self._runs, self._store, self._planner, self._locks, self._settings = runs, store, planner, locks, settings
-        self._vault, self._clock = vault, clock
+    def __init__(self, resources: Resources, planner: Planner, locks: ConversationLocks, live: LiveRuns) -> None:
+        assert resources.runs is not None, "runs are claimed from a log"
+        self._resources, self._runs, self._planner, self._locks = resources, resources.runs, planner, locks
+        self._live, self._settings = live, resources.settings
         self._plans: dict[str, Plan] = {}
         """Plans of runs that were submitted here and may be claimed here, too."""
 
@@ -147,91 +191,199 @@ class Recovery:
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
 
-    async def find(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> ClaimedRun:
+    async def run(self, held: HeldRun, claimed: Claimed) -> None:
+        """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
+        long as there may be another attempt.
+        """
+        TENANT.set(claimed.identity.tenant)
+        try:
+            await self._continue(held, claimed)
+        except DETACHED:
+            raise
+        except Damaged as error:
+            _log.error("the run %s has failed: %s", claimed.lease.run_id, error.message)
+            await self._give_up(held, claimed, error)
+        except Exception:
+            if claimed.attempt <= self._settings.background.attempts:
+                raise
+            _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
+            await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
+
+    async def _continue(self, held: HeldRun, claimed: Claimed) -> None:
+        try:
+            found = await held.signal.race(partial(self._find, held, claimed))
+        except Cancelled:
+            found = await self._find(held, claimed)  # its end is to be recorded
+        try:
+            plan = await held.signal.race(partial(self._plan, found))
+        except DETACHED:
+            raise
+        except Exception as error:
+            await self._end(held, found, error)
+            return
+        recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
+        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        try:
+            live = LiveRun(
+                plan,
+                self._resources.provider,
+                EventLog(recorder=recorder, first=found.next_number),
+                self._live.hooks,
+                run=run,
+                opening=closing_events,
+                outlives_client=True,
+                seconds_before=self._seconds_since(claimed),
+            )
+        except BaseException:
+            plan.release()
+            raise
+        self._live[live.response_id] = live
+        await held.run(live)
+
+    # ---- its record ----
+
+    async def _find(self, held: HeldRun, claimed: Claimed) -> ClaimedRun:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
-        lease = claimed.lease
-        records = await retry_until_available(lambda: self._runs.records(lease), is_leaving)
-        plan, problem = self._plans.pop(lease.run_id, None), None
+        run_id = claimed.lease.run_id
+        records = await retry_until_available(lambda: self._runs.records(claimed.lease), held)
+        plan, problem = self._plans.pop(run_id, None), None
         is_planned = plan is not None and len(records) == 1
         if plan is None or not is_planned:
-            plan, problem = await self._recorded(claimed, is_leaving)
-        before = self.seconds_since(claimed)
-        deadline = asyncio.get_running_loop().time() + plan.budget.seconds - before
-        return ClaimedRun(claimed, records, plan, deadline, before, problem, is_planned)
+            link = await retry_until_available(lambda: self._resources.store.link(claimed.identity, run_id), held)
+            if link is None:
+                raise Fenced
+            try:
+                request = recorded_request(Credentials(self._resources.vault, claimed.identity), link)
+            except AntwortError as error:  # another version has taken it, or its keys are gone
+                request, problem = _unread_request(link), error
+            plan = self._bare_plan(claimed, request)
+        deadline = asyncio.get_running_loop().time() + plan.budget.seconds - self._seconds_since(claimed)
+        return ClaimedRun(claimed, records, plan, deadline, problem, is_planned)
 
-    def seconds_since(self, claimed: Claimed) -> float:
+    def _seconds_since(self, claimed: Claimed) -> float:
         """Seconds since it was claimed for the first time."""
-        return max(0.0, self._clock() - claimed.begun_at)
+        return max(0.0, self._resources.clock() - claimed.begun_at)
 
-    def bare_plan(self, claimed: Claimed, request: CreateRequest | None = None) -> Plan:
+    def _bare_plan(self, claimed: Claimed, request: CreateRequest) -> Plan:
         """A plan that answers no question: what is known of a run without asking anybody."""
-        identity, request = claimed.identity, request or CreateRequest(model=claimed.response.model)
+        identity, vault = claimed.identity, self._resources.vault
         return Plan(
             request=request,
             identity=identity,
             settings=self._settings,
             response=claimed.response,
             toolbox=Toolbox(tools={}, may_run=False),
-            seal=Sealed(self._vault, identity).seal_for(request),
-            credentials=Credentials(self._vault, identity),
-            clock=self._clock,
+            seal=Sealed(vault, identity).seal_for(request),
+            credentials=Credentials(vault, identity),
+            clock=self._resources.clock,
             is_durable=True,
         )
 
-    async def _recorded(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> tuple[Plan, AntwortError | None]:
-        identity = claimed.identity
-        link = await retry_until_available(lambda: self._store.link(identity, claimed.lease.run_id), is_leaving)
-        if link is None:
-            raise Fenced
-        try:
-            return self.bare_plan(claimed, recorded_request(Credentials(self._vault, identity), link)), None
-        except AntwortError as error:  # another version has taken it, or its keys are gone
-            return self.bare_plan(claimed, _unread_request(link)), error
+    # ---- its plan ----
 
-    async def plan(self, found: ClaimedRun) -> Plan:
-        """Plan the run. Raises what is wrong with it by now. A store that is not available is retried until the
-        deadline.
+    async def _plan(self, found: ClaimedRun) -> Plan:
+        """Plan the run. Raises how the run ends, if nothing is left to be done, and what is wrong with it by now. A
+        store that is not available is retried until the deadline.
         """
-        _check_worth(found, self._settings)
+        claimed, request = found.claimed, found.plan.request
+        if claimed.is_cancelled:
+            raise Cancelled
+        if claimed.attempt > self._settings.background.attempts:
+            raise AttemptsExhausted(claimed.attempt - 1)
+        if found.deadline <= asyncio.get_running_loop().time():
+            raise DeadlinePassed
+        if found.problem is not None:
+            raise found.problem
         if found.is_planned:
             return msgspec.structs.replace(found.plan, deadline=found.deadline)
-        request = found.plan.request
-        if request.conversation is None:
-            return await self._planned(found, None)
-        identity = found.claimed.identity
-        lock = self._locks.request((identity.tenant, identity.owner, request.conversation))
-        try:
-            return msgspec.structs.replace(await self._planned(found, lock), lock=lock)
-        except BaseException:
-            lock.release()
-            raise
-
-    async def _planned(self, found: ClaimedRun, lock: LockRequest | None) -> Plan:
-        resumed = Resumed(found.claimed.response, found.deadline)
-        prepare = partial(
-            self._planner.prepared, found.plan.request, found.claimed.identity, None, lock=lock, resumed=resumed
-        )
+        identity, lock = claimed.identity, None
+        if request.conversation is not None:
+            lock = self._locks.request((identity.tenant, identity.owner, request.conversation))
+        resumed = Resumed(claimed.response, found.deadline)
+        prepare = partial(self._planner.prepared, request, identity, None, lock=lock, resumed=resumed)
         try:
             async with asyncio.timeout_at(found.deadline):
                 plan = await retry_until_available(partial(_with_servers, prepare, found.events))
-        except (TimeoutError, AntwortError) as error:
-            if asyncio.get_running_loop().time() >= found.deadline:
+        except BaseException as error:
+            if lock is not None:
+                lock.release()
+            is_late = asyncio.get_running_loop().time() >= found.deadline
+            if is_late and isinstance(error, TimeoutError | AntwortError):
                 raise DeadlinePassed from error
             raise
         return msgspec.structs.replace(
-            _refusing_silent(plan), asked_elsewhere=_approvals_in(found.events), is_durable=True
+            _refusing_silent(plan), asked_elsewhere=_approvals_in(found.events), is_durable=True, lock=lock
         )
+
+    # ---- its end, where it is not continued ----
+
+    async def _end(self, held: HeldRun, found: ClaimedRun, error: Exception) -> None:
+        """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
+        plan, claimed = found.plan, found.claimed
+        held.recorder = recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
+        if held.is_leaving:
+            recorder.leave()
+        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        events = Batch()
+        if not (run.response.status == "queued" and isinstance(error, Cancelled)):
+            for batch in opening_batches(run, plan, closing_events):
+                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is made again
+        run = fold(run, events)
+        for close in (partial(_lost_calls_answered, plan=plan), partial(settled, status="incomplete")):
+            batch = close(run)
+            events, run = [*events, *batch], fold(run, batch)
+        events.append(interrupted(run, error))
+        run = fold(run, events[-1:])
+        try:
+            await recorder.record(found.next_number, events, run)
+        except Fenced:
+            raise recorder.failure or Fenced from None
+        self._report(claimed, plan, run.response, run.turns)
+
+    async def _give_up(self, held: HeldRun, claimed: Claimed, error: Exception) -> None:
+        """Record only the outcome of a run of which nothing else can be read or written."""
+        response = claimed.response
+        begun = response if response.status != "queued" else replace(response, status="in_progress")
+        is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
+        failed = interrupted(Run(begun), Cancelled() if is_cancelled else error).response
+        ending = Ending(identity=claimed.identity, response=failed, marks=())
+        await retry_until_available(lambda: self._runs.give_up(claimed.lease, ending), held)
+        self._report(claimed, self._bare_plan(claimed, CreateRequest(model=response.model)), failed, turns=0)
+
+    def _report(self, claimed: Claimed, plan: Plan, response: Response, turns: int) -> None:
+        seconds = self._seconds_since(claimed)
+        self._live.report(RunSummary(plan=plan, response=response, turns=turns, seconds=seconds))
+
+
+def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
+    """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost] + lost_before(run)
+    answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
+    events = answers.open()
+    for at, call in enumerate(calls):
+        answers.take(at, ToolResult(call.call_id, LOST, is_error=True))
+    return [*events, *answers.batch()]
+
+
+# ---- planning again ----
 
 
 async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence[RunEvent]) -> Plan:
     """Return the plan once the tool servers that it needs have listed their tools: without the tools that the run had
     before, it would take its calls for those of the client. No client waits, so there is time.
     """
-    used, failed = _servers_in(events)
-    clock, pause, is_logged = asyncio.get_running_loop().time, FIRST_RETRY_SECONDS, False
+    used, failed = set[str](), set[str]()
+    for event in events:
+        match event:
+            case OutputItemDone(item=McpListTools(server_label=label, error=error)):
+                (used if error is UNSET else failed).add(label)
+            case OutputItemAdded(item=McpCall(server_label=label)):
+                used.add(label)
+    clock, is_logged = asyncio.get_running_loop().time, False
     end = clock() + MAX_DISCOVERY_SECONDS
+    pauses = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
     while True:
         plan = await prepare()
         silent = plan.toolbox.silent.keys() - failed
@@ -241,20 +393,7 @@ async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence
             _log.warning("tool servers of the run %s do not answer: %s", plan.response.id, ", ".join(sorted(silent)))
         is_logged = True
         plan.release()
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_RETRY_SECONDS)
-
-
-def _servers_in(events: Sequence[RunEvent]) -> tuple[set[str], set[str]]:
-    """The labels of servers that were of use to the run, and of those that it was begun without."""
-    used, failed = set[str](), set[str]()
-    for event in events:
-        match event:
-            case OutputItemDone(item=McpListTools(server_label=label, error=error)):
-                (used if error is UNSET else failed).add(label)
-            case OutputItemAdded(item=McpCall(server_label=label)):
-                used.add(label)
-    return used, failed
+        await asyncio.sleep(next(pauses))
 
 
 def _approvals_in(events: Sequence[RunEvent]) -> frozenset[str]:
@@ -263,16 +402,14 @@ def _approvals_in(events: Sequence[RunEvent]) -> frozenset[str]:
     return frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
 
 
-def _check_worth(found: ClaimedRun, settings: EngineSettings) -> None:
-    """Raise how the run ends, if nothing is left to be done."""
-    if found.claimed.is_cancelled:
-        raise Cancelled
-    if found.claimed.attempt > settings.background.attempts:
-        raise AttemptsExhausted(found.claimed.attempt - 1)
-    if found.deadline <= asyncio.get_running_loop().time():
-        raise DeadlinePassed
-    if found.problem is not None:
-        raise found.problem
+def _refusing_silent(plan: Plan) -> Plan:
+    """Refuse the approved calls whose servers do not answer: they were decided, and the run has begun."""
+    if all(left.silence is None for left in plan.leftovers):
+        return plan
+    leftovers = tuple(
+        msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None) for left in plan.leftovers
+    )
+    return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
 
 
 def recorded_request(credentials: Credentials, link: Link) -> CreateRequest:
@@ -305,72 +442,20 @@ def _unread_request(link: Link) -> CreateRequest:
     )
 
 
-def _refusing_silent(plan: Plan) -> Plan:
-    """Refuse the approved calls whose servers do not answer: they were decided, and the run has begun."""
-    if not any(left.silence is not None and left.refusal is None for left in plan.leftovers):
-        return plan
-    leftovers = tuple(_refused(left) for left in plan.leftovers)
-    return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
-
-
-def _refused(left: Leftover) -> Leftover:
-    return msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None)
-
-
-# ---- ending a run that is not continued ----
-
-
-async def end_early(found: ClaimedRun, log: EventLog, error: Exception) -> Run:
-    """Record the end of a run that is not continued, and return the run. One that is cancelled while it is queued never
-    begins.
-    """
-    plan = found.plan
-    run, closing_events = found.pick_up(plan.seal)
-    events = Batch()
-    if not (run.response.status == "queued" and isinstance(error, Cancelled)):
-        for batch in opening_batches(run, plan, closing_events):
-            events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # no inference is made again
-    run = fold(run, events)
-    for close in (partial(_lost_calls_answered, plan=plan), partial(settled, status="incomplete")):
-        batch = close(run)
-        events, run = [*events, *batch], fold(run, batch)
-    events.append(interrupted(run, error))
-    run = fold(run, events[-1:])
-    await log.append(events, run)
-    return run
-
-
-def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
-    """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
-    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost] + lost_before(run)
-    answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
-    events = answers.open()
-    for at, call in enumerate(calls):
-        answers.take(at, ToolResult(call.call_id, LOST, is_error=True))
-    return [*events, *answers.batch()]
-
-
-def given_up(claimed: Claimed, error: Exception) -> Response:
-    """The outcome of a run of which nothing else can be read or written."""
-    response = claimed.response
-    begun = response if response.status != "queued" else replace(response, status="in_progress")
-    return interrupted(Run(begun), error).response
-
-
-async def retry_until_available(ask: Callable[[], Awaitable[T]], is_leaving: Callable[[], bool] = lambda: False) -> T:
+async def retry_until_available(ask: Callable[[], Awaitable[T]], held: HeldRun | None = None) -> T:
     """Ask the record again while it is not available. Raises `HandedOver` when the run is to be left, and `Damaged`,
     which does not pass.
     """
-    pause = FIRST_RETRY_SECONDS
+    pauses, is_logged = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS), False
     while True:
         try:
             return await ask()
         except Damaged:
             raise
         except StoreFault as error:
-            if pause == FIRST_RETRY_SECONDS:
+            if not is_logged:
                 _log.warning("the record of runs cannot be read or written: %s", error.message)
-        if is_leaving():
+            is_logged = True
+        if held is not None and held.is_leaving:
             raise HandedOver
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, MAX_RETRY_SECONDS)
+        await asyncio.sleep(next(pauses))

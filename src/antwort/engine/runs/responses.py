@@ -7,7 +7,6 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.approvals import Approval, ApprovalStatus
@@ -17,13 +16,15 @@ from antwort.api.payload import CUT_FROM, fitting, payload_of_all
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace
+from antwort.concurrency import backoff
 from antwort.engine.fold import Run, fold
 from antwort.engine.pairs import asked_in, call_id_of
-from antwort.engine.runs.background import Background
+from antwort.engine.resources import Resources
 from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.replay import replay_events
 from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
+from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings
 from antwort.engine.steps import results_in
 from antwort.errors import (
@@ -45,14 +46,12 @@ from antwort.storage.base import (
     ItemPage,
     Page,
     ResponsePage,
-    ResponseStore,
     Wanted,
     as_of,
 )
 from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
-S = TypeVar("S", StoredSubscription, LiveSubscription)
 
 CANCEL_SECONDS = 10.0
 """For which a cancelled run is waited for. It is told at once, and its tools get `tool_grace`."""
@@ -67,18 +66,10 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
 class Responses:
     """All responses that an identity can see. One that is not there, or belongs to another identity, is not found."""
 
-    def __init__(
-        self,
-        store: ResponseStore,
-        background: Background | None,
-        live: LiveRuns,
-        settings: EngineSettings,
-        clock: Callable[[], float],
-    ) -> None:
-        self._store, self._background, self._live, self._settings = store, background, live, settings
-        self._runs = None if background is None else background.runs
-        self._clock = clock
-        self._subscriptions: WeakSet[StoredSubscription | LiveSubscription] = WeakSet()
+    def __init__(self, resources: Resources, worker: Worker | None, live: LiveRuns) -> None:
+        self._store, self._runs, self._settings = resources.store, resources.runs, resources.settings
+        self._clock, self._worker, self._live = resources.clock, worker, live
+        self._subscriptions: WeakSet[StoredSubscription] = WeakSet()
         self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
         """Responses that somebody reads right now, by tenant, owner and id."""
         self._loading = asyncio.Lock()
@@ -189,8 +180,8 @@ class Responses:
         if run is not None:
             run.stop(Cancelled())
         if await self._runs.cancel(identity, response_id):
-            if run is None and self._background is not None:
-                await self._background.end(identity, response_id)
+            if run is None and self._worker is not None:
+                await self._worker.end_cancelled(identity, response_id)
             await self._ended(identity, response_id, CANCEL_SECONDS)
         return await self.retrieve(identity, response_id)
 
@@ -210,7 +201,7 @@ class Responses:
     # ---- following them ----
 
     async def follow(
-        self, identity: Identity, response_id: str, after: int, known: Response | None = None
+        self, identity: Identity, response_id: str, after: int = -1, known: Response | None = None
     ) -> Subscription:
         """Read the events behind that number. `known` is the response as it stands, if it was read just now.
 
@@ -221,7 +212,7 @@ class Responses:
         if run is not None and not run.is_durable and run.log.is_whole:
             if after >= run.log.next:
                 raise _unknown_number(after)
-            return self._track(LiveSubscription(run, run.log.read(after), is_client=False))
+            return LiveSubscription(run, run.log.read(after), is_client=False)
         await self._live.catch_up(identity, response_id)
         if self._runs is not None:
             outline = await self._runs.outline(identity, response_id)
@@ -234,12 +225,8 @@ class Responses:
             raise MakerAway
         if after >= 0 and response.status not in ("failed", "cancelled"):
             raise InvalidField("starting_after", _NO_NUMBERS)
-        if after >= 0:
-            batches = _last_event(response, after, self._settings)
-        else:
-            every = self._settings.keepalive_interval
-            batches = _replayed(partial(self._ended, identity, response_id, every), self._settings)
-        return self._stored_subscription(identity, response, batches)
+        ended = partial(self._ended, identity, response_id, self._settings.keepalive_interval)
+        return self._stored_subscription(identity, response, _replayed(ended, self._settings, after))
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         """Whether any process can read the events of the response, while it runs or afterwards."""
@@ -277,9 +264,7 @@ class Responses:
         self, identity: Identity, response: Response, batches: Batches, *, waits: bool = False
     ) -> StoredSubscription:
         ended, over = (partial(each, identity, response.id) for each in (self._ended, self._is_over))
-        return self._track(StoredSubscription(response, batches, ended, over=over, waits=waits))
-
-    def _track(self, subscription: S) -> S:
+        subscription = StoredSubscription(response, batches, ended, over=over, waits=waits)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -307,8 +292,17 @@ class Responses:
                 self._read_now[key] = found
         return found
 
+    async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
+        """The address of the process that runs a response in the foreground, where only that one knows its events."""
+        if self._runs is None or self._worker is None or not self._runs_elsewhere(response_id):
+            return None
+        if await self._runs.has_log(identity, response_id):
+            return None
+        owner = await self._runs.owner(identity, response_id)
+        return None if owner is None or owner.name == self._worker.name else owner.address
+
     def _runs_elsewhere(self, response_id: str) -> bool:
-        """Of one that has not ended and has no log: only its process knows its events, until it has ended."""
+        """Whether another process runs a response that has not ended."""
         return self._runs is not None and self._runs.traits.many and response_id not in self._live
 
     # ---- waiting for their end ----
@@ -325,7 +319,7 @@ class Responses:
     async def _is_over(self, identity: Identity, response_id: str, seconds: float = math.inf) -> bool:
         """Whether it has ended within that time, wherever it runs."""
         clock = asyncio.get_running_loop().time
-        until, pause = clock() + seconds, MAX_POLL_SECONDS / 8
+        until, pauses = clock() + seconds, backoff(MAX_POLL_SECONDS / 8, MAX_POLL_SECONDS)
         while True:
             await self._live.catch_up(identity, response_id)
             if (status := await self._status(identity, response_id)) is None:
@@ -334,8 +328,7 @@ class Responses:
                 return True
             if (left := until - clock()) <= 0:
                 return False
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, MAX_POLL_SECONDS)
+            await asyncio.sleep(min(next(pauses), left))
 
     async def _status(self, identity: Identity, response_id: str) -> ResponseStatus | None:
         """The status of a stored response, without its output; None: there is none."""
@@ -378,20 +371,19 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
     every `every` seconds at most.
     """
     clock = asyncio.get_running_loop().time
-    last_sent, pause = clock(), FIRST_RETRY_SECONDS
+    last_sent, pauses = clock(), backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
     while True:
         try:
             async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
                 async for records in reading:
-                    batches, pause = [*_numbered(records, after)], FIRST_RETRY_SECONDS
+                    batches, pauses = [*_numbered(records, after)], backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
                     after = max([after, *(record.next - 1 for record in records)])
                     if batches or clock() - last_sent >= every:
                         last_sent = clock()
                         yield batches or [NumberedBatch(after + 1, [])]
             return
         except Unavailable:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, MAX_RETRY_SECONDS)
+            await asyncio.sleep(next(pauses))
         except Gone:
             raise ResponseNotFound(response_id) from None
 
@@ -405,14 +397,21 @@ def _numbered(records: Iterable[Record], after: int) -> Iterator[NumberedBatch]:
             yield _batch(record.first + seen, events[seen:])
 
 
-async def _replayed(ended: Callable[[], Awaitable[Response | None]], settings: EngineSettings) -> Batches:
-    """Make the events from the response, once it has ended: `ended` returns it, or None for a keep-alive."""
+async def _replayed(
+    ended: Callable[[], Awaitable[Response | None]], settings: EngineSettings, after: int = -1
+) -> Batches:
+    """Make the events from the response, once it has ended: `ended` returns it, or None for a keep-alive. Behind a
+    number there is only the last event, as nothing is known of the others.
+    """
     while (response := await ended()) is None:
         yield [NumberedBatch(0, [])]
-    events, first = replay_events(response, settings), 0
-    while some := fitting(events, first, MAX_READ_EVENTS):
-        yield [_batch(first, some)]
-        first += len(some)
+    events = replay_events(response, settings)
+    first = at = 0
+    if after >= 0:
+        events, first = events[-1:], after + 1
+    while some := fitting(events, at, MAX_READ_EVENTS):
+        yield [_batch(first + at, some)]
+        at += len(some)
 
 
 async def _buffered(reader: LogReader) -> Batches:
@@ -422,11 +421,6 @@ async def _buffered(reader: LogReader) -> Batches:
             yield batches
     finally:
         reader.close()
-
-
-async def _last_event(response: Response, after: int, settings: EngineSettings) -> Batches:
-    """How a response ended of which no other event is known behind that number."""
-    yield [_batch(after + 1, replay_events(response, settings)[-1:])]
 
 
 def _batch(first: int, events: Sequence[StreamEvent]) -> NumberedBatch:

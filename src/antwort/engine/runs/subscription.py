@@ -14,6 +14,7 @@ from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import LogReader, NumberedBatch
 from antwort.engine.runs.summary import RunSummary
 from antwort.errors import AntwortError, ClientLeft, ShuttingDown
+from antwort.storage.base import Link
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -71,6 +72,10 @@ class Subscription:
         """
         raise NotImplementedError
 
+    async def compacted(self) -> CompactedResponse:
+        """Wait for the window that the run of a `CompactRequest` makes."""
+        raise NotImplementedError
+
     async def events(self) -> AsyncGenerator[tuple[int, StreamEvent], None]:
         """Yield the events one by one, each with its number."""
         while batches := await self.read():
@@ -106,6 +111,10 @@ class Subscription:
     def summary(self) -> RunSummary | None:
         """What the run has come to, where this reader's request reports it."""
         return None
+
+    def chain(self) -> tuple[Link, ...]:
+        """The response behind those that it continues, where this process runs it; else nothing."""
+        return ()
 
 
 class LiveSubscription(Subscription):
@@ -147,7 +156,6 @@ class LiveSubscription(Subscription):
         return response
 
     async def compacted(self) -> CompactedResponse:
-        """Wait for the window that the run of a `CompactRequest` makes."""
         return await self.run.compacted()
 
     async def _unless_left(self, wait: Callable[[], Awaitable[T]]) -> T:
@@ -191,6 +199,9 @@ class LiveSubscription(Subscription):
 
     def summary(self) -> RunSummary | None:
         return self.run.summary() if self.run.clients[:1] == [self._token] else None
+
+    def chain(self) -> tuple[Link, ...]:
+        return self.run.chain()
 
 
 class StoredSubscription(Subscription):

@@ -1,19 +1,27 @@
-"""Claim runs of the run log for this process, renew their leases, and hand them over."""
+"""This process as a worker of the run log: it submits runs, claims them, renews their leases, and hands them over."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 
+import msgspec
+
+from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
+from antwort.engine.plan import Plan
+from antwort.engine.rows import new_run
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder
+from antwort.engine.runs.recovery import HeldRun, Recovery
 from antwort.engine.settings import BackgroundSettings
-from antwort.errors import AntwortError, Cancelled, HandedOver
+from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
+from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.storage.run_log import DETACHED, Claimed, Lease, RunLog, Unavailable
+from antwort.storage.base import Claim
+from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable
 from antwort.storage.run_log import Worker as WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
@@ -25,82 +33,39 @@ RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 30.0
 LEAVE_SECONDS = 2.0
 """For which the log is waited for when a run is handed over, or the process leaves."""
-
-
-class HeldRun:
-    """A run that this process holds a lease of."""
-
-    def __init__(self, lease: Lease, live: LiveRun | None = None, *, has_client: bool = False) -> None:
-        self.lease = lease
-        self.signal = Signal()
-        """Stops it while it is not in progress yet."""
-        self.live = live
-        self.has_client = has_client
-        """Whether a request in the foreground reads it: then it takes no slot."""
-        self.recorder: BatchRecorder | None = None
-        """That of a run which is ended without having been in progress."""
-        self.task: asyncio.Task[None] | None = None
-        """Holds it, and releases it."""
-        self.is_leaving = False
-        """Whether it does not wait for a record that cannot be read or written."""
-
-    def stop(self, reason: Exception) -> None:
-        self.signal.set(reason)
-        if isinstance(reason, HandedOver):
-            self._leave()
-        if self.live is not None:
-            self.live.stop(reason)
-
-    def hand_over(self) -> None:
-        """Stop at the end of the current step; if it is not in progress yet, at once."""
-        if self.live is not None:
-            self.live.hand_over()
-            return
-        self.signal.set(HandedOver())
-        self._leave()
-
-    def _leave(self) -> None:
-        self.is_leaving = True
-        if self.recorder is not None:
-            self.recorder.leave()
-
-    def lose(self) -> None:
-        """Another process has it."""
-        self.signal.set(HandedOver())
-        self._leave()
-        if self.live is not None:
-            self.live.lose()
+SUBMIT_ATTEMPTS = 3
+"""To put a run into a log that is not available, before its client is told."""
+SUBMIT_RETRY_SECONDS = 0.2
 
 
 class Worker:
-    """This process as a worker of the run log, from `start` to `leave`.
-
-    `proceed` runs a claimed run to its end, and raises one of `DETACHED` for one that has not ended. `cancel` stops a
-    foreground run of this process that has no lease.
-    """
+    """This process as a worker of the run log, from `start` to `leave`."""
 
     def __init__(
         self,
         runs: RunLog,
         settings: BackgroundSettings,
-        proceed: Callable[[HeldRun, Claimed], Awaitable[None]],
-        cancel: Callable[[str], None],
+        recovery: Recovery,
         live: LiveRuns,
         address: str | None = None,
     ) -> None:
+        """`address` is where other processes reach this one."""
+        self.runs, self._settings, self._recovery, self._live = runs, settings, recovery, live
+        live.hooks = msgspec.structs.replace(live.hooks, on_unread=self._on_unread)
         self._info = WorkerInfo(new_id("worker"), address)
-        self._runs, self._settings, self._proceed, self._cancel, self._live = runs, settings, proceed, cancel, live
         self._held: dict[str, HeldRun] = {}
         self._strays: dict[Lease, float] = {}
         """Leases that the log has for this process and that are not known here, with the time when that was seen."""
         self._tasks: set[asyncio.Task[None]] = set()
+        """Those that hold runs, and those that hand over runs without a client."""
         self._loops: list[asyncio.Task[None]] = []
-        self._claiming: asyncio.Task[None] | None = None
+        """Renewing, sweeping and, where it claims, claiming."""
         self._failing: set[str] = set()
         """Which of the loops cannot use the log now."""
         self._joining = asyncio.Lock()
-        self._has_joined = False
-        self._is_leaving = asyncio.Event()
+        self._queueing = asyncio.Lock()
+        self._leaving = Signal()
+        """Set when nothing is claimed any more."""
         self._slot_freed = asyncio.Event()
 
     @property
@@ -108,88 +73,90 @@ class Worker:
         return self._info.name
 
     @property
-    def address(self) -> str | None:
-        return self._info.address
+    def is_lasting(self) -> bool:
+        """Whether the runs that it holds are there for another process when this one ends."""
+        return self.runs.traits.durability != "process"
 
-    @address.setter
-    def address(self, address: str | None) -> None:
-        """Set where other processes reach this one, before it starts."""
-        self._info = WorkerInfo(self._info.name, address)
+    # ---- new runs ----
+
+    async def submit(self, plan: Plan, claim: Claim | None) -> Response:
+        """Put a background response into the queue. Raises `QueueFull`."""
+        await self.start()
+        run = new_run(plan, claim)
+        for left in reversed(range(SUBMIT_ATTEMPTS)):
+            try:
+                await self.runs.submit(run)
+                break
+            except Unavailable:
+                if not left:
+                    raise
+                await asyncio.sleep(SUBMIT_RETRY_SECONDS)
+        if self._claims:
+            self._recovery.keep_plan(plan)
+        return run.new.response
+
+    async def adopt(self, plan: Plan) -> Lease:
+        """Return the lease of a foreground run, whose row is there: another process can continue it."""
+        await self.start()
+        return await self.runs.adopt(self.name, plan.identity, plan.response.id, ())
+
+    def hold(self, lease: Lease, live: LiveRun) -> None:
+        """Hold a foreground run until its end. It takes no slot as long as it has a client."""
+        held = HeldRun(lease, live)
+        self._hold(held, partial(held.run, live))
+
+    async def end_cancelled(self, identity: Identity, response_id: str) -> None:
+        """End a cancelled run that no process holds, whether there is a slot for it or not."""
+        await self.start()
+        claimed = await self.runs.take(self.name, identity, response_id)
+        if claimed is not None:
+            held = HeldRun(claimed.lease)
+            self._hold(held, partial(self._recovery.run, held, claimed))
+
+    async def foreground_name(self) -> str | None:
+        """The name to record for foreground runs of this process, where other processes have to know who runs them."""
+        if not self.runs.traits.many:
+            return None
+        await self.start()
+        return self.name
+
+    # ---- the life of the process ----
 
     @property
-    def claims(self) -> bool:
+    def _claims(self) -> bool:
         """Whether it runs what waits in the queue."""
         return self._settings.enabled and self._settings.at_once > 0
 
     async def start(self) -> None:
         """Join the log, and begin to claim. Only the first call counts. Raises `Unavailable`."""
         async with self._joining:
-            if self._has_joined or self._is_leaving.is_set():
+            if self._loops or self._leaving.reason is not None:
                 return
-            await self._runs.join(self._info)
-            self._has_joined = True
-            self._loops = [asyncio.create_task(self._repeat(each)) for each in (self._renew, self._sweep)]
-            if self.claims:
-                self._claiming = asyncio.create_task(self._repeat(self._claim))
-                self._loops.append(self._claiming)
-
-    def begin(self, claimed: Claimed) -> None:
-        """Run a claimed run."""
-        held = HeldRun(claimed.lease)
-        self.hold(held, partial(self._proceed, held, claimed))
-
-    def hold(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
-        """Hold a run until `work` is done."""
-        self._held[held.lease.run_id] = held
-        held.task = task = asyncio.create_task(self._work(held, work), name=f"hold {held.lease.run_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def take_slot(self, response_id: str) -> bool:
-        """Take a slot for a run that its client has left. Return whether it has one."""
-        held = self._held.get(response_id)
-        if held is None:
-            return False
-        if held.has_client and self._free > 0 and self._may_have_more(held):
-            held.has_client = False
-        return not held.has_client
-
-    def _may_have_more(self, held: HeldRun) -> bool:
-        """Whether the owner of a run may have another one without a client, as far as this process knows."""
-        most, live = self._settings.per_owner, held.live
-        if most is None or live is None:
-            return True
-        others = [each.live for each in self._held.values() if not each.has_client and each.live is not None]
-        return sum(other.identity.is_same(live.identity) for other in others) < most
-
-    async def wait_for_release(self, response_id: str) -> None:
-        """Wait until this process does not hold the run any more."""
-        held = self._held.get(response_id)
-        if held is not None and held.task is not None:
-            await asyncio.wait([held.task])
-
-    @property
-    def _free(self) -> int:
-        return self._settings.at_once - sum(not held.has_client for held in self._held.values())
+            await self.runs.join(self._info)
+            loops = [self._renew, self._sweep, *([self._claim] if self._claims else [])]
+            self._loops = [asyncio.create_task(self._repeat(each)) for each in loops]
 
     def stop_claiming(self) -> None:
         """Begin nothing more. What it holds continues."""
-        self._is_leaving.set()
-        self._slot_freed.set()
+        self._leaving.set(HandedOver())
 
     def hand_over(self) -> None:
-        """Hand over what it holds, each run at the end of its step; runs with a client continue."""
+        """Begin nothing more, and hand over what does not end with the process, each run at the end of its step. Runs
+        with a client continue: it may see their end.
+        """
         self.stop_claiming()
-        for held in [*self._held.values()]:
-            if not held.has_client:
-                held.hand_over()
+        if self.is_lasting:
+            for held in [*self._held.values()]:
+                if not held.has_client:
+                    held.hand_over()
 
-    async def drain(self, seconds: float, reason: Exception) -> None:
-        """Wait until it holds nothing any more; after so many seconds, stop the rest for that reason."""
+    async def drain(self, seconds: float) -> None:
+        """Wait until it holds nothing any more; what it holds after so many seconds is stopped."""
+        self.hand_over()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for held in [*self._held.values()]:
-            held.stop(reason)
+            held.stop(HandedOver() if self.is_lasting else ShuttingDown())
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -200,19 +167,66 @@ class Worker:
 
     async def leave(self) -> None:
         self.stop_claiming()
-        await self.drain(0, HandedOver())
-        if self._claiming is not None:  # what it claims right now is released
-            await asyncio.wait([self._claiming], timeout=LEAVE_SECONDS)
-        await stop(self._loops, LEAVE_SECONDS)
-        if self._has_joined:
-            self._has_joined = False
+        for held in [*self._held.values()]:
+            held.stop(HandedOver())
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        loops, self._loops = self._loops, []
+        if self._claims and loops:  # what it claims right now is released
+            await asyncio.wait(loops[-1:], timeout=LEAVE_SECONDS)
+        await stop(loops, LEAVE_SECONDS)
+        if loops:
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._runs.leave(self.name)
+                    await self.runs.leave(self.name)
             except (AntwortError, TimeoutError) as error:
                 _log.warning("the log of runs was not told that this process leaves: %s", error)
 
+    # ---- slots ----
+
+    @property
+    def _free(self) -> int:
+        return self._settings.at_once - sum(not held.has_client for held in self._held.values())
+
+    def _on_unread(self, run: LiveRun) -> None:
+        """Give a run that its last client has left a slot. Without a free one it waits in the queue like any other, and
+        where that is full, it ends.
+        """
+        held = self._held.get(run.response_id)
+        if held is None or held.live is not run or not held.has_client:
+            return
+        others = [each.live for each in self._held.values() if not each.has_client and each.live is not None]
+        same_owner = sum(other.identity.is_same(run.identity) for other in others)  # as far as this process knows
+        if self._free > 0 and (self._settings.per_owner is None or same_owner < self._settings.per_owner):
+            held.has_client = False
+        else:
+            self._spawn(self._queue(held, run))
+
+    async def _queue(self, held: HeldRun, run: LiveRun) -> None:
+        """Hand a run over, one after the other: each counts in the queue before the next one comes."""
+        async with self._queueing:
+            try:
+                is_full = (await self.runs.load()).queued >= self._settings.queue
+            except Unavailable:
+                is_full = False
+            if is_full:
+                _log.warning("the run %s ends with its client: as many runs wait as may", run.response_id)
+            run.stop(ClientLeft() if is_full else HandedOver())
+            if held.task is not None:
+                await asyncio.wait([held.task])
+
     # ---- one run ----
+
+    def _hold(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
+        """Hold a run until `work` is done. It raises one of `DETACHED` where the run has not ended."""
+        self._held[held.lease.run_id] = held
+        held.task = self._spawn(self._work(held, work))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _work(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -234,7 +248,7 @@ class Worker:
         """
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._runs.release(lease, is_lost=is_lost)
+                await self.runs.release(lease, is_lost=is_lost)
         except (AntwortError, TimeoutError) as error:
             _log.warning("the run %s could not be handed over: %s", lease.run_id, error)
 
@@ -244,7 +258,7 @@ class Worker:
         """Repeat a loop. No error ends it; an outage of the log is logged once when it begins, and once when all loops
         can use the log again.
         """
-        while not self._is_leaving.is_set() or once != self._claim:
+        while self._leaving.reason is None or once != self._claim:
             try:
                 await once()
             except AntwortError as error:
@@ -265,30 +279,25 @@ class Worker:
 
     async def _claim(self) -> None:
         self._slot_freed.clear()
-        if (free := self._free) <= 0:
-            await self._slot_freed.wait()
-            return
-        found = await self._runs.claim(self.name, free)
-        self._succeeded("_claim")
-        for claimed in found:
-            if self._is_leaving.is_set() or self._free <= 0:  # a run that lost its client may have been faster
-                await self._release(claimed.lease)
-            else:
-                self.begin(claimed)
-        if len(found) < free:
-            await self._unless_leaving(self._runs.wait_for_work(min(POLL_SECONDS, self._settings.lease / 4)))
-
-    async def _unless_leaving(self, waiting: Awaitable[None]) -> None:
-        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._is_leaving.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await stop(tasks, RETRY_SECONDS)
-        if tasks[0].done() and not tasks[0].cancelled():
-            tasks[0].result()
+        with suppress(HandedOver):  # the process leaves
+            if (free := self._free) <= 0:
+                await self._leaving.race(self._slot_freed.wait)
+                return
+            found = await self.runs.claim(self.name, free)
+            self._succeeded("_claim")
+            for claimed in found:
+                # A run that has lost its client may have taken the slot.
+                if self._leaving.reason is not None or self._free <= 0:
+                    await self._release(claimed.lease)
+                else:
+                    held = HeldRun(claimed.lease)
+                    self._hold(held, partial(self._recovery.run, held, claimed))
+            if len(found) < free:
+                await asyncio.sleep(0)  # a log may wake it at once, again and again
+                await self._leaving.race(partial(self.runs.wait_for_work, min(POLL_SECONDS, self._settings.lease / 4)))
 
     async def _renew(self) -> None:
-        renewed = await self._runs.renew(self._info, [held.lease for held in self._held.values()])
+        renewed = await self.runs.renew(self._info, [held.lease for held in self._held.values()])
         self._succeeded("_renew")
         await self._release_strays(renewed.strays)
         for lease in renewed.lost:
@@ -296,11 +305,9 @@ class Worker:
             if held is not None and held.lease == lease:
                 held.lose()
         for response_id in renewed.cancelled:
-            if (held := self._held.get(response_id)) is not None:
-                held.stop(Cancelled())
-            else:
-                self._cancel(response_id)
-        await self._runs.wait_for_cancels(self._settings.lease / 3)
+            if (cancelled := self._held.get(response_id) or self._live.get(response_id)) is not None:
+                cancelled.stop(Cancelled())
+        await self.runs.wait_for_cancels(self._settings.lease / 3)
 
     async def _release_strays(self, strays: Iterable[Lease]) -> None:
         """Release what the log says is held here, if it was not known here for longer than a claim takes."""
@@ -314,9 +321,9 @@ class Worker:
         for lease, since in self._strays.items():
             if now - since >= self._settings.lease / 3:
                 _log.warning("the run %s was claimed, and the answer was lost; it is handed on", lease.run_id)
-                await self._runs.release(lease)
+                await self.runs.release(lease)
 
     async def _sweep(self) -> None:
-        await self._runs.sweep()
+        await self.runs.sweep()
         self._succeeded("_sweep")
         await asyncio.sleep(min(SWEEP_SECONDS, max(self._settings.lease, 1.0)))

@@ -8,7 +8,7 @@ from antwort.api.approvals import ApprovalStatus
 from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
-from antwort.engine.runs.fingerprint import LONGEST_KEY
+from antwort.engine.runs.idempotency import MAX_KEY_CHARS
 from antwort.transport.endpoints import LONGEST_ID
 from antwort.transport.openapi.schemas import TEXT, any_of, ref
 
@@ -29,7 +29,7 @@ def _path(name: str, about: str, schema: Plain) -> Plain:
 
 
 _ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
-_KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST_KEY}}}$"}
+_KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{MAX_KEY_CHARS}}}$"}
 
 PARAMETERS: dict[str, Plain] = {
     "id": _path("id", "The id of a response.", _ID),

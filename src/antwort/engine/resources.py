@@ -1,0 +1,28 @@
+"""What the parts of an engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from antwort.engine.settings import EngineSettings
+from antwort.providers.base import Provider
+from antwort.storage.base import ResponseStore
+from antwort.storage.run_log import RunLog
+from antwort.tools.base import ToolExecutor
+from antwort.vault import Vault
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """The backend, the tools, the storage and the settings that an engine is built from."""
+
+    provider: Provider
+    executors: tuple[ToolExecutor, ...]
+    store: ResponseStore
+    runs: RunLog | None
+    """The log of the runs that another process can continue; None: there are none."""
+    settings: EngineSettings
+    vault: Vault
+    clock: Callable[[], float]
+    """Seconds since the epoch, by which keys and approvals expire."""
