@@ -12,7 +12,6 @@ from antwort.engine.plan import Plan, draft_response
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.engine.translate import chat_request
 from antwort.tools.base import ToolDefinition
-from antwort.tools.routing import Toolbox
 from engine_kit import SERVER, ask, weather_tool
 from plan_kit import depot, plan_of, run_of
 
@@ -44,7 +43,6 @@ async def test_how_a_call_shows_follows_who_runs_it() -> None:
     run = run_of(plan)
     counted, uncounted = Shown("stock", "depot", counts=True), Shown("stock", "depot")
     assert plan.shown("depot_stock", run) == counted
-    assert plan.shown("depot_stock", run) is plan.shown("depot_stock", run)
     server.wants = False
     assert plan.shown("depot_stock", run) == uncounted
     server.wants = True
@@ -105,31 +103,28 @@ async def test_a_forced_choice_is_told_with_tools_that_are_kept() -> None:
 # ---- how tools are echoed ----
 
 
-def echoed(toolbox: Toolbox, *tools: dict[str, Any], settings: EngineSettings = SETTINGS) -> tuple[Any, ...]:
-    return draft_response(ask(tools=[*tools]), "model", settings, toolbox).tools
+def echoed(*tools: dict[str, Any], settings: EngineSettings = SETTINGS) -> tuple[Any, ...]:
+    return draft_response(ask(tools=[*tools]), "model", settings).tools
 
 
 def test_each_response_has_its_tools_for_itself() -> None:
-    toolbox, tool = Toolbox(tools={}, may_run=False), {**SERVER, "allowed_tools": ["stock"]}
-    first = echoed(toolbox, tool)
+    request = ask(tools=[{**SERVER, "allowed_tools": ["stock"]}])
+    first, before = (draft_response(request, "model", SETTINGS).tools for _ in range(2))
     first[0]["allowed_tools"].append("mine")
     first[0]["server_label"] = "mine"
-    assert echoed(toolbox, tool) == echoed(Toolbox(tools={}, may_run=False), tool)
+    assert draft_response(request, "model", SETTINGS).tools == before
 
 
 def test_other_tools_and_other_settings_are_echoed_as_they_are() -> None:
-    toolbox, search = Toolbox(tools={}, may_run=False), {"type": "web_search"}
-    assert [tool["server_label"] for tool in echoed(toolbox, SERVER)] == ["depot"]
-    assert [tool["server_label"] for tool in echoed(toolbox, {**SERVER, "server_label": "other"})] == ["other"]
-    assert echoed(toolbox) == echoed(toolbox, search) == ()
+    search = {"type": "web_search"}
+    assert [tool["server_label"] for tool in echoed(SERVER)] == ["depot"]
+    assert [tool["server_label"] for tool in echoed({**SERVER, "server_label": "other"})] == ["other"]
+    assert echoed() == echoed(search) == ()
     run = EngineSettings(hosted={"web_search": HostedPolicy(do="run", toolset="depot")})
-    assert [tool["type"] for tool in echoed(toolbox, search, settings=run)] == ["web_search"]
-    assert echoed(toolbox, search) == ()
+    assert [tool["type"] for tool in echoed(search, settings=run)] == ["web_search"]
+    assert echoed(search) == ()
 
 
 @pytest.mark.parametrize("secret", [{"authorization": "s3cret"}, {"headers": {"X-Key": "s3cret"}}])
-def test_what_is_kept_of_an_echo_repeats_no_credentials(secret: dict[str, Any]) -> None:
-    toolbox = Toolbox(tools={}, may_run=False)
-    for _ in range(2):
-        assert "s3cret" not in str(echoed(toolbox, {**SERVER, **secret}))
-        assert b"s3cret" not in toolbox.memo["echoed"][2]
+def test_an_echo_repeats_no_credentials(secret: dict[str, Any]) -> None:
+    assert "s3cret" not in str(echoed({**SERVER, **secret}))

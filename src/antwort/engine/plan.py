@@ -22,8 +22,8 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
-from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_tool
-from antwort.api.wire import UNSET, Plain, encode, json_decoder
+from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
+from antwort.api.wire import UNSET, Plain
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approving import is_asked
 from antwort.engine.budgets import Budget, budget_of, most_calls
@@ -41,7 +41,6 @@ from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.properties import kept_property
 from antwort.providers.base import Capabilities
 from antwort.storage.base import CallClaim, Decision, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
@@ -101,7 +100,7 @@ class History(msgspec.Struct, frozen=True):
     """Whether what was said first is not there, as there was too much of it."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     request: CreateRequest
     identity: Identity
     settings: EngineSettings
@@ -153,12 +152,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.reader is not None:
             self.reader.release()
 
-    @kept_property
+    @property
     def begins_otherwise(self) -> bool:
-        """Whether something else than an inference comes first, or in its place. It is asked for before each step."""
+        """Whether something else than an inference comes first, or in its place."""
         return self.request.generate is False or self.compacts or bool(self.history.leftovers)
 
-    @kept_property
+    @property
     def compact_threshold(self) -> int | None:
         """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
         context does not have would never come together.
@@ -171,21 +170,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 return min(asked or context, context * 3 // 4)
         return None
 
-    @kept_property
+    @property
     def budget(self) -> Budget:
-        """What the response may take. It is asked for several times in each turn."""
+        """What the response may take."""
         return budget_of(self.request, self.settings)
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
         return self.history.leftovers
 
-    @kept_property
+    @property
     def may_be_eager(self) -> bool:
         """Whether calls may begin while their turn is still being written."""
         return self.settings.eager and self.toolbox.may_run
 
-    @kept_property
+    @property
     def reasoning_style(self) -> Literal["text", "summary"]:
         options = self.request.reasoning
         if options is not None and (options.summary or options.generate_summary):
@@ -195,19 +194,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shown(self, name: str, run: Run) -> Shown:
         """How a call to `name` shows now: never as a client's call when the client must not run it."""
         way = route(name, self.toolbox)
-        known: Shown | None = self.toolbox.memo.get((name, way))
-        return self._shown(name, way, run) if known is None else known
-
-    def _shown(self, name: str, way: Route, run: Run) -> Shown:
         is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
         definition = self.toolbox.tools.get(name)
         if definition is not None and way is Route.SERVER and definition.needs_approval:
             asks = partial(is_asked, self.calls_left(run))
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL, counts=True, asks=asks)
-        if definition is not None and definition.kind not in OWN:  # the same each time
+        if definition is not None and definition.kind not in OWN:
             label, counts = definition.server_label or HOUSE_LABEL, way is Route.SERVER and not is_search(definition)
-            shown = self.toolbox.memo[name, way] = Shown(definition.own_name, label, counts=counts)
-            return shown
+            return Shown(definition.own_name, label, counts=counts)
         if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
         if definition is None:
@@ -267,18 +261,14 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 # ---- the response as it starts ----
 
 
-def draft_response(
-    request: CreateRequest, model: str, settings: EngineSettings, toolbox: Toolbox | None = None
-) -> Response:
-    """Every setting echoed as in force; what was left open has the standard's default. `toolbox` is what was made of
-    the tools, and remembers how they are echoed.
-    """
+def draft_response(request: CreateRequest, model: str, settings: EngineSettings) -> Response:
+    """Every setting echoed as in force; what was left open has the standard's default."""
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),
         status="in_progress",
         model=model,
-        tools=_echo_tools(request.tools, settings, {} if toolbox is None else toolbox.memo) if request.tools else (),
+        tools=tuple([echo_tool(tool) for tool in in_force(request.tools, settings)]),
         tool_choice=echo_choice(_in_force(request)),
         text={"format": {"type": "text"}} if request.text is None else _echo_text(request.text),
         reasoning=None if request.reasoning is None else _echo_reasoning(request.reasoning),
@@ -292,16 +282,6 @@ def draft_response(
     )
 
 
-def _echo_tools(tools: tuple[Tool, ...], settings: EngineSettings, memo: dict[Any, Any]) -> tuple[Plain, ...]:
-    """Each response has its own: they are plain values, and whoever is given them may change them."""
-    known: tuple[object, object, bytes] | None = memo.get("echoed")
-    if known is None or known[0] != tools or known[1] is not settings:
-        echoed = encode([echo_tool(tool) for tool in in_force(tools, settings)])
-        known = memo["echoed"] = tools, settings, echoed
-    return _decode_echoed(known[2])
-
-
-_decode_echoed = json_decoder(tuple[dict[str, Any], ...]).decode
 _ECHOED = (
     "previous_response_id",
     "instructions",

@@ -431,9 +431,7 @@ def _must_ask(request: CreateRequest) -> bool:
 def _response(request: CreateRequest, means: Means, settings: EngineSettings, resumed: Resumed | None) -> Response:
     """As it starts."""
     if resumed is None:
-        # To sum up, there is a toolbox without the request's tools, and all such requests have the same one.
-        toolbox = None if means.compacts else means.toolbox
-        return draft_response(request, means.model, settings, toolbox)
+        return draft_response(request, means.model, settings)
     response = resumed.response
     return response if response.status != "queued" else replace(response, status=transition("queued", "in_progress"))
 
