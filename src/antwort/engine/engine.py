@@ -161,9 +161,9 @@ class Engine:
         if key is not None and self.settings.idempotency:
             return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
         if request.background:
-            queued = await self._launcher.submit(await self._launcher.plan(request, identity))
+            queued = await self._launcher.submit(await self.plan(request, identity))
             return self._responses.follow_log(identity, queued)
-        plan = await self._launcher.plan(request, identity, recent)
+        plan = await self.plan(request, identity, recent)
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
