@@ -11,7 +11,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import ApprovalNotFound, InvalidField
 from antwort.transport.endpoints import LONGEST_ID, Offered, ends, is_id, readable
 from antwort.transport.exchange import Exchange
-from antwort.transport.paging import read_page
+from antwort.transport.query import read_page
 
 _STATUSES: dict[str, ApprovalStatus] = {status: status for status in get_args(ApprovalStatus)}
 

@@ -14,7 +14,7 @@ from antwort.errors import ConversationNotFound, InvalidField, ItemNotFound
 from antwort.event_loop import in_turns
 from antwort.transport.endpoints import LONGEST_ID, Offered, is_id, item_list, readable
 from antwort.transport.exchange import Exchange
-from antwort.transport.paging import read_page
+from antwort.transport.query import read_page
 
 _BODY = known_fields("items", "metadata")
 

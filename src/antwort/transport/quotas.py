@@ -1,18 +1,21 @@
-"""What one key may use in a minute, and at once. No awaiting, no clock of its own, and a few numbers for each key."""
+"""Limit what one key may use in a minute and at once, and how many streams are read again at once."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from antwort.engine.runs.subscription import Subscription
 from antwort.engine.runs.summary import RunSummary
-from antwort.errors import RateLimited
+from antwort.errors import RateLimited, TooManyFollowers
+from antwort.identity import Identity
 from antwort.transport.errors import Headers
 from antwort.transport.tokens import tokens_of
 
@@ -33,15 +36,6 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
     followers: int | None = None
     """None: as many as `concurrent`."""
     tokens_per_minute: int | None = None
-
-
-class Going(Protocol):
-    """A run that may go on without the request that it was made for."""
-
-    @property
-    def response_id(self) -> str: ...
-
-    def when_over(self, tell: Callable[[], None]) -> None: ...
 
 
 class Bucket:
@@ -146,7 +140,7 @@ class Quota:
         finally:
             self._returned.remove(idempotency_key)
 
-    def keep(self, run: Going, idempotency_key: bytes = b"") -> None:
+    def keep(self, run: Subscription, idempotency_key: bytes = b"") -> None:
         """A run that goes on without its client has a place until it has ended."""
         if run.response_id not in self._kept:
             self._kept[run.response_id] = idempotency_key
@@ -237,6 +231,36 @@ class Quotas:
         quota = self.of(ended.plan.identity.key)
         if quota.counts_tokens:
             quota.spend(tokens_of(ended))
+
+
+class Followers:
+    """Limit how many streams of responses are read again at once, in one process. No tenant has more than half of them,
+    and none of its subjects more than half of those: none shuts the others out.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[tuple[str, ...]] = Counter()
+        """By all, by tenant, and by tenant and subject."""
+
+    @contextmanager
+    def place(self, identity: Identity) -> Iterator[None]:
+        """Hold a place until the block is left. Raises `TooManyFollowers`."""
+        whose: list[tuple[str, ...]] = [(), (identity.tenant,)]
+        if identity.owner:  # else it stands for all who do not say who they are
+            whose.append((identity.tenant, identity.owner))
+        for level, each in enumerate(whose):
+            share = max(self._most >> level, 1)
+            if self._held[each] >= share:
+                raise TooManyFollowers(self._most, share)
+        self._held.update(whose)
+        try:
+            yield
+        finally:
+            self._held.subtract(whose)
+            for each in whose:
+                if not self._held[each]:
+                    del self._held[each]
 
 
 def duration(seconds: float) -> str:

@@ -31,11 +31,9 @@ from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
 from antwort.transport.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.transport.exchange import Exchange, Scope
-from antwort.transport.followers import Followers
-from antwort.transport.following import read_after
 from antwort.transport.offer import Offer
-from antwort.transport.paging import read_page, read_wanted
-from antwort.transport.quotas import Quotas
+from antwort.transport.query import read_after, read_page, read_wanted
+from antwort.transport.quotas import Followers, Quotas
 from antwort.transport.readiness import Readiness
 from antwort.transport.relay import RELAYED, Ask, Relay
 from antwort.transport.respond import follow, respond, unless_gone

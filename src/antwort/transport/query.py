@@ -1,9 +1,9 @@
-"""Which part of a list, and which of its entries, a query asks for. Parameters that nobody knows are ignored."""
+"""Read the query of a request: a page, filters, or where to begin in a stream. Unknown parameters are ignored."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, get_args
 
 from antwort.api.status import ResponseStatus
@@ -12,6 +12,7 @@ from antwort.storage.base import Page, Wanted
 
 _ORDERS: dict[str, Literal["asc", "desc"]] = {"asc": "asc", "desc": "desc"}
 _STATUSES: dict[str, ResponseStatus] = {status: status for status in get_args(ResponseStatus)}
+_BOOLEANS = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 def read_page(query: dict[str, str]) -> Page:
@@ -44,3 +45,20 @@ def _status(word: str) -> ResponseStatus:
     if status is None:
         raise InvalidField("status", f"expected one or several of {', '.join(_STATUSES)}.")
     return status
+
+
+def read_after(query: Mapping[str, str]) -> int | None:
+    """Return the number of the event behind which to begin: -1 for all of them, None where no events are asked for.
+    Raises `InvalidField`.
+    """
+    is_streamed = _BOOLEANS.get(query.get("stream", "").lower())
+    if is_streamed is None:
+        raise InvalidField("stream", "expected 'true' or 'false'.")
+    after = query.get("starting_after")
+    if after is None:
+        return -1 if is_streamed else None
+    if not is_streamed:
+        raise InvalidField("starting_after", "it is there for streams alone; send 'stream=true' with it.")
+    if not re.fullmatch("[0-9]{1,15}", after):
+        raise InvalidField("starting_after", "expected the number of an event: a whole number from 0 on.")
+    return int(after)
