@@ -42,9 +42,9 @@ from antwort.api.events import (
     SummaryPartDone,
     SummaryTextDelta,
     SummaryTextDone,
-    Terminal,
 )
 from antwort.api.items import (
+    ContentPart,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -77,141 +77,108 @@ def replay_events(response: Response, settings: LoopSettings = LoopSettings()) -
     )
     events: list[StreamEvent] = [ResponseCreated(response=fresh), ResponseInProgress(response=fresh)]
     for at, item in enumerate(response.output):
-        events += _shown(item, at)
+        events += _item_events(item, at)
         events.append(OutputItemDone(output_index=at, item=item))
-    events.append(_ending(response, settings))
+    match response.status:
+        case "failed":
+            events.append(ResponseFailed(response=response))
+        case "incomplete" | "cancelled":
+            events.append(ResponseIncomplete(response=response))
+        case "requires_action" if settings.requires_action == "event":
+            events.append(ResponseRequiresAction(response=response))
+        case _:
+            events.append(ResponseCompleted(response=response))
     return events
 
 
-def _ending(response: Response, settings: LoopSettings) -> Terminal:
-    match response.status:
-        case "failed":
-            return ResponseFailed(response=response)
-        case "incomplete" | "cancelled":
-            return ResponseIncomplete(response=response)
-        case "requires_action" if settings.requires_action == "event":
-            return ResponseRequiresAction(response=response)
-        case _:
-            return ResponseCompleted(response=response)
-
-
-# ---- an item: how it was added, and what happened inside it ----
-
-
-def _shown(item: OutputItem, at: int) -> Iterator[StreamEvent]:
+def _item_events(item: OutputItem, at: int) -> Iterator[StreamEvent]:
+    """Yield how an item was added, and what happened inside it."""
     match item:
         case Message():
-            return _message(item, at)
-        case Reasoning():
-            return _reasoning(item, at)
+            yield OutputItemAdded(output_index=at, item=replace(item, status="in_progress", content=()))
+            for index, part in enumerate(item.content):
+                yield from _part_events(part, item.id, at, index)
+        case Reasoning():  # what is sealed comes when the item is done
+            bare = replace(item, status="in_progress", summary=(), encrypted_content=UNSET)
+            if item.content is not UNSET:
+                bare = replace(bare, content=())
+            yield OutputItemAdded(output_index=at, item=bare)
+            for index, thought in enumerate(item.content or ()):
+                yield from _part_events(thought, item.id, at, index)
+            for index, summary in enumerate(item.summary):
+                empty = SummaryText(text="")
+                yield SummaryPartAdded(item_id=item.id, output_index=at, summary_index=index, part=empty)
+                if summary.text:
+                    yield SummaryTextDelta(item_id=item.id, output_index=at, summary_index=index, delta=summary.text)
+                yield SummaryTextDone(item_id=item.id, output_index=at, summary_index=index, text=summary.text)
+                yield SummaryPartDone(item_id=item.id, output_index=at, summary_index=index, part=summary)
         case FunctionCall():
-            return _function_call(item, at)
+            yield OutputItemAdded(output_index=at, item=replace(item, status="in_progress", arguments=""))
+            if item.arguments:
+                yield ArgumentsDelta(item_id=item.id, output_index=at, delta=item.arguments)
+            yield ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=item.arguments)
         case CustomToolCall():
-            return _custom_call(item, at)
-        case McpCall():
-            return _mcp_call(item, at)
+            yield OutputItemAdded(output_index=at, item=replace(item, status="in_progress", input=""))
+            if item.input:
+                yield CustomInputDelta(item_id=item.id, output_index=at, delta=item.input)
+            yield CustomInputDone(item_id=item.id, output_index=at, input=item.input)
+        case McpCall():  # a call that was not run has no outcome
+            bare_call = replace(item, status="in_progress", arguments="", output=None, error=None)
+            yield OutputItemAdded(output_index=at, item=bare_call)
+            yield McpCallInProgress(item_id=item.id, output_index=at)
+            if item.arguments:
+                yield McpArgumentsDelta(item_id=item.id, output_index=at, delta=item.arguments)
+            yield McpArgumentsDone(item_id=item.id, output_index=at, arguments=item.arguments)
+            if item.status == "failed":
+                yield McpCallFailed(item_id=item.id, output_index=at)
+            elif item.output is not None:
+                yield McpCallCompleted(item_id=item.id, output_index=at)
         case McpListTools():
-            return _list_tools(item, at)
+            yield OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET))
+            yield McpListToolsInProgress(item_id=item.id, output_index=at)
+            if item.error is not UNSET:
+                yield McpListToolsFailed(item_id=item.id, output_index=at)
+            elif item.status == "completed":
+                yield McpListToolsCompleted(item_id=item.id, output_index=at)
         case FunctionCallOutput():
-            return _added(replace(item, status="in_progress", output="", is_error=UNSET), at)
+            bare_output = replace(item, status="in_progress", output="", is_error=UNSET)
+            yield OutputItemAdded(output_index=at, item=bare_output)
         case CustomToolCallOutput():
-            return _added(replace(item, status="in_progress", output=""), at)
+            yield OutputItemAdded(output_index=at, item=replace(item, status="in_progress", output=""))
         case _:
-            return _added(item, at)  # nothing grows inside it: it comes whole
+            yield OutputItemAdded(output_index=at, item=item)  # nothing grows inside it: it comes whole
 
 
-def _added(item: OutputItem, at: int) -> Iterator[StreamEvent]:
-    yield OutputItemAdded(output_index=at, item=item)
-
-
-def _message(item: Message, at: int) -> Iterator[StreamEvent]:
-    yield from _added(replace(item, status="in_progress", content=()), at)
-    for index, part in enumerate(item.content):
-        if isinstance(part, Refusal):
-            yield from _refusal(part, item.id, at, index)
-        elif isinstance(part, OutputText):
-            yield from _text(part, item.id, at, index)
-
-
-def _text(part: OutputText, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
-    text, logprobs = part.text, part.logprobs
-    yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=OutputText(text=""))
-    if text or logprobs:
-        yield OutputTextDelta(item_id=item_id, output_index=at, content_index=index, delta=text, logprobs=logprobs)
-    for number, annotation in enumerate(part.annotations):
-        yield AnnotationAdded(
-            item_id=item_id, output_index=at, content_index=index, annotation_index=number, annotation=annotation
-        )
-    yield OutputTextDone(item_id=item_id, output_index=at, content_index=index, text=text, logprobs=logprobs)
+def _part_events(part: ContentPart | ReasoningText, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
+    """Yield what happened in a part of a message, or of the reasoning."""
+    match part:
+        case OutputText():
+            text, logprobs = part.text, part.logprobs
+            empty = OutputText(text="")
+            yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=empty)
+            if text or logprobs:
+                yield OutputTextDelta(
+                    item_id=item_id, output_index=at, content_index=index, delta=text, logprobs=logprobs
+                )
+            for number, annotation in enumerate(part.annotations):
+                yield AnnotationAdded(
+                    item_id=item_id,
+                    output_index=at,
+                    content_index=index,
+                    annotation_index=number,
+                    annotation=annotation,
+                )
+            yield OutputTextDone(item_id=item_id, output_index=at, content_index=index, text=text, logprobs=logprobs)
+        case Refusal():
+            yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=Refusal(refusal=""))
+            if part.refusal:
+                yield RefusalDelta(item_id=item_id, output_index=at, content_index=index, delta=part.refusal)
+            yield RefusalDone(item_id=item_id, output_index=at, content_index=index, refusal=part.refusal)
+        case ReasoningText():
+            yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=ReasoningText(text=""))
+            if part.text:
+                yield ReasoningTextDelta(item_id=item_id, output_index=at, content_index=index, delta=part.text)
+            yield ReasoningTextDone(item_id=item_id, output_index=at, content_index=index, text=part.text)
+        case _:
+            return
     yield ContentPartDone(item_id=item_id, output_index=at, content_index=index, part=part)
-
-
-def _refusal(part: Refusal, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
-    text = part.refusal
-    yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=Refusal(refusal=""))
-    if text:
-        yield RefusalDelta(item_id=item_id, output_index=at, content_index=index, delta=text)
-    yield RefusalDone(item_id=item_id, output_index=at, content_index=index, refusal=text)
-    yield ContentPartDone(item_id=item_id, output_index=at, content_index=index, part=part)
-
-
-def _reasoning(item: Reasoning, at: int) -> Iterator[StreamEvent]:
-    """What is sealed comes when the item is done."""
-    content = UNSET if item.content is UNSET else ()
-    yield from _added(replace(item, status="in_progress", summary=(), content=content, encrypted_content=UNSET), at)
-    for index, part in enumerate(item.content or ()):
-        yield from _thought(part, item.id, at, index)
-    for index, summary in enumerate(item.summary):
-        yield from _summary(summary, item.id, at, index)
-
-
-def _thought(part: ReasoningText, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
-    yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=ReasoningText(text=""))
-    if part.text:
-        yield ReasoningTextDelta(item_id=item_id, output_index=at, content_index=index, delta=part.text)
-    yield ReasoningTextDone(item_id=item_id, output_index=at, content_index=index, text=part.text)
-    yield ContentPartDone(item_id=item_id, output_index=at, content_index=index, part=part)
-
-
-def _summary(part: SummaryText, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
-    yield SummaryPartAdded(item_id=item_id, output_index=at, summary_index=index, part=SummaryText(text=""))
-    if part.text:
-        yield SummaryTextDelta(item_id=item_id, output_index=at, summary_index=index, delta=part.text)
-    yield SummaryTextDone(item_id=item_id, output_index=at, summary_index=index, text=part.text)
-    yield SummaryPartDone(item_id=item_id, output_index=at, summary_index=index, part=part)
-
-
-def _function_call(item: FunctionCall, at: int) -> Iterator[StreamEvent]:
-    yield from _added(replace(item, status="in_progress", arguments=""), at)
-    if item.arguments:
-        yield ArgumentsDelta(item_id=item.id, output_index=at, delta=item.arguments)
-    yield ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=item.arguments)
-
-
-def _custom_call(item: CustomToolCall, at: int) -> Iterator[StreamEvent]:
-    yield from _added(replace(item, status="in_progress", input=""), at)
-    if item.input:
-        yield CustomInputDelta(item_id=item.id, output_index=at, delta=item.input)
-    yield CustomInputDone(item_id=item.id, output_index=at, input=item.input)
-
-
-def _mcp_call(item: McpCall, at: int) -> Iterator[StreamEvent]:
-    """A call that was not run has no outcome."""
-    yield from _added(replace(item, status="in_progress", arguments="", output=None, error=None), at)
-    yield McpCallInProgress(item_id=item.id, output_index=at)
-    if item.arguments:
-        yield McpArgumentsDelta(item_id=item.id, output_index=at, delta=item.arguments)
-    yield McpArgumentsDone(item_id=item.id, output_index=at, arguments=item.arguments)
-    if item.status == "failed":
-        yield McpCallFailed(item_id=item.id, output_index=at)
-    elif item.output is not None:
-        yield McpCallCompleted(item_id=item.id, output_index=at)
-
-
-def _list_tools(item: McpListTools, at: int) -> Iterator[StreamEvent]:
-    yield from _added(replace(item, status="in_progress", tools=(), error=UNSET), at)
-    yield McpListToolsInProgress(item_id=item.id, output_index=at)
-    if item.error is not UNSET:
-        yield McpListToolsFailed(item_id=item.id, output_index=at)
-    elif item.status == "completed":
-        yield McpListToolsCompleted(item_id=item.id, output_index=at)
