@@ -154,8 +154,8 @@ class Engine:
         progress or has ended. Raises `KeyReused` if the request is another one, and `KeyInUse` if another process runs
         the response and has no log of it.
 
-        A background response is queued: whoever holds the subscription has the response as it was queued, and may read
-        its events. Raises `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
+        A background response is queued: the subscription has the response as it was queued, and reads its events.
+        Raises `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
         """
         self._launcher.check_open()
         if key is not None and self.settings.idempotency:
@@ -223,8 +223,8 @@ class Engine:
     async def compact(
         self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> CompactedResponse:
-        """What was said, in less room: the model sums it up, and the latest turns stay as they are. A request is given
-        in any form that `create` takes, and must name its model; leaving early ends it.
+        """Return a conversation compacted: the model summarizes it, and the latest turns stay as they are. A request is
+        given in any form that `create` takes, and must name its model; leaving early ends it.
         """
         asked = as_compaction(read_asked(request, fields, self.settings.limits))
         run = await self.launch(await self.plan(asked, identity))
@@ -346,8 +346,8 @@ class Engine:
         return {name: await _health(check) for name, check in parts.items()}
 
     async def open(self) -> None:
-        """Rows that a dead process left running are ended: nobody will. Once, and not by an engine that has rows of its
-        own by then: what it runs goes on.
+        """End the rows that a dead process left running, unless this engine has rows of its own by now, and continue
+        the runs of the log.
         """
         if self.is_draining:
             raise RuntimeError("An engine that was closed cannot be opened again; make a new one.")
@@ -370,7 +370,7 @@ class Engine:
         record cannot be written, it takes some seconds more, and not longer.
         """
         self._launcher.is_draining = True
-        if self._worker is not None:  # first: what waits for a lock is handed over, and not told that it is closed
+        if self._worker is not None:  # first: runs that wait for a lock are handed over, not refused
             self._worker.hand_over()
         self.conversation_locks.close()
         tasks = [asyncio.ensure_future(run.wait()) for run in self.live_runs.values()]
@@ -387,7 +387,7 @@ class Engine:
         self._responses.close()
 
     async def _abort(self, late: set[asyncio.Task[None]]) -> None:
-        """Stop what waits, most likely for a record that cannot be written. Its readers are told so."""
+        """Stop runs that wait, most likely for a record that cannot be written. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
             run.give_up_recording()

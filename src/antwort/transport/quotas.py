@@ -23,9 +23,9 @@ Clock: TypeAlias = Callable[[], float]
 
 _MINUTE = 60.0
 _A_HAIR = 1e-9
-"""What arithmetic may lose: who has waited as long as told is let in."""
+"""Rounding error of a bucket: a request that has waited for `Retry-After` is let in."""
 _SOON = 1.0
-"""Seconds after which to try again when places are taken: nobody knows when one is given back."""
+"""`Retry-After` when all places are taken: it is not known when one is released."""
 
 
 class KeyLimits(Struct, frozen=True, kw_only=True):
@@ -39,10 +39,7 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
 
 
 class Bucket:
-    """Fills evenly, from empty to full in a minute. It may be overdrawn; then it fills for longer.
-
-    So all of a minute's share may be used at once, and no span of time allows more than that and what it adds itself.
-    """
+    """A token bucket that fills in a minute. It may be overdrawn; then it takes longer to fill."""
 
     __slots__ = ("_at", "_clock", "_level", "size")
 
@@ -110,10 +107,10 @@ class Quota:
         return self._under_way
 
     def place(self, told: Headers, idempotency_key: bytes = b"") -> AbstractContextManager[None]:
-        """A place for one response, given back however the block is left that it is for. Raises `RateLimited`.
+        """Hold a place for one response until the block is left. Raises `RateLimited`.
 
-        `told` gets the headers that say how much is left, also when nothing is. A request that is refused uses nothing.
-        One that may come back to its run, by its key, has the place that the run still has.
+        The rate limit headers are added to `told`, also when the request is refused, which then uses nothing. A request
+        that comes back to its run by its idempotency key shares the place of the run.
         """
         if not self._is_limited:
             return self
@@ -126,7 +123,7 @@ class Quota:
 
     @property
     def _taken(self) -> int:
-        """Places that are taken: a run and the request that has come back to it have one."""
+        """Count the places that are taken: a run and the request that has come back to it share one."""
         if not self._returned:
             return self._under_way
         return self._under_way - len(self._returned.intersection(self._kept.values()))
@@ -141,7 +138,7 @@ class Quota:
             self._returned.remove(idempotency_key)
 
     def keep(self, run: Subscription, idempotency_key: bytes = b"") -> None:
-        """A run that goes on without its client has a place until it has ended."""
+        """Hold a place for a run without a client until it has ended."""
         if run.response_id not in self._kept:
             self._kept[run.response_id] = idempotency_key
             self._under_way += 1
@@ -153,7 +150,7 @@ class Quota:
 
     @contextmanager
     def following(self, told: Headers) -> Iterator[None]:
-        """A place for one who reads the stream of a response again; as `place`, but it is no request for a response."""
+        """Hold a place for reading the stream of a response again; as `place`, but it does not count as a request."""
         if self._followers is not None and self._following >= self._followers:
             told += self._headers()
             raise _over(self._followers, "stream", "read again at once", _SOON)
@@ -179,7 +176,7 @@ class Quota:
 
     @property
     def is_told(self) -> bool:
-        """Whether answers say how much is left."""
+        """Whether answers have rate limit headers."""
         return self._requests is not None or self._tokens is not None
 
     @property
@@ -187,7 +184,7 @@ class Quota:
         return self._tokens is not None
 
     def spend(self, tokens: int) -> None:
-        """What a response has cost is known when it ends: the one that goes over is the last for a while."""
+        """Take the tokens of a response that has ended. It may overdraw: then the next ones wait."""
         if self._tokens is not None:
             self._tokens.take(tokens)
 
@@ -212,7 +209,7 @@ class Quota:
 
 
 class Quotas:
-    """The use of every key, by its name. Requests that came by none are not counted."""
+    """The use of every key, by its name. Requests without a key are not counted."""
 
     def __init__(self, limits: Mapping[str, KeyLimits], *, clock: Clock = monotonic) -> None:
         self._by_key = {name: Quota(limit, clock) for name, limit in limits.items()}
@@ -223,7 +220,7 @@ class Quotas:
 
     @property
     def are_told(self) -> bool:
-        """Whether those of any key are."""
+        """Whether answers to any key have rate limit headers."""
         return any(quota.is_told for quota in self._by_key.values())
 
     def count(self, ended: RunSummary) -> None:

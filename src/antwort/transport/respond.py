@@ -112,7 +112,7 @@ async def unless_gone(exchange: Exchange, making: Coroutine[Any, Any, T]) -> T:
 
 
 class Watch:
-    """Notices that the client is gone: its plan is broken off, and its run told.
+    """Notice that the client has left: planning stops, and its subscription leaves.
 
     Our own server tells. Of another's, only reading from the connection shows it, so that the watching is a task of its
     own there. It starts a moment late: most answers that have ended by then never need it.
@@ -146,7 +146,7 @@ class Watch:
             raise ClientGone from None
 
     def follow(self, run: Subscription) -> None:
-        """The run is told from now on, and now if the client left while it was being set going."""
+        """Have the subscription leave with the client; at once, if the client has left meanwhile."""
         self._run = run
         if self.is_gone:
             run.leave()

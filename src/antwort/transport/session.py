@@ -176,7 +176,7 @@ class Session:
             self._remember(run, heard)
 
     def _leave(self, run: Subscription, reason: BaseException) -> None:
-        """Whoever breaks a connection off does not say why: a server that stops, or a limit of its own."""
+        """Leave, and end the run where the server breaks the connection off: it stops, or has a limit of its own."""
         if isinstance(reason, asyncio.CancelledError):
             run.stop(ShuttingDown() if self._engine.is_draining else RequestCancelled())
         run.leave()

@@ -1,4 +1,4 @@
-"""Let one request at a time take a turn in a conversation, in the order in which they came."""
+"""Let one request at a time take a turn in a conversation, first come first served."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class LockRequest:
     def __del__(self) -> None:
         """Release the lock of a plan that is dropped instead of launched. It may be collected in any thread."""
         if self._is_queued:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no request waits any more
                 self._loop.call_soon_threadsafe(self._locks.leave, self._key, self._turn)
 
 
@@ -120,7 +120,7 @@ class ConversationLocks:
             waiting.remove(turn)
 
     def close(self) -> None:
-        """Give nobody the lock any more."""
+        """Refuse all requests that wait, as the engine closes."""
         for waiting in self._waiting.values():
             for each in waiting:
                 if not each.done():

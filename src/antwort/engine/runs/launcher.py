@@ -137,7 +137,7 @@ class Launcher:
         return run
 
     def _event_log(self, plan: Plan, claim: Claim | None, lease: Lease | None) -> EventLog:
-        """The log of a new run. A durable run is read from the run log by whoever has no key for it."""
+        """Return the log of a new run. Of a durable run, requests without the key read the run log instead."""
         settings, request, runs = plan.settings, plan.request, self._resources.runs
         is_replayable = request.stream and (claim is not None or (request.is_stored and lease is None))
         log = EventLog(

@@ -98,7 +98,7 @@ class HeldRun:
             self.stop(HandedOver())
 
     def lose(self) -> None:
-        """Another process has it."""
+        """Stop at once, and write nothing more: another process has the run."""
         self.signal.set(HandedOver())
         self._leave()
         if self.live is not None:
@@ -148,7 +148,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
 
 def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -> tuple[Run, Batch]:
     """Return a run as it stands after its recorded events, and the events that close the items of an inference that
-    never ended: that one is made again, and the model is not shown what it had said. Open calls of a turn that did end
+    never ended: that one is made again, and its output is left out of the prompt. Open calls of a turn that did end
     wait for their results.
     """
     run = fold(Run(response), events)
@@ -183,8 +183,8 @@ class Recovery:
         """Plans of runs that were submitted here and may be claimed here, too."""
 
     def keep_plan(self, plan: Plan) -> None:
-        """Keep a plan for when the run is claimed here, where nothing can have changed and nobody is to be asked again.
-        One with a large history is made again then: it does not wait in memory.
+        """Keep a plan for the case that this process claims the run: then it need not be made again. One with a large
+        history is not kept, as it would take memory as long as the run waits.
         """
         if plan.request.conversation is None and not plan.toolbox.silent and plan.reader is None:
             self._plans[plan.response.id] = plan

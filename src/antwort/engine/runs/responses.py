@@ -54,7 +54,7 @@ from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
 CANCEL_SECONDS = 10.0
-"""For which a cancelled run is waited for. It is told at once, and its tools get `tool_grace`."""
+"""Limit of the wait for the end of a cancelled run. Its tools get `tool_grace`."""
 LAST_READ_SECONDS = 0.5
 """For which readers of runs that have ended may still read when the process stops."""
 MAX_POLL_SECONDS = 0.25
@@ -90,7 +90,7 @@ class Responses:
         return found
 
     async def _so_far(self, identity: Identity, stored: Response) -> Response:
-        """Of a run that has not ended, what its log says: no more than is on record. Only durable runs have one."""
+        """Of a durable run that has not ended, return the fold of its log."""
         if stored.status in FINAL:
             return stored
         records = await self._records(identity, stored.id) or ()
@@ -100,7 +100,7 @@ class Responses:
         return fold(Run(first.response), events).response
 
     async def _records(self, identity: Identity, response_id: str) -> Sequence[Record] | None:
-        """All that the log of the response holds; None where there is none, or none that can be read."""
+        """Return the records of the response; None where it has no log, or none that can be read."""
         if self._runs is None or not await self._runs.has_log(identity, response_id):
             return None
         records: list[Record] = []
@@ -119,7 +119,7 @@ class Responses:
         return replace(found, responses=tuple([await self._listed(identity, each) for each in found.responses]))
 
     async def _listed(self, identity: Identity, stored: Response) -> Response:
-        """The record counts where the run has ended: nobody is told of that before it is written."""
+        """Of a run that has ended, return the record: its end does not show before it is written."""
         run = self._live.find(identity, stored.id)
         if run is None or run.is_durable:
             return await self._so_far(identity, stored)
@@ -166,7 +166,7 @@ class Responses:
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """Return the response as it ended; one that had ended before is unchanged, and of a paused one the open calls
-        are settled. The process that runs it is told, and waited for; what takes longer is returned as it stands.
+        are settled. The end is waited for, in whichever process; one that takes longer is returned as it stands.
         """
         run = self._live.find(identity, response_id)
         if run is not None and not run.is_durable:
@@ -233,7 +233,7 @@ class Responses:
         return self._runs is not None and await self._runs.has_log(identity, response_id)
 
     def follow_end(self, run: LiveRun) -> StoredSubscription:
-        """Read a run from its first event that has said too much to be replayed: when it has ended."""
+        """Read a run whose first events are no longer buffered: from the response, once it has ended."""
 
         async def ended_soon() -> Response | None:
             with suppress(TimeoutError):
@@ -340,7 +340,7 @@ class Responses:
 
 
 def _open_calls(paused: Response) -> set[str]:
-    """The ids of the calls without a result, whoever is to run them."""
+    """Return the ids of the calls without a result, the client's and the server's."""
     asked = {item.call_id for item in paused.output if isinstance(item, FunctionCall | CustomToolCall)}
     asked |= {call_id_of(call) for item in paused.output if (call := asked_in(item)) is not None}
     return asked - results_in(paused.output)

@@ -27,14 +27,14 @@ from antwort.storage.run_log import Worker as WorkerInfo
 _log = logging.getLogger("antwort.runs")
 
 POLL_SECONDS = 5.0
-"""Between two looks for work without a wake-up; a quarter of a lease at most, as nothing wakes others when a process
-dies."""
+"""Between two polls for work without a notification; a quarter of a lease at most, as a process that dies notifies
+none."""
 RETRY_SECONDS = 1.0
 SWEEP_SECONDS = 30.0
 LEAVE_SECONDS = 2.0
-"""For which the log is waited for when a run is handed over, or the process leaves."""
+"""Limit for a write to the log when a run is handed over, or the process leaves."""
 SUBMIT_ATTEMPTS = 3
-"""To put a run into a log that is not available, before its client is told."""
+"""Attempts to submit a run to a log that is not available, before the request fails."""
 SUBMIT_RETRY_SECONDS = 0.2
 
 
@@ -243,8 +243,8 @@ class Worker:
             self._slot_freed.set()
 
     async def _release(self, lease: Lease, *, is_lost: bool = False) -> None:
-        """Let the next process claim the run at once; with `is_lost`, the attempt counts. If that fails, the lease is a
-        stray from now on, or is seen when this process leaves. A run that another process has is not changed.
+        """Let the next process claim the run at once; with `is_lost`, the attempt counts. A lease that cannot be
+        released becomes a stray, or ends when this process leaves. A run that another process holds is not changed.
         """
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
