@@ -103,6 +103,7 @@ class LiveRun:
         """
         self._loop = loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
+        self.response_id, self.identity = plan.response.id, plan.identity
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
@@ -126,14 +127,6 @@ class LiveRun:
             self._keepalive = KeepAlive(self)
         self._task = loop.create_task(self._drive(), name=f"run {self.response_id}")
         self.signal.task = self._task
-
-    @property
-    def response_id(self) -> str:
-        return self.plan.response.id
-
-    @property
-    def identity(self) -> Identity:
-        return self.plan.identity
 
     @property
     def response(self) -> Response:
