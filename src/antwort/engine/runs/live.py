@@ -151,10 +151,6 @@ class LiveRun:
         reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
         return LiveSubscription(self, reader)
 
-    def join(self, token: object) -> None:
-        if not self.ended.is_set:
-            self.clients.append(token)
-
     def part(self, token: object) -> None:
         """A client has left, and the run continues."""
         if not self.ended.is_set and token in self.clients:
@@ -363,7 +359,9 @@ class LiveRun:
         if self.is_durable and self.failure is None:
             assert isinstance(self.log.recorder, BatchRecorder)
             self.failure = self.log.recorder.failure
-        self._drop_tracebacks()
+        for error in (self.signal.reason, self.error):
+            if error is not None:  # without its frames, which would hold the run until a garbage collection
+                error.__traceback__ = error.__context__ = None
         if not self.ended.is_set:
             stopped = HandedOver() if self.is_detached else ServerFault("The run was broken off.")
             self.answered.fail(stopped)
@@ -371,12 +369,6 @@ class LiveRun:
         elif self.ended.error is None:
             self.log.finish_observation()
         self.hooks.on_end(self)
-
-    def _drop_tracebacks(self) -> None:
-        """Drop the frames that errors went through: with all that they hold, they would stay until a collection."""
-        for error in (self.signal.reason, self.error):
-            if error is not None:
-                error.__traceback__ = error.__context__ = None
 
 
 class LiveRuns(dict[str, LiveRun]):
