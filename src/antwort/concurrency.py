@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from types import coroutine
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _BREAKING_OFF = 1.0
@@ -75,7 +75,7 @@ class Once(Generic[T]):
     """A value, or an error, that comes once and that any number may wait for. One who stops waiting disturbs nobody."""
 
     is_set = False
-    _value: T | None = None
+    _value: T
     error: Exception | None = None
     """What has come in place of the value."""
     _waiters: tuple[asyncio.Future[None], ...] = ()
@@ -98,7 +98,7 @@ class Once(Generic[T]):
             await waiter
         if self.error is not None:
             raise self.error
-        return cast("T", self._value)
+        return self._value
 
     def _wake(self) -> None:
         self.is_set = True
@@ -147,7 +147,8 @@ async def within(seconds: Callable[[], float], work: Coroutine[Any, Any, T]) -> 
     try:
         waits = work.send(None)
     except StopIteration as done:
-        return cast("T", done.value)
+        value: T = done.value
+        return value
     async with asyncio.timeout(seconds()):
         return await rest_of(work, waits)
 
@@ -167,4 +168,5 @@ def rest_of(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
             else:
                 waits = work.send(told)
     except StopIteration as done:
-        return cast("T", done.value)
+        value: T = done.value
+        return value

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator
-from typing import TypeVar, cast
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from antwort.identity import TENANT
@@ -137,7 +137,8 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            return cast("T", end.value)
+            value: T = end.value
+            return value
         if time.perf_counter() - began > _LONG_SECONDS:
             await next_turn()
             began = time.perf_counter()

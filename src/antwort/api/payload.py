@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -127,8 +128,14 @@ _EVENTS: dict[type, Callable[[Any], int]] = {
 """And events. What is added is empty at first."""
 
 
+_ONLY_TEXT = frozenset({OutputTextDelta})
+_delta_of = attrgetter("delta")
+
+
 def payload_of_all(events: Sequence[RunEvent]) -> int:
     """Return how many characters of text the events hold, about."""
+    if _ONLY_TEXT.issuperset(map(type, events)):
+        return sum(map(len, map(_delta_of, events)))
     size = 0
     for event in events:
         if event.__class__ is OutputTextDelta:

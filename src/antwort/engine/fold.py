@@ -95,11 +95,13 @@ def apply(run: Run, event: RunEvent) -> Run:
     return fold(run, (event,))
 
 
-def fold(run: Run, events: Iterable[RunEvent]) -> Run:
+def fold(run: Run, events: Sequence[RunEvent]) -> Run:
     """Return the run after `events`. A delta changes nothing: the `done` event of its item carries the whole.
 
     Changes of items are collected, so that the response is replaced once for all of them and the mark behind them.
     """
+    if _CHANGING.isdisjoint(map(type, events)):
+        return run
     output: list[OutputItem] | None = None
     event: Any  # told apart by its type: a chain of `isinstance` would cost more than all the rest
     for event in events:

@@ -131,17 +131,19 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
         begun = [ResponseInProgress(response=started)]
-    batches = [begun, closing_events, Batch()] if closing_events else [begun]
-    listings = () if plan.request.generate is False else plan.listings
-    missing = [item for item in listings if not (_is_shown(item, run) or _was_shown(item, plan))]
-    for at, item in enumerate(missing, start=len(run.output)):
-        batches[-1] += [
+    listed, at = Batch(), len(run.response.output)
+    for item in () if plan.request.generate is False else plan.listings:
+        if _is_shown(item, run) or _was_shown(item, plan):
+            continue
+        listed += [
             OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
             McpListToolsInProgress(item_id=item.id, output_index=at),
             (McpListToolsCompleted if item.error is UNSET else McpListToolsFailed)(item_id=item.id, output_index=at),
             OutputItemDone(output_index=at, item=item),
         ]
-    return [batch for batch in batches if batch]
+        at += 1
+    batches = (begun, closing_events, listed) if closing_events else (begun + listed,)
+    return [*filter(None, batches)]
 
 
 def _is_shown(listing: McpListTools, run: Run) -> bool:

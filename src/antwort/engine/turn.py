@@ -236,6 +236,8 @@ class Turn:
 
     def _must_wait(self) -> bool:
         """Whether what the backend begins now is held back: the call that is being written is not complete."""
+        if self._writing is None:
+            return bool(self._waiting)
         return bool(self._waiting) or not (self._is_over or self._is_complete())
 
     def _is_complete(self) -> bool:
@@ -251,7 +253,8 @@ class Turn:
 
     def _next_index(self) -> int:
         """The place of the next item. What is being written is closed."""
-        self._close("completed")
+        if self._writing is not None:
+            self._close("completed")
         index = self._index
         self._index = index + 1
         return index
@@ -349,7 +352,8 @@ class Turn:
 
     def _close_all(self) -> None:
         self._is_over = True
-        self._show_waiting()
+        if self._waiting:
+            self._show_waiting()
         for number, arguments in self._early.items():
             if arguments:  # a call whose name never came is a call all the same: whoever made it must hear of it
                 self._begin_call(number, "").feed(arguments, self._events)

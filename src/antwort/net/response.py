@@ -307,22 +307,14 @@ class HttpResponse(msgspec.Struct, eq=False):
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises `ResponseTooLarge` if it is longer than `limit` bytes."""
-        if self.is_complete:
-            return self.body(limit)
         chunks, size = [], 0
-        async for data in self:
+        while not self.is_complete or self.chunks:
+            data = self.take() if self.is_complete else await anext(self, b"")
             chunks.append(data)
             size += len(data)
             if size > limit:
                 raise ResponseTooLarge("the answer is too long")
-        return b"".join(chunks)
-
-    def body(self, limit: int) -> bytes:
-        """Return the body of a complete response. Raises `ResponseTooLarge` if it is longer than `limit` bytes."""
-        data = self.take()
-        if len(data) > limit:
-            raise ResponseTooLarge("the answer is too long")
-        return data
+        return b"".join(chunks)  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

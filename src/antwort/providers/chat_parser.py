@@ -100,13 +100,17 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _fallback_decoder = msgspec.json.Decoder(_ChunkWithoutUsage)
 
 
-def _decode_chunk(payload: bytes) -> _Chunk:
-    """Decode a chunk. A usage that cannot be read is ignored: it is no reason to fail an answer."""
+def _decode_without_usage(payload: bytes) -> _Chunk:
+    """Decode a chunk whose usage cannot be read, which is no reason to fail an answer."""
+    chunk = _fallback_decoder.decode(payload)
+    return _Chunk(chunk.choices, chunk.error)
+
+
+def _decode_answer(body: bytes) -> _Chunk:
     try:
-        return _chunk_decoder.decode(payload)
+        return _chunk_decoder.decode(body)
     except DECODE_ERRORS:
-        chunk = _fallback_decoder.decode(payload)
-        return _Chunk(chunk.choices, chunk.error)
+        return _decode_without_usage(body)
 
 
 # ---- parsers ----
@@ -126,7 +130,10 @@ class ChatStreamParser(StreamParser):
             self._answer.finish_reason = self._answer.finish_reason or "stop"
             self._end(out)
             return
-        chunk = _decode_chunk(payload)
+        try:
+            chunk = _chunk_decoder.decode(payload)
+        except DECODE_ERRORS:
+            chunk = _decode_without_usage(payload)
         if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
             self._fail(error)
             return
@@ -146,7 +153,7 @@ def parse_chat_body(
     body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
 ) -> list[Delta]:
     """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
-    chunk, body = decode_body(_decode_chunk, body)
+    chunk, body = decode_body(_decode_answer, body)
     if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
         raise error
     if not chunk.choices:

@@ -113,7 +113,8 @@ class HttpProvider(ABC):
                     yield []  # the backend has answered
                 else:
                     collected = []
-                if _is_streamed(reply, is_expected=request.stream is True):
+                headers = reply.headers  # the content type counts first, then what was requested
+                if headers.is_events or (request.stream is True and not headers.is_json):
                     parser = self.stream_parser(sent, self._max_output_bytes)
                     async for data in reply:
                         if len(data) > _LARGE_READ_BYTES:
@@ -305,11 +306,6 @@ def _query_values(query: str) -> Iterator[str]:
 
 
 # ---- the answer ----
-
-
-def _is_streamed(reply: HttpResponse, *, is_expected: bool) -> bool:
-    """Return whether the answer is a stream: its content type counts first, then what was requested."""
-    return reply.headers.is_events or (is_expected and not reply.headers.is_json)
 
 
 async def _refusal(reply: HttpResponse, sent: SentRequest) -> AntwortError:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
@@ -138,7 +138,8 @@ class Watch:
         try:
             waits = planning.send(None)
         except StopIteration as done:
-            return cast("T", done.value)
+            value: T = done.value
+            return value
         self._signal = Signal()
         try:
             return await self._signal.race(lambda: rest_of(planning, waits))

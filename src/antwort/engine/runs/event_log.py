@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Protocol
@@ -90,8 +91,7 @@ class EventLog:
         self._replay_bytes, self._buffer_events, self._buffer_bytes = replay_bytes, buffer_events, buffer_bytes
         self._next = first
         self._batches: list[_Buffered] = []
-        self._dropped = 0
-        """Batches that were removed from the front of the buffer."""
+        """All batches, while `is_whole`."""
         self.kept_bytes = 0
         """What is kept for replays takes, about."""
         self._readers: list[LogReader] = []
@@ -160,27 +160,23 @@ class EventLog:
             self._observer.on_batch(first, batch)
         if not self.is_whole and not (self._readers and count):
             return
-        size = payload_of_all(batch)
-        self._batches.append(_Buffered(first, count, batch, size))
+        buffered = _Buffered(first, count, batch, payload_of_all(batch))
+        if count:
+            for reader in self._readers:
+                reader.add(buffered)
         if self.is_whole:
-            self.kept_bytes += size + EVENT_OVERHEAD_BYTES * len(batch)
+            self._batches.append(buffered)
+            self.kept_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
             if self.kept_bytes > self._replay_bytes:
-                self.is_whole, self.kept_bytes = False, 0
-        for reader in self._readers:
-            reader.add(count, size)
-        if not self.is_whole:
+                self.is_whole, self._batches, self.kept_bytes = False, [], 0
+        if not self.is_whole and (self._primary is None or len(self._readers) > 1):
             self._drop_laggards()
-            self._prune()
 
     def _drop_laggards(self) -> None:
         """Give up readers that are too far behind, where only what is not read is kept."""
-        end = self._dropped + len(self._batches)
         for reader in [*self._readers]:
-            is_behind = end - reader.at > MAX_LAG_BATCHES or reader.unread_bytes > MAX_LAG_BYTES
-            if is_behind and reader is not self._primary:
-                reader.is_lost = True
-                self.remove(reader)
-                reader.wake()
+            if reader is not self._primary and reader.lags:
+                reader.lose()
 
     # ---- back-pressure ----
 
@@ -209,28 +205,20 @@ class EventLog:
 
     def can_replay(self, after: int) -> bool:
         """Whether a reader can begin behind the event of that number."""
-        return self.is_whole or after + 1 >= (self._batches[0].first if self._batches else self._next)
+        return self.is_whole or after + 1 >= self._next
 
     def read(self, after: int = -1, *, holds_back: bool = False) -> LogReader:
         """Read the events with numbers greater than `after`. A reader that `holds_back` makes the run wait for it."""
-        reader = LogReader(self, self._dropped + self._place_behind(after), after)
+        start = max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
+        reader = LogReader(self, self._batches[start:], after)
         self._readers.append(reader)
         if holds_back:
             self._primary = reader
         return reader
 
-    def _place_behind(self, after: int) -> int:
-        """The index of the batch with the event behind that number."""
-        return max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
-
     def batches(self) -> list[Batch] | None:
         """All batches so far with their marks; None where not all are buffered."""
         return [each.batch for each in self._batches] if self.is_whole else None
-
-    def at(self, index: int) -> Sequence[_Buffered]:
-        """The buffered batches from that index on."""
-        start = index - self._dropped
-        return self._batches[start:] if start else self._batches
 
     def remove(self, reader: LogReader) -> None:
         if reader in self._readers:
@@ -240,19 +228,10 @@ class EventLog:
         self.on_read()
 
     def on_read(self) -> None:
-        """A reader has read, or left: make room."""
-        if not self.is_whole:
-            self._prune()
+        """A reader has read, or left: let a run continue that waits for room."""
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
-
-    def _prune(self) -> None:
-        end = self._dropped + len(self._batches)
-        start = min([reader.at for reader in self._readers], default=end)
-        if start > self._dropped:
-            del self._batches[: start - self._dropped]
-            self._dropped = start
 
 
 class LogReader:
@@ -260,24 +239,23 @@ class LogReader:
 
     __slots__ = (
         "_after",
+        "_bytes",
         "_has_tick",
         "_is_closed",
         "_log",
+        "_unread",
         "_waiter",
-        "at",
         "is_lost",
-        "unread_bytes",
         "unread_events",
     )
 
-    def __init__(self, log: EventLog, at: int, after: int) -> None:
+    def __init__(self, log: EventLog, unread: Sequence[_Buffered], after: int) -> None:
         self._log, self._after = log, after
         self._waiter: asyncio.Future[None] | None = None
         self._has_tick = self._is_closed = False
-        self.at = at
-        """The index of the next batch."""
-        self.unread_events = self.unread_bytes = 0
-        """What was published since it last read everything."""
+        self._unread = deque(unread)
+        self.unread_events = sum([each.count for each in unread])
+        self._bytes = sum([each.size for each in unread])
         self.is_lost = False
         """Whether it was too slow: what it has not read is gone."""
 
@@ -285,9 +263,23 @@ class LogReader:
     def is_waiting(self) -> bool:
         return self._waiter is not None
 
+    @property
+    def unread_bytes(self) -> int:
+        """Characters of text behind the batch that is read next."""
+        return self._bytes - self._unread[0].size if self._unread else 0
+
+    @property
+    def lags(self) -> bool:
+        """Whether it is too far behind in a log that keeps only what is not read."""
+        return len(self._unread) > MAX_LAG_BATCHES or self.unread_bytes > MAX_LAG_BYTES
+
     async def read(self) -> list[NumberedBatch]:
         """Return the next batches, a keep-alive, or nothing when the log has ended or the reader is closed."""
-        while not (batches := self._take()):
+        while True:
+            if self._unread and (batches := self._take()):
+                return batches
+            if self.is_lost:
+                raise ServerFault("The reader is too far behind.")
             if self._log.is_ended or self._is_closed:
                 self._log.remove(self)
                 return []
@@ -299,20 +291,16 @@ class LogReader:
                 await self._waiter
             finally:
                 self._waiter = None
-        return batches
 
     def _take(self) -> list[NumberedBatch]:
         """Take as many batches as are sent at once."""
-        if self.is_lost:
-            raise ServerFault("The reader is too far behind.")
-        if self._is_closed:
-            return []
-        waiting = self._log.at(self.at)
+        unread = self._unread
         taken: list[NumberedBatch] = []
-        place = count = size = 0
-        while place < len(waiting) and count < MAX_READ_EVENTS and size < PIECE:
-            buffered = waiting[place]
-            place += 1
+        count = size = 0
+        while unread and count < MAX_READ_EVENTS and size < PIECE:
+            buffered = unread.popleft()
+            count += buffered.count
+            size += buffered.size
             events: list[StreamEvent] = buffered.batch  # type: ignore[assignment]  # marks are taken out below
             if buffered.count < len(events):
                 events = [event for event in events if type(event) not in _UNSENT]
@@ -322,22 +310,17 @@ class LogReader:
                 events, first = events[skipped:], first + skipped
             if events:
                 taken.append(NumberedBatch(first, events, buffered.size > CUT_FROM))
-                count += len(events)
-                size += buffered.size
-        if place:
-            rest = waiting[place:]
-            self.unread_events = sum([each.count for each in rest])
-            self.unread_bytes = sum([each.size for each in rest[1:]])
-            self.at += place
-            self._has_tick = False
-            self._log.on_read()
+        self.unread_events -= count
+        self._bytes -= size
+        self._has_tick = False
+        self._log.on_read()
         return taken
 
-    def add(self, events: int, size: int) -> None:
-        """Take note of a new batch, and wake the reader. The text of the batch that is read next does not count."""
-        if self.unread_events:
-            self.unread_bytes += size
-        self.unread_events += events
+    def add(self, buffered: _Buffered) -> None:
+        """Take note of a new batch, and wake the reader."""
+        self._unread.append(buffered)
+        self.unread_events += buffered.count
+        self._bytes += buffered.size
         self.wake()
 
     def tick(self) -> None:
@@ -353,5 +336,14 @@ class LogReader:
     def close(self) -> None:
         """Stop reading: `read` returns nothing from now on."""
         self._is_closed = True
+        self._give_up()
+
+    def lose(self) -> None:
+        """Give the reader up: it is too slow, and what it has not read is dropped."""
+        self.is_lost = True
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self._unread.clear()
         self._log.remove(self)
         self.wake()

@@ -103,6 +103,7 @@ class LiveRun:
         """
         self._loop = loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
+        self.response_id, self.identity = plan.response.id, plan.identity
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
@@ -128,14 +129,6 @@ class LiveRun:
         self.signal.task = self._task
 
     @property
-    def response_id(self) -> str:
-        return self.plan.response.id
-
-    @property
-    def identity(self) -> Identity:
-        return self.plan.identity
-
-    @property
     def response(self) -> Response:
         """The response as it stands; of a durable run, as far as it is on record."""
         return self.run.response
@@ -157,10 +150,6 @@ class LiveRun:
         """Return the subscription of a client: the one that started the run, or one with the same idempotency key."""
         reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
         return LiveSubscription(self, reader)
-
-    def join(self, token: object) -> None:
-        if not self.ended.is_set:
-            self.clients.append(token)
 
     def part(self, token: object) -> None:
         """A client has left, and the run continues."""
@@ -370,7 +359,9 @@ class LiveRun:
         if self.is_durable and self.failure is None:
             assert isinstance(self.log.recorder, BatchRecorder)
             self.failure = self.log.recorder.failure
-        self._drop_tracebacks()
+        for error in (self.signal.reason, self.error):
+            if error is not None:  # without its frames, which would hold the run until a garbage collection
+                error.__traceback__ = error.__context__ = None
         if not self.ended.is_set:
             stopped = HandedOver() if self.is_detached else ServerFault("The run was broken off.")
             self.answered.fail(stopped)
@@ -378,12 +369,6 @@ class LiveRun:
         elif self.ended.error is None:
             self.log.finish_observation()
         self.hooks.on_end(self)
-
-    def _drop_tracebacks(self) -> None:
-        """Drop the frames that errors went through: with all that they hold, they would stay until a collection."""
-        for error in (self.signal.reason, self.error):
-            if error is not None:
-                error.__traceback__ = error.__context__ = None
 
 
 class LiveRuns(dict[str, LiveRun]):

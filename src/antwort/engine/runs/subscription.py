@@ -126,9 +126,11 @@ class LiveSubscription(Subscription):
         super().__init__(run.response_id)
         self.run = run
         self._reader, self._is_client = reader, is_client
+        self._ends_run = is_client and not run.outlives_client
+        """Whether the run ends when this reader leaves."""
         self._token = object()
-        if is_client:
-            run.join(self._token)
+        if is_client and not run.ended.is_set:
+            run.clients.append(self._token)
 
     @property
     def response(self) -> Response:
@@ -162,17 +164,13 @@ class LiveSubscription(Subscription):
         """A run that ends when its client leaves is waited for: the client's request reports what it came to."""
         return await (wait() if self._ends_run else self._left.race(wait))
 
-    @property
-    def _ends_run(self) -> bool:
-        return self._is_client and not self.run.outlives_client
-
     async def wait(self) -> None:
         await self.run.wait()
 
     def leave(self) -> None:
-        if self.has_left:
+        if self._left.reason is not None:
             return
-        super().leave()
+        self._left.set(ClientLeft())
         if self._reader is not None:
             self._reader.close()
         if self.run.ended.is_set:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antwort.api.events import CallEnded, Compacted, TurnAbandoned, TurnEnded
+from antwort.api.events import Compacted, TurnAbandoned, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.fold import Run
@@ -30,10 +30,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def count_untold(run: Run) -> int:
     """Return how many inferences of the run have no known usage."""
-    return sum(not isinstance(mark, CallEnded) and not _is_told(mark) for _, mark in run.marks)
-
-
-def _is_told(mark: TurnEnded | Compacted | TurnAbandoned) -> bool:
-    if isinstance(mark, TurnAbandoned):
-        return False
-    return mark.usage is not UNSET or (isinstance(mark, Compacted) and mark.is_missing is not UNSET)
+    untold = 0
+    for _, mark in run.marks:
+        if isinstance(mark, TurnEnded):
+            untold += mark.usage is UNSET
+        elif isinstance(mark, Compacted):
+            untold += mark.usage is UNSET and mark.is_missing is UNSET
+        else:
+            untold += isinstance(mark, TurnAbandoned)
+    return untold

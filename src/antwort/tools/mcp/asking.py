@@ -94,7 +94,7 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
 async def read_message(reply: HttpResponse, largest: int) -> dict[str, Any]:
     """The one that is the whole answer."""
     try:
-        data = reply.body(largest) if reply.is_complete else await reply.read(largest)
+        data = await reply.read(largest)
     except InvalidResponse as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     return message_in(data) if len(data) <= AT_ONCE else await decoded(data)
