@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from antwort.api.status import FINAL
+from antwort.concurrency import backoff
 from antwort.engine.decisions import LOST
 from antwort.errors import ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
@@ -15,8 +16,8 @@ from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStor
 from antwort.tools.base import ToolResult
 
 DELETED = "The call was not run: the response or conversation that asked for it was deleted."
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
-"""Seconds between two looks at a call that another response runs."""
+FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 0.25
+"""Between two checks of a call that another response runs."""
 
 
 class CallRecords:
@@ -109,7 +110,7 @@ class CallRecords:
 
     async def _settled(self, call_id: str, found: CallRecord) -> CallRecord:
         """The record when the response that claims the call has written its result, or has ended without one."""
-        pause = _FIRST_PAUSE
+        pauses = backoff(FIRST_POLL_SECONDS, MAX_POLL_SECONDS)
         while found.result is None:
             claimed_by = found.settled_by
             is_running = await self._is_running(claimed_by)
@@ -119,8 +120,7 @@ class CallRecords:
             if not is_running:
                 break
             if found.result is None:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                await asyncio.sleep(next(pauses))
         return found
 
     async def _is_running(self, response_id: str) -> bool:

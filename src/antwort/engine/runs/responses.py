@@ -10,7 +10,7 @@ from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.approvals import Approval, ApprovalStatus
-from antwort.api.events import UNSENT, ResponseCreated, StreamEvent
+from antwort.api.events import UNSENT, ResponseCreated, RunEvent, StreamEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.payload import CUT_FROM, fitting, payload_of_all
 from antwort.api.responses import Response
@@ -90,27 +90,19 @@ class Responses:
         return found
 
     async def _so_far(self, identity: Identity, stored: Response) -> Response:
-        """Of a durable run that has not ended, return the fold of its log."""
-        if stored.status in FINAL:
+        """Of a durable run that has not ended, return the fold of its log, where that can be read."""
+        if stored.status in FINAL or self._runs is None or not await self._runs.has_log(identity, stored.id):
             return stored
-        records = await self._records(identity, stored.id) or ()
-        events = [event for record in records for event in record.events]
+        events: list[RunEvent] = []
+        try:
+            async with aclosing(self._runs.read(identity, stored.id)) as reading:
+                async for records in reading:
+                    events += [event for record in records for event in record.events]
+        except (Gone, Damaged):
+            return stored
         if not events or not isinstance(first := events[0], ResponseCreated):
             return stored
         return fold(Run(first.response), events).response
-
-    async def _records(self, identity: Identity, response_id: str) -> Sequence[Record] | None:
-        """Return the records of the response; None where it has no log, or none that can be read."""
-        if self._runs is None or not await self._runs.has_log(identity, response_id):
-            return None
-        records: list[Record] = []
-        try:
-            async with aclosing(self._runs.read(identity, response_id)) as reading:
-                async for some in reading:
-                    records += some
-        except (Gone, Damaged):
-            return None
-        return records
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         """Stored responses, each as it stands: of one that runs, what there is so far."""
