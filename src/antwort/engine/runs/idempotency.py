@@ -73,10 +73,10 @@ class KeyedRun:
         return self.planning.reason is not None or (self.run is not None and self.run.ended.is_set)
 
     def fail(self, error: Exception) -> None:
-        waiters, self.waiters = self.waiters, {}
-        for waiter in waiters:
+        for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+        self.waiters.clear()
 
 
 class KeptRun(msgspec.Struct, frozen=True):
@@ -225,15 +225,15 @@ class IdempotencyKeys:
         claim: Claim,
         on_disconnect: OnDisconnect | None,
     ) -> None:
-        """A task of its own: the request that comes first may leave, and others still wait for the response."""
+        """Run in a task of its own: the first request may leave while others wait for the response."""
         try:
             plan = await keyed.planning.race(partial(self._launcher.plan, request, identity))
             keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect)
             # All at once, before the run takes its first step: no client misses an event.
-            waiters, keyed.waiters = keyed.waiters, {}
-            for waiter, streams in waiters.items():
-                if not waiter.done():
-                    waiter.set_result(self._read(run, streams=streams))
+            waiters = [(waiter, streams) for waiter, streams in keyed.waiters.items() if not waiter.done()]
+            keyed.waiters.clear()
+            for waiter, streams in waiters:
+                waiter.set_result(self._read(run, streams=streams))
             if not waiters:
                 run.stop(ClientLeft())
             await run.wait()
@@ -266,7 +266,7 @@ class IdempotencyKeys:
                 _log.warning("the key of the response %s could not be released: %s", run.response_id, error.message)
 
     async def close(self) -> None:
-        """What is not in progress yet does not begin any more."""
+        """Stop what is still planned, and wait until all keys are settled."""
         runs = [*self._runs.values()]
         for keyed in runs:
             keyed.planning.set(ShuttingDown())
