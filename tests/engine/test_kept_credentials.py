@@ -285,4 +285,4 @@ async def test_what_is_summed_up_leaves_them_with_nothing_that_others_have_too(h
     response = await engine.create(ask([*TALK, TRIGGER], tools=[SERVER]))
     assert [tool["server_label"] for tool in response.tools] == ["depot"]
     (made,) = engine._planner._boxes._made
-    assert not made.toolbox.memo
+    assert not made.toolbox.tools

@@ -76,7 +76,7 @@ async def test_requests_with_the_same_toolbox_tell_of_the_same_tools_and_of_noth
     first = await planned(depot(), instructions="Be brief.", temperature=0.5)
     again = replace(await planned(depot(), parallel_tool_calls=False), toolbox=first.toolbox)
     one, two = chat_request(run_of(first), first), chat_request(run_of(again), again)
-    assert one.tools is two.tools
+    assert one.tools == two.tools
     assert [message.role for message in two.messages] == ["user"]
     assert (one.parallel_tool_calls, two.parallel_tool_calls) == (UNSET, False)
     assert (one.temperature, bool(two.temperature)) == (0.5, False)

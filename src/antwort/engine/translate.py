@@ -62,6 +62,8 @@ class Prompt:
         """What is the same in each inference."""
         self._is_complete = False
         """Whether that is all but the messages, as long as the model may call tools."""
+        self._tools: list[ChatTool] | None = None
+        """The tools of each inference, once the base is made; None: some have to be found first."""
         self._transcript: Transcript | None = None
         """The messages up to `_items`."""
         self._turn_ends: tuple[int, ...] = ()
@@ -74,7 +76,8 @@ class Prompt:
         is_last = plan.settings.final_answer and closing(run, plan) is not None
         if self._is_complete and not is_last and not run.over_limit_turns:
             return replace(base, messages=self.messages(run))
-        offered, tools = ([], []) if is_last else _offered(run, plan)
+        offered: list[ToolDefinition] = [] if is_last else offered_tools(run, plan)
+        tools = self._tools if self._tools is not None and not is_last else [*map(_chat_tool, offered)]
         limit = _given(tokens_left(run, plan))
         is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
         return replace(
@@ -93,9 +96,10 @@ class Prompt:
         base = _parameters_of(plan)
         may_choose = request.choice_mode == "auto" and toolbox.allowed is None
         self._is_complete = not toolbox.deferred and request.max_output_tokens is None and may_choose
-        if self._is_complete and toolbox.tools:
-            _, tools = _all_offered(plan)
-            base = replace(base, tools=tools, parallel_tool_calls=_given(request.parallel_tool_calls))
+        if not toolbox.deferred:
+            self._tools = [_chat_tool(tool) for tool in toolbox.tools.values()]
+        if self._is_complete and self._tools:
+            base = replace(base, tools=self._tools, parallel_tool_calls=_given(request.parallel_tool_calls))
         self._base = base
         return base
 
@@ -176,23 +180,6 @@ def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
     if not plan.toolbox.deferred:
         return [*plan.toolbox.tools.values()]
     return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
-
-
-def _offered(run: Run, plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
-    """They are the same in each inference unless some have to be found first."""
-    if not plan.toolbox.deferred:
-        return _all_offered(plan)
-    offered = offered_tools(run, plan)
-    return offered, [_chat_tool(tool) for tool in offered]
-
-
-def _all_offered(plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
-    memo = plan.toolbox.memo
-    known: tuple[list[ToolDefinition], list[ChatTool]] | None = memo.get("offered")
-    if known is None:
-        offered = [*plan.toolbox.tools.values()]
-        known = memo["offered"] = offered, [_chat_tool(tool) for tool in offered]
-    return known
 
 
 def _chat_tool(tool: ToolDefinition) -> ChatTool:

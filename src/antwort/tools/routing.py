@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -53,13 +53,6 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @kept_property
     def ways(self) -> dict[str, Way]:
         """Where calls of its tools go, as far as that was asked and would be answered the same again."""
-        return {}
-
-    @kept_property
-    def memo(self) -> dict[Any, Any]:
-        """What pure functions keep from one request with the same tools to the next. Without it, all comes out the
-        same.
-        """
         return {}
 
 
