@@ -36,7 +36,7 @@ _NO_LOG = "Background responses are not offered here: there is no log of runs fo
 
 
 class Launcher:
-    """Starts all runs that requests ask for here."""
+    """Start the runs that requests to this process ask for."""
 
     def __init__(
         self,

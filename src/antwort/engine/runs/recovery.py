@@ -109,8 +109,8 @@ class HeldRun:
         if self.recorder is not None:
             self.recorder.leave()
 
-    async def run(self, live: LiveRun) -> None:
-        """Wait for the end of the run. Raises why it stopped here, if it has not ended."""
+    async def wait_for_end(self, live: LiveRun) -> None:
+        """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
         self.live = live
         if self.signal.reason is not None:
             live.stop(self.signal.reason)
@@ -173,7 +173,7 @@ _MODELS = (Message, Reasoning, FunctionCall, CustomToolCall, McpApprovalRequest)
 
 
 class Recovery:
-    """Runs claimed runs to their ends: those that wait in the queue, and those that another process has begun."""
+    """Run claimed runs to their ends: those that waited in the queue, and those that another process has begun."""
 
     def __init__(self, resources: Resources, planner: Planner, locks: ConversationLocks, live: LiveRuns) -> None:
         assert resources.runs is not None, "runs are claimed from a log"
@@ -238,7 +238,7 @@ class Recovery:
             plan.release()
             raise
         self._live[live.response_id] = live
-        await held.run(live)
+        await held.wait_for_end(live)
 
     # ---- its record ----
 

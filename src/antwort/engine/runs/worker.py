@@ -103,7 +103,7 @@ class Worker:
     def hold(self, lease: Lease, live: LiveRun) -> None:
         """Hold a foreground run until its end. It takes no slot as long as it has a client."""
         held = HeldRun(lease, live)
-        self._hold(held, partial(held.run, live))
+        self._hold(held, partial(held.wait_for_end, live))
 
     async def end_cancelled(self, identity: Identity, response_id: str) -> None:
         """End a cancelled run that no process holds, whether there is a slot for it or not."""
