@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from itertools import islice
 
 import pytest
 
-from antwort.concurrency import Once, Signal, side_by_side, stop, within
+from antwort.concurrency import Once, Signal, backoff, side_by_side, stop, within
 from antwort.errors import Cancelled, ClientLeft
 
 
@@ -583,3 +584,7 @@ async def test_what_was_begun_and_is_dropped_is_closed() -> None:
     begun.send(None)
     begun.close()
     assert ends == ["closed"]
+
+
+def test_each_pause_of_a_backoff_is_twice_the_one_before_up_to_the_longest() -> None:
+    assert [*islice(backoff(0.05, 0.3), 5)] == [0.05, 0.1, 0.2, 0.3, 0.3]

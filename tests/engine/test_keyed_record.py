@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
+from antwort.api.wire import replace
 from antwort.engine.engine import Engine
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.idempotency import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptRun, KeptRuns, KeyName, fingerprint
@@ -265,6 +267,22 @@ async def test_a_key_that_another_process_takes_at_the_same_moment_is_not_run_tw
     async with ground(HELLO, store=Beaten()) as at:
         with pytest.raises(KeyInUse):
             await at.engine.start(ask(), ANONYMOUS, key="key")
+        assert at.provider.requests == []
+
+
+async def test_a_key_that_another_process_takes_at_the_same_moment_leads_to_its_response() -> None:
+    class Late(MemoryStore):
+        async def begin(self, new: NewResponse) -> None:
+            if not self._claims:  # another process is faster
+                other = msgspec.structs.replace(new, response=replace(new.response, id="resp_other"))
+                await super().begin(other)
+                await self.finish(ANONYMOUS, replace(other.response, status="completed"), ())
+            await super().begin(new)
+
+    async with ground(HELLO, store=Late()) as at:
+        reader = await at.engine.start(ask(), ANONYMOUS, key="key")
+        assert (reader.response_id, reader.is_replay) == ("resp_other", True)
+        assert (await reader.result()).status == "completed"
         assert at.provider.requests == []
 
 
