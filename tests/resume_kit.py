@@ -10,9 +10,9 @@ from typing import Any, Literal
 from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
 from antwort.db.sqlite import SqliteDatabase
 from antwort.providers.base import Provider
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.testing.frames import read_frames
 from antwort.testing.stream_checks import may_repeat_progress

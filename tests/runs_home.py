@@ -8,12 +8,12 @@ from typing import Any, Protocol, TypedDict, Unpack
 from antwort import MemoryStore
 from antwort.db.base import Database
 from antwort.db.sqlite import SqliteDatabase
-from antwort.runs.memory import MemoryRunLog
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.run_log import RunLog
 from antwort.storage.sql import SqlStore
+from antwort.storage.sql_run_log import SqlRunLog
 
 
 class Options(TypedDict, total=False):

@@ -19,7 +19,7 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.runs.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import (
     Claimed,
     Ending,

@@ -14,11 +14,11 @@ import psycopg
 
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.sqlite import SqliteDatabase
-from antwort.runs.memory import MemoryRunLog
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.memory import MemoryStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.run_log import RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from postgres import Postgres
 
 Home: TypeAlias = Literal["memory", "sqlite", "postgres"]

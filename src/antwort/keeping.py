@@ -65,20 +65,20 @@ def _in_memory(settings: Settings) -> Records:
     from antwort.storage.memory import MemoryStore
 
     store = MemoryStore()
-    return Records(store, _log_over(store, settings))
+    return Records(store, _run_log_for(store, settings))
 
 
 def _over(database: Database, settings: Settings) -> Records:
     from antwort.storage.sql import SqlStore
 
     store = SqlStore(database)
-    return Records(store, _log_over(store, settings), database)
+    return Records(store, _run_log_for(store, settings), database)
 
 
-def _log_over(store: ResponseStore, settings: Settings) -> RunLog:
-    from antwort.runs.over import log_over
+def _run_log_for(store: ResponseStore, settings: Settings) -> RunLog:
+    from antwort.storage.run_log_factory import run_log_for
 
-    runs = log_over(store, settings.background)
+    runs = run_log_for(store, settings.background)
     assert runs is not None, "the store is one of ours"
     return runs
 

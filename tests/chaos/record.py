@@ -10,7 +10,7 @@ from antwort.api.events import RunEvent
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.sqlite import SqliteDatabase
 from antwort.identity import ANONYMOUS
-from antwort.runs.sql import SqlRunLog
+from antwort.storage.sql_run_log import SqlRunLog
 
 
 async def logs(folder: Path, dsn: str | None, ids: Sequence[str]) -> dict[str, list[RunEvent]]:

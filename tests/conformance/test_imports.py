@@ -1,4 +1,4 @@
-"""Arrows point one way: api <- {schema, net} <- {tools, providers, storage <- runs} <- engine <- transport <- app."""
+"""Arrows point one way: api <- {schema, net} <- {tools, providers, storage} <- engine <- transport <- app."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ ROOMS = (
     "tools",
     "providers",
     "storage",
-    "runs",
     "engine",
     "transport",
     "telemetry",
@@ -49,7 +48,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tools": ("api", "schema", "net", *LEAVES),
     "providers": ("api", "schema", "net", *LEAVES),
     "storage": ("api", "db", *LEAVES),
-    "runs": ("api", "db", "storage", *LEAVES),
     # Contracts, and one store: what an engine that is given none keeps its responses in; which log goes with a store.
     "engine": (
         "api",
@@ -57,8 +55,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "net.media",
         "storage.memory",
-        "runs.over",
-        "runs.packed",
+        "storage.run_log_factory",
+        "storage.log_codec",
         "tools.routing",
         "tools.limits",
         "tools.grammar",
@@ -95,7 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "access": ("transport", "config", *LEAVES),
     "sealing": ("config", *LEAVES),
     "peers": ("net", "transport", *LEAVES),
-    "keeping": ("storage", "runs", "db", "config", *LEAVES),
+    "keeping": ("storage", "db", "config", *LEAVES),
     "mcpservers": ("api", "net", "tools", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "local", "config", "testing", *LEAVES),

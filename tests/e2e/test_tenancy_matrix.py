@@ -21,10 +21,10 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.transport.approvals import ApprovalRoutes

@@ -15,9 +15,9 @@ from antwort.engine.runs.subscription import StoredSubscription
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
-from antwort.runs.memory import MemoryRunLog
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import Gone, Record, Unavailable
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from antwort.identity import Identity
-from antwort.runs.memory import MemoryRunLog
 from antwort.storage.memory import MemoryStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import Fenced, Lease, Load, Record, Renewed, Unavailable, Worker
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family

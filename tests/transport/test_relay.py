@@ -16,8 +16,8 @@ from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.peers import peer_asker
-from antwort.runs.memory import MemoryRunLog
 from antwort.storage.memory import MemoryStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import Traits
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
 from antwort.testing.frames import read_frames

@@ -46,9 +46,9 @@ from antwort.engine.window import count_input
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.runs.over import log_over
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.storage.run_log import RunLog
+from antwort.storage.run_log_factory import run_log_for
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
@@ -103,7 +103,7 @@ class Engine:
         for executor in self._executors:
             if isinstance(executor, Remembering):
                 executor.remember_with(self._note_writing_tools)
-        self.runs = runs or log_over(self._store, self.settings.background)
+        self.runs = runs or run_log_for(self._store, self.settings.background)
         """The log of runs that another process can continue; None: there are none."""
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)

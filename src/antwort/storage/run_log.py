@@ -1,18 +1,18 @@
-"""The contract of a run log: runs that wait or are made, by whom, and all that they have said so far.
+"""The contract of a run log: the runs that can outlive a process, who runs them, and their events.
 
-A run goes by the id of its response. Whoever makes it holds a lease with a fence, a number that grows with every
-claim: what an earlier holder still writes is refused. Wake-ups are hints, numbers are truth.
+A run is identified by the id of its response. Whoever runs it holds a lease with a fence, a number that grows with
+every claim: a write under an older fence is rejected. Wake-ups are hints; the stored numbers are the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from antwort.api.approvals import Approval
-from antwort.api.events import UNSENT, Mark, RunEvent
+from antwort.api.events import TERMINAL, UNSENT, Mark, RunEvent
 from antwort.api.responses import Response
 from antwort.errors import HandedOver, StoreUnavailable
 from antwort.identity import Identity
@@ -20,7 +20,7 @@ from antwort.storage.base import Entry, NewResponse
 
 
 class Fenced(Exception):
-    """Another has claimed the run, or it has ended: nothing more of this holder is written. It is final."""
+    """Another worker has claimed the run, or it has ended: this holder can write nothing more. It is final."""
 
 
 DETACHED = (HandedOver, Fenced)
@@ -28,89 +28,119 @@ DETACHED = (HandedOver, Fenced)
 
 
 class Unavailable(StoreUnavailable):
-    """It is not known whether it was written. The same may be written again, under the same numbers."""
+    """It is not known whether the write happened. It may be repeated with the same record number."""
 
     def __init__(self, reason: str = "") -> None:
-        """The `reason` is not for clients."""
+        """The `reason` is not shown to clients."""
         super().__init__("The record of the run cannot be read or written now.")
         self.reason = reason
 
 
 class Gone(Exception):
-    """What was to be read is not kept any more."""
+    """The log to be read is not stored any more."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, weakref=True):
-    """A piece of the log: what was written at once."""
+    """A part of the log that was written at once."""
 
     at: int
-    """Its place in the log, from 0 on, without gaps."""
+    """Its index in the log, from 0 on, without gaps."""
     first: int
-    """The number of its first event that is sent; the run's own marks have none."""
+    """The number of its first event that is sent. Marks of the run itself have no number."""
     events: list[RunEvent]
 
     @property
     def next(self) -> int:
-        """The number of the event behind it."""
+        """The number of the first event after it."""
         return self.first + sum(not isinstance(event, UNSENT) for event in self.events)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the run ends with it."""
+        return any(isinstance(event, TERMINAL) for event in self.events)
+
+
+def records_after(records: Iterable[Record], number: int) -> list[Record]:
+    """Return the part of the records after the event with that number. Marks count as part of the event before them."""
+    found: list[Record] = []
+    for record in records:
+        if record.first > number:
+            found.append(record)
+        elif record.next > number + 1:
+            found.append(_cut(record, number))
+    return found
+
+
+def _cut(record: Record, number: int) -> Record:
+    seen = record.first
+    for place, event in enumerate(record.events):
+        if not isinstance(event, UNSENT):
+            seen += 1
+        if seen == number + 1:
+            return Record(record.at, seen, record.events[place + 1 :])
+    raise AssertionError("the record ends before that event")
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """A process that makes runs."""
+    """A process that runs runs."""
 
     name: str
-    """Never given twice."""
+    """Unique for all time."""
     address: str | None = None
-    """Where the others reach it, such as `http://10.0.0.7:9000`; None: nowhere."""
+    """Where other processes reach it, such as `http://10.0.0.7:9000`; None if they cannot."""
 
 
 class Lease(msgspec.Struct, frozen=True):
+    """The right of a worker to write the log of a run, until the next claim."""
+
     run_id: str
     fence: int
     worker: str
     key: int = 0
-    """Where the log keeps the run. It means nothing to others."""
+    """The key of the run inside the log. Callers do not use it."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to be made by whoever claims it."""
+    """A run to be queued."""
 
     new: NewResponse
     """The row of its response, `queued`."""
     events: list[RunEvent]
-    """What its log begins with."""
+    """The first events of its log."""
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, and all that it takes to go on with it but its log."""
+    """A claimed run: with its log, all that is needed to continue it."""
 
     lease: Lease
     identity: Identity
     request: bytes
-    """As it is kept (`NewResponse.request`)."""
+    """As it is stored (`NewResponse.request`)."""
     response: Response
     """As it was submitted."""
     attempt: int
-    """1 for the first holder. It grows when a holder was lost, and not when one has released it."""
+    """1 for the first holder. It grows when a holder was lost, not when one has released the run."""
     is_cancelled: bool
     begun_at: float
-    """When it was claimed for the first time, in seconds since 1970."""
+    """When it was first claimed, in seconds since 1970."""
     waited: float | None = None
-    """Seconds that it has waited for that, if this is the first time."""
+    """Seconds from submission to the first claim, if this is the first claim."""
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a worker's leases."""
+
     lost: frozenset[Lease] = frozenset()
-    """Another has them, or they have ended."""
+    """Other workers hold these runs, or they have ended."""
     cancelled: frozenset[str] = frozenset()
-    """Ids of responses that this worker makes, under a lease or in the foreground, and that are to be stopped."""
+    """Ids of responses to stop that this worker runs, under a lease or in the foreground."""
     strays: frozenset[Lease] = frozenset()
-    """What this worker holds besides, and has not named: it was just claimed, or the answer to a claim was lost. Nobody
-    else will take it: who does not know it releases it."""
+    """Leases that this worker holds and has not named: just claimed, or the answer to the claim was lost. No other
+    worker can claim these runs, so a worker that does not know them must release them."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run ended: what the store is told of it (`ResponseStore.finish`), in the same commit."""
+    """How a run ended: the arguments of `ResponseStore.finish`, which happens in the same commit."""
 
     identity: Identity
     response: Response
@@ -120,33 +150,34 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an implementation guarantees."""
+
     durability: Literal["process", "system", "disk"]
-    """What a write that was acknowledged survives: nothing, the end of the process, the end of the machine."""
+    """What an acknowledged write survives: nothing, the end of the process, the end of the machine."""
     many: bool
-    """Whether several processes may share it."""
+    """Whether several processes may share the log."""
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to know of a response without reading what it said."""
+    """A stored response without its output."""
 
     response: Response
-    """Without its output."""
     has_log: bool
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """For those who watch."""
+    """How many runs are queued and running, for metrics."""
 
     queued: int
     running: int
     oldest: float = 0.0
-    """Seconds that the one that has waited for longest has waited."""
+    """Seconds that the oldest queued run has waited."""
 
 
 class RunLog(Protocol):
     """Methods raise `Unavailable` when the log cannot be read or written, and may be called again then. `Fenced` is
-    final, and so is `Damaged`, where something is read. Each may be repeated: what is there already is not written
-    twice.
+    final, and so is `Damaged`, where something is read. Every method is idempotent: what is stored already is not
+    written twice.
     """
 
     @property
@@ -155,91 +186,81 @@ class RunLog(Protocol):
     # ---- workers ----
 
     async def join(self, worker: Worker) -> None:
-        """The worker lives from now on, for the time of a lease, and longer with each `renew`."""
+        """Register the worker as alive for the duration of a lease; each `renew` extends it."""
         ...
 
     async def leave(self, worker: str) -> None:
-        """It has released what it held. What it still makes in the foreground has failed."""
+        """Unregister the worker, which has released its leases. Its foreground responses have failed."""
         ...
 
     async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
-        """One call for all. An error means that nothing is known: the leases may be held or lost. A worker that was
-        taken for dead lives again."""
+        """Extend the worker's life and return the state of all its leases. After an error nothing is known: the leases
+        may be held or lost. A worker that was considered dead is alive again.
+        """
         ...
 
     async def owner(self, identity: Identity, response_id: str) -> Worker | None:
-        """The living worker that makes this response, under a lease or in the foreground; None when none does."""
+        """Return the living worker that runs this response, under a lease or in the foreground."""
         ...
 
     # ---- runs ----
 
     async def submit(self, run: NewRun) -> None:
-        """Commit the row, its input, its claim and its decisions (as `ResponseStore.begin` does, and raising what that
-        raises), the place in the queue and the first record: all or nothing. Once more with the same id, nothing
-        happens. Raises `QueueFull` when as many wait as may.
+        """Commit the row, its input, its claim and its decisions (as `ResponseStore.begin` does, raising what that
+        raises), the queue entry and the first record: all or nothing. A second call with the same id does nothing.
+        Raises `QueueFull`.
         """
         ...
 
-    async def adopt(
-        self,
-        worker: str,
-        identity: Identity,
-        response_id: str,
-        records: Sequence[Record],
-        *,
-        has_room: bool | None = None,
-    ) -> Lease:
-        """Make a durable run of a response that this worker makes in the foreground, with all that it has said so far.
-        Raises `Fenced` when the row is gone or has ended, or another has it.
-
-        `has_room`: whether the worker has a place for it; None: it needs none, as it is not held for long. Where there
-        is none, or its owner has as many under way as may be, it waits like any other: that raises `HandedOver`; and
-        `QueueFull`, with nothing written, when as many wait as may. What has a lease by then keeps it.
+    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+        """Turn a foreground response of this worker into a run that other processes can continue, with these records.
+        It does not count against any limit. Raises `Fenced` when the row is gone or has ended, or another worker has
+        it.
         """
         ...
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
-        """Take up to `count` runs that nobody holds: those that wait, and those whose holder is dead. Whoever has the
-        fewest runs under way comes first, then who has waited longest; a run of a conversation waits for those before
-        it. The log of a claimed run is read after its fence is taken.
+        """Claim up to `count` runs that are queued or whose holder is dead. The owner with the fewest running runs is
+        first, then the oldest run; a run of a conversation waits for those before it. Read the log of a claimed run
+        only after the claim.
         """
         ...
 
     async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
-        """As `claim`, this one run, whatever it waits for: to end one that was cancelled before anybody had a place for
-        it. None when it has ended, or a living worker holds it.
+        """Claim this one run, whatever it waits for: to end one that was cancelled before any worker had a free slot.
+        Returns None when it has ended or a living worker holds it.
         """
         ...
 
     async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
-        """Whether there are runs of this conversation that have not ended, made or waiting."""
+        """Return whether the conversation has a run that has not ended, queued or running."""
         ...
 
     async def records(self, lease: Lease) -> Sequence[Record]:
-        """The whole log, marks included, for the one who goes on with it. Raises `Fenced` and `Damaged`."""
+        """Return the whole log with its marks, to continue the run. Raises `Fenced` and `Damaged`."""
         ...
 
     async def append(self, lease: Lease, record: Record) -> None:
-        """Returns when it is durable, as far as `traits` say. One at a time for each run."""
+        """Write a record, and return when it is as durable as `traits` say. One at a time for each run."""
         ...
 
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
-        """The last record, and what the store is told, in one commit; the run leaves the queue."""
+        """Commit the last record and the outcome of the response together, and remove the run from the queue."""
         ...
 
     async def give_up(self, lease: Lease, ending: Ending) -> None:
-        """As `finish`, for a run whose log cannot be read or written on: of what it has said, nothing is kept."""
+        """Finish a run whose log cannot be read or continued: its log is deleted."""
         ...
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
-        """Hand it over: the next one may claim it at once. Where it could not be gone on with it `is_lost`, and the
+        """Give the run back, so that it can be claimed at once. With `is_lost`, it could not be continued here and the
         attempt counts.
         """
         ...
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
-        """Ask whoever makes the response to stop: the flag stays, and a wake-up goes out. One that nobody holds is
-        claimed as cancelled. Whether there was anything to stop.
+        """Set a flag that asks the holder to stop, and wake it. A queued run is claimed as cancelled. Return whether
+        there was a run to cancel.
         """
         ...
 
@@ -248,39 +269,39 @@ class RunLog(Protocol):
     def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        """What the log holds of events with numbers greater than `after`, gap-free and in order, marks included; only
-        what is durable. It ends behind the terminal event, or, without `follow`, at what there is. A list holds about
-        half a million characters at most, unless one event is larger. An empty list comes while there is nothing, as a
-        sign of life. Raises `Gone` for a log that is not kept: ask for it only where
-        `has_log` says so; and `Damaged`.
+        """Yield the durable records after the event with the number `after`, in order and without gaps, with their
+        marks. It ends after the terminal event or, without `follow`, at the end of what is stored. A list holds about
+        half a million characters, unless a single event is larger. With `follow`, an empty list is a keep-alive.
+
+        Raises `Damaged`, and `Gone` for a log that is not stored: `has_log` tells.
         """
         ...
 
     async def has_log(self, identity: Identity, response_id: str) -> bool: ...
 
     async def sent(self, identity: Identity, response_id: str) -> int:
-        """How many events with numbers its log holds so far."""
+        """Return how many numbered events the log holds."""
         ...
 
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
-        """How a stored response stands; None: there is none."""
+        """Return a stored response without its output; None when there is none."""
         ...
 
     # ---- hints ----
 
     async def wait_for_work(self, seconds: float) -> None:
-        """Until there may be something to claim, at most so long."""
+        """Wait until there may be a run to claim, at most so long."""
         ...
 
     async def wait_for_cancels(self, seconds: float) -> None:
-        """Until `renew` may have a cancel to tell of, at most so long."""
+        """Wait until `renew` may return a cancelled run, at most so long."""
         ...
 
     async def load(self) -> Load: ...
 
     async def sweep(self) -> int:
-        """Housekeeping, now and then: responses that a dead worker made in the foreground are `failed`, logs of runs
-        that have ended are packed, and those that are older than they are kept go. How many responses failed.
+        """Do the housekeeping: fail the foreground responses of dead workers, pack the logs of ended runs, and delete
+        old logs. Return how many responses failed.
         """
         ...
 

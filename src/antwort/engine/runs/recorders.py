@@ -17,8 +17,8 @@ from antwort.engine.fold import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, HandedOver, ResponseNotFound, StoreFault
-from antwort.runs.packed import pack
 from antwort.storage.base import PackedLog, ResponseStore
+from antwort.storage.log_codec import pack
 from antwort.storage.run_log import Ending, Fenced, Lease, Record, RunLog, Unavailable
 
 _log = logging.getLogger("antwort.engine")

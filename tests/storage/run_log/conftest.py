@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import pytest
 
 from antwort.storage.base import ResponseStore
-from antwort.storage.migrations import upgrade
 from antwort.storage.run_log import RunLog
 from runs_cases import ONE, TWO
 from runs_home import Home, MemoryHome, postgres_home, sqlite_home
-
-
-@pytest.fixture(scope="session")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database at the newest revision: to copy it is faster than to migrate again."""
-    path = tmp_path_factory.mktemp("migrated") / "antwort.db"
-    upgrade(path)
-    return path
-
-
-@pytest.fixture
-def path(migrated: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copy(migrated, tmp_path / "antwort.db"))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

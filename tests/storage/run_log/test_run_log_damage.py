@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from typing import Any, TypeVar, cast
 
 import pytest
 
-from antwort.db.base import Connection, Value
+from antwort.api.payload import payload_of_all
+from antwort.db.base import Connection, Database, Operation, Value
 from antwort.errors import Damaged
-from antwort.runs.sweeping import read_loose
-from antwort.storage.run_log import Fenced, Lease, RunLog
+from antwort.storage.run_log import Fenced, Lease, Record, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome
 from storage_cases import ME
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.parametrize("home", ["sqlite", "postgres"], indirect=True)
 
@@ -81,19 +84,34 @@ async def test_a_damaged_log_goes_when_it_is_too_old(home: Home) -> None:
     assert await count(home, "run_logs") == await count(home, "run_events") == 0
 
 
-async def test_logs_are_read_for_packing_as_far_as_they_are_small(log: RunLog, home: Home) -> None:
+class Measuring:
+    """A database, and how much text of records each read has returned."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.sizes: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def read(self, operation: Operation[T]) -> T:
+        found = await self._database.read(operation)
+        if isinstance(found, list) and all(isinstance(each, Record) for each in found):
+            self.sizes.append(sum(payload_of_all(record.events) for record in found))
+        return found
+
+
+async def test_logs_are_packed_one_by_one(log: RunLog, home: Home) -> None:
     assert isinstance(home, SqlHome)
-    keys = []
-    for length in (6, 6, 10, 1, 1):
+    sizes = [length * 1024 * 1024 for length in (6, 6, 10, 1, 1)]
+    for size in sizes:
         claimed = await begun(log)
-        await log.append(claimed.lease, said(1, 2, "a" * (length * 1024 * 1024)))
+        await log.append(claimed.lease, said(1, 2, "a" * size))
         await finish(log, claimed, 2, 3)
-        keys.append(claimed.lease.key)
-    last, batches = -1, []
-    while (loose := await home.database.read(partial(read_loose, after=last))) is not None:
-        last = loose.last
-        batches.append([*loose.logs])
-    assert batches == [keys[:1], keys[1:2], keys[2:3], keys[3:]]
+    database = Measuring(home.database)
+    await SqlRunLog(cast("Database", database)).sweep()
+    assert [size for size in database.sizes if size] == sizes
+    assert await count(home, "run_logs WHERE log IS NULL") == 0
 
 
 async def test_a_run_whose_identity_is_damaged_fails_and_stands_in_nobodys_way(log: RunLog, home: Home) -> None:

@@ -10,9 +10,8 @@ import pytest
 from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
-from antwort.errors import HandedOver, QueueFull
-from antwort.runs.packed import pack
 from antwort.storage.base import NewResponse, ResponseStore
+from antwort.storage.log_codec import pack
 from antwort.storage.run_log import Fenced, Record, Renewed, RunLog
 from runs_cases import (
     ONE,
@@ -218,47 +217,18 @@ async def test_to_adopt_a_run_once_more_gives_the_same_lease(log: RunLog, store:
     assert list(await log.records(first)) == beginning(new)
 
 
-async def test_what_has_no_place_where_it_is_waits_like_any_other(log: RunLog, store: ResponseStore) -> None:
-    new = in_front("resp_1")
-    await store.begin(new)
-    with pytest.raises(HandedOver):
-        await log.adopt(ONE.name, ME, "resp_1", beginning(new), has_room=False)
-    assert (await log.load()).queued == 1
-    taken = await claim_one(log, TWO)
-    assert (taken.lease.run_id, taken.attempt, taken.begun_at) == ("resp_1", 1, float(new.response.created_at))
-    assert list(await log.records(taken.lease)) == beginning(new)
-    with pytest.raises(Fenced):
-        await log.adopt(ONE.name, ME, "resp_1", beginning(new), has_room=True)
-
-
-async def test_what_is_adopted_counts_for_its_owner(home: Home, store: ResponseStore) -> None:
+async def test_what_is_adopted_counts_for_its_owner_until_its_worker_is_dead(home: Home, store: ResponseStore) -> None:
     log = await home.open(per_owner=2)
     await log.join(ONE)
     await log.join(TWO)
-    for number, room in enumerate([True, None, True, None]):
+    for number in range(3):  # beyond the limit, too
         new = in_front(f"resp_{number}")
         await store.begin(new)
-        if number == 2:
-            with pytest.raises(HandedOver):
-                await log.adopt(ONE.name, ME, f"resp_{number}", beginning(new), has_room=room)
-        else:
-            await log.adopt(ONE.name, ME, f"resp_{number}", beginning(new), has_room=room)
+        await log.adopt(ONE.name, ME, f"resp_{number}", beginning(new))
+    await log.submit(new_run("resp_queued"))
     assert not await log.claim(TWO.name, 1)
-    await log.leave(ONE.name)  # what the dead hold does not count
+    await log.leave(ONE.name)
     assert len(await log.claim(TWO.name, 4)) == 2
-
-
-async def test_where_as_many_wait_as_may_nothing_is_adopted(home: Home, store: ResponseStore) -> None:
-    log = await home.open(queue=1)
-    await log.join(ONE)
-    await log.submit(new_run("resp_1"))
-    new = in_front("resp_2")
-    await store.begin(new)
-    with pytest.raises(QueueFull):
-        await log.adopt(ONE.name, ME, "resp_2", beginning(new), has_room=False)
-    assert not await log.has_log(ME, "resp_2")
-    lease = await log.adopt(ONE.name, ME, "resp_2", beginning(new), has_room=True)
-    assert await log.adopt(ONE.name, ME, "resp_2", beginning(new), has_room=False) == lease
 
 
 async def test_only_what_runs_and_is_ones_own_can_be_adopted(log: RunLog, store: ResponseStore) -> None:

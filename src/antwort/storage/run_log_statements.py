@@ -1,10 +1,21 @@
-"""The SQL of runs. What a client can name is found by tenant, owner and id together; the rest goes by key.
+"""The SQL of the run log. What a client can name is found by tenant, owner and id together; the rest goes by key.
 
-Each is the same for SQLite and PostgreSQL. Where rows must be held against other processes, PostgreSQL is told so
-behind it (`dialects.py`); SQLite has one writer.
+Most statements are the same for SQLite and PostgreSQL. Those that lock rows are two, by dialect: SQLite has one writer
+and locks none.
 """
 
 from __future__ import annotations
+
+from antwort.db.base import Dialect
+
+
+def _locking(statement: str, clause: str) -> dict[Dialect, str]:
+    return {"sqlite": statement, "postgresql": f"{statement} {clause}"}
+
+
+# PostgreSQL only.
+CLOCK = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
+NOTIFY = "SELECT pg_notify(:channel, :payload)"
 
 # ---- workers ----
 
@@ -13,8 +24,8 @@ JOIN = """
     ON CONFLICT (name) DO UPDATE SET address = excluded.address, expires_at = excluded.expires_at
 """
 LEAVE = "DELETE FROM workers WHERE name = :worker"
-FORGET_WORKERS = "DELETE FROM workers"
-FORGET_DEAD = "DELETE FROM workers WHERE expires_at <= :long_ago"
+DELETE_WORKERS = "DELETE FROM workers"
+DELETE_DEAD_WORKERS = "DELETE FROM workers WHERE expires_at <= :long_ago"
 HELD = "SELECT id, response_key, fence FROM runs WHERE worker = :worker"
 CANCELLED = """
     SELECT id FROM runs WHERE worker = :worker AND is_cancelled
@@ -33,10 +44,10 @@ OWNER = """
       AND responses.status IN ('queued', 'in_progress') AND responses.deleted_at IS NULL
 """
 
-# ---- runs ----
+# ---- new runs ----
 
-KNOWN = "SELECT 1 FROM responses WHERE tenant = :tenant AND owner = :owner AND id = :id"
-WAITING = "SELECT count(*) FROM runs WHERE worker IS NULL"
+EXISTS = "SELECT 1 FROM responses WHERE tenant = :tenant AND owner = :owner AND id = :id"
+COUNT_QUEUED = "SELECT count(*) FROM runs WHERE worker IS NULL"
 INSERT_QUEUED = """
     INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, is_cancelled)
     SELECT key, tenant, owner, id, :conversation_id, :identity, :now, false FROM responses
@@ -55,17 +66,13 @@ INSERT_ADOPTED = """
                       attempt, is_cancelled)
     VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :begun_at, :begun_at, :worker, 1, 1, :is_cancelled)
 """
-UNDER_WAY = """
-    SELECT count(*) FROM runs JOIN workers ON workers.name = runs.worker AND workers.expires_at > :now
-    WHERE runs.tenant = :tenant AND runs.owner = :owner
-"""
-INSERT_RECORD = """
-    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
-# Whoever is under way counts for its owner, and each that is chosen for the one after it. One that was cancelled is
-# only to be ended: it waits for nothing, and the next of its conversation waits for its end. `fence` tells whether
-# another has taken it since.
-_FREE = """
+
+# ---- claims ----
+
+# Running runs count for their owner, and each that is chosen counts for the one after it. A cancelled run only has to
+# be ended: it waits for nothing, and the next run of its conversation waits for its end. `fence` tells whether another
+# worker has claimed the run since. `has_turn`: whether it is the turn of this run in its conversation.
+CHOOSE = """
     WITH alive AS (SELECT name FROM workers WHERE expires_at > :now),
     held AS (
         SELECT tenant, owner, count(*) AS places FROM runs JOIN alive ON alive.name = runs.worker GROUP BY tenant, owner
@@ -96,21 +103,22 @@ _FREE = """
                ) AS place
         FROM free LEFT JOIN held ON held.tenant = free.tenant AND held.owner = free.owner
     )
-"""
-CHOOSE = f"""
-    {_FREE}
     SELECT ranked.response_key, ranked.fence, ranked.has_turn FROM ranked
     WHERE (ranked.waits = 0 OR ranked.place <= :per_owner) AND EXISTS (SELECT 1 FROM alive WHERE name = :worker)
     ORDER BY ranked.waits, ranked.place, ranked.queued_at, ranked.response_key
     LIMIT :count
-"""  # noqa: S608 (nothing but constants is put together)
-# Who has it may take a run of this conversation. Without it, two would each take another one, and not see it.
-TURN = """
+"""
+# PostgreSQL only: one process at a time counts the runs of owners.
+LOCK_OWNER_COUNTS = "SELECT pg_try_advisory_xact_lock(7267261, 1)"
+# PostgreSQL only: one process at a time claims a run of this conversation. Without it, two could claim different ones
+# that they do not see of each other.
+LOCK_CONVERSATION = """
     SELECT pg_try_advisory_xact_lock(7267262, hashtext(concat_ws(chr(31), tenant, owner, conversation_id)))
     FROM runs WHERE response_key = :key
 """
-# One of those that were chosen, if nothing has happened to it since. Its conversation may have got busy.
-CHOSEN = """
+# A chosen run, if nothing has happened to it since. Its conversation may have become busy.
+LOCK_CHOSEN = _locking(
+    """
     SELECT runs.response_key FROM runs
     WHERE runs.response_key = :key AND runs.fence = :fence
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
@@ -119,13 +127,18 @@ CHOSEN = """
            SELECT 1 FROM runs AS other JOIN workers ON workers.name = other.worker AND workers.expires_at > :now
            WHERE other.tenant = runs.tenant AND other.owner = runs.owner
              AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key))
-"""
-CHOOSE_ONE = """
+    """,
+    "FOR UPDATE OF runs SKIP LOCKED",
+)
+LOCK_FREE = _locking(
+    """
     SELECT runs.response_key FROM runs
     WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
       AND EXISTS (SELECT 1 FROM workers WHERE name = :worker AND expires_at > :now)
-"""
+    """,
+    "FOR UPDATE OF runs SKIP LOCKED",
+)
 TAKE = """
     UPDATE runs
     SET attempt = attempt + CASE WHEN attempt = 0 OR worker IS NOT NULL THEN 1 ELSE 0 END,
@@ -133,20 +146,30 @@ TAKE = """
     WHERE response_key = :key
     RETURNING id, fence, identity, attempt, is_cancelled, begun_at, queued_at
 """
+RELEASE = """
+    UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
+    WHERE response_key = :key AND id = :id AND fence = :fence
+"""
 RESPONSE = "SELECT status, request, body FROM responses WHERE key = ?"
 UPDATE_RESPONSE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 FAIL_RESPONSE = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
-IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND conversation_id = :conversation_id LIMIT 1"
-# A run is held by its key, its id and its fence: SQLite may give the key of a response that was deleted to another.
-HOLD = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
+
+# ---- writing ----
+
+# A run is held by its key, its id and its fence: SQLite may reuse the key of a deleted response.
+HELD_BY = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
+LOCK_HELD_BY = _locking(HELD_BY, "FOR UPDATE")
+INSERT_RECORD = """
+    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
 APPEND = """
     INSERT INTO run_events (response_key, at, first, next, events)
-    SELECT response_key, ?, ?, ?, ? FROM runs WHERE response_key = ? AND id = ? AND fence = ?
+    SELECT response_key, :at, :first, :next, :events FROM runs WHERE response_key = :key AND id = :id AND fence = :fence
     ON CONFLICT DO NOTHING
 """
-# All that wait, in one statement. The lock is what makes the fence hold: a claim passes it over, and whoever comes
-# behind a claim sees its fence. It lets cancels through, and is taken in one order by all, so that nobody waits for
-# somebody who waits for him. What comes back was held, whether it is new or was there.
+# PostgreSQL only: all waiting appends in one statement. The lock is what makes the fence hold: a claim skips a row that
+# is locked here, and an append behind a claim sees its fence. Cancels do not need this lock, and all take it in one
+# order, so that there are no deadlocks. The statement returns the appends whose fence held, new or repeated.
 APPEND_ALL = """
     WITH given AS (
         SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:fences AS bigint[]),
@@ -167,28 +190,31 @@ APPEND_ALL = """
     )
     SELECT place - 1 FROM held
 """
-DROP_OUTPUT = """
+# The output that an earlier holder wrote in advance, because it was about to finish the run.
+DELETE_OUTPUT = """
     DELETE FROM items WHERE direction = 'output'
       AND position >= (SELECT coalesce(max(items_end), 0) FROM turns WHERE turns.response_key = items.response_key)
       AND response_key IN (SELECT response_key FROM runs WHERE response_key = :key AND id = :id AND fence = :fence)
 """
-RELEASE = """
-    UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
-    WHERE response_key = :key AND id = :id AND fence = :fence
-"""
-END = "DELETE FROM runs WHERE response_key = :key"
+DELETE_RUN = "DELETE FROM runs WHERE response_key = :key"
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
-RECORD_AT = "SELECT events FROM run_events WHERE response_key = :key AND at = :at"
-# The first piece of a packed log; the others stand in the places of its records.
-PACKED = "SELECT 0, 0, log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+# A record of a run that has ended.
+ENDED_RECORD = """
+    SELECT events FROM run_events
+    WHERE response_key = :key AND at = :at AND NOT EXISTS (SELECT 1 FROM runs WHERE response_key = :key)
+"""
+LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
 # Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
+# They do not touch a fence, so that this lock lets appends through.
 RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
+LOCK_RUN_TO_CANCEL = _locking(RUN_TO_CANCEL, "FOR NO KEY UPDATE SKIP LOCKED")
 CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
 RESPONSE_TO_CANCEL = """
     SELECT key FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
       AND worker IS NOT NULL AND deleted_at IS NULL
 """
+LOCK_RESPONSE_TO_CANCEL = _locking(RESPONSE_TO_CANCEL, "FOR NO KEY UPDATE SKIP LOCKED")
 CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
 
 # ---- reading ----
@@ -221,7 +247,6 @@ SENT = """
     FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
 """
-LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
 SIZES = """
     SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
 """
@@ -234,29 +259,34 @@ PLACE = """
 RECORDS = """
     SELECT at, first, events FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
 """
+# The first piece of a packed log; the others are in the place of its records.
+PACKED = "SELECT 0, 0, log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND conversation_id = :conversation_id LIMIT 1"
 LOAD = """
     SELECT count(*), count(worker), min(CASE WHEN worker IS NULL THEN queued_at END) FROM runs
 """
 
 # ---- housekeeping ----
 
-LEFT_RUNNING = """
+LOCK_ORPHANS = _locking(
+    """
     SELECT responses.key, responses.body FROM responses
     WHERE responses.status IN ('queued', 'in_progress') AND responses.worker IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = responses.worker AND expires_at > :now)
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
     LIMIT :limit
-"""
-LOOSE = """
-    SELECT run_logs.response_key, responses.id,
-           (SELECT coalesce(sum(length(events)), 0) FROM run_events WHERE response_key = run_logs.response_key)
+    """,
+    "FOR UPDATE OF responses SKIP LOCKED",
+)
+UNPACKED = """
+    SELECT run_logs.response_key, responses.id
     FROM run_logs JOIN responses ON responses.key = run_logs.response_key
     WHERE run_logs.log IS NULL AND run_logs.response_key > :after
     ORDER BY run_logs.response_key LIMIT :limit
 """
 PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
-DROP_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
-PRUNE = """
+DELETE_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
+DELETE_OLD_LOGS = """
     DELETE FROM run_logs
     WHERE response_key IN (SELECT response_key FROM run_logs WHERE ended_at <= :old LIMIT :limit)
     RETURNING response_key

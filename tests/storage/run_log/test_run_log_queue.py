@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from antwort.db.base import Connection
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
-from antwort.runs.claiming import choose
 from antwort.storage.base import Claim, ResponseStore
 from antwort.storage.run_log import Fenced, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
 from runs_home import Home, SqlHome, sqlite_home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell
@@ -173,6 +174,44 @@ async def test_one_that_was_cancelled_waits_for_no_place(home: Home) -> None:
     assert (cancelled.lease.run_id, cancelled.is_cancelled) == ("resp_2", True)
 
 
+class Queued(NamedTuple):
+    owner: Identity
+    conversation: str | None = None
+    is_cancelled: bool = False
+
+
+ANN, BOB = Queued(ME), Queued(COLLEAGUE)
+
+
+@pytest.mark.parametrize(
+    ("held", "queued", "count", "per_owner", "chosen"),
+    [
+        ([], [], 5, None, []),
+        ([], [ANN, ANN], 5, None, [0, 1]),
+        ([], [ANN, ANN, BOB], 2, None, [0, 2]),
+        ([ANN], [ANN, BOB], 1, None, [1]),
+        ([ANN], [ANN, BOB], 5, 1, [1]),
+        ([ANN], [ANN, Queued(ME, is_cancelled=True)], 5, 1, [1]),
+        ([], [Queued(ME, "c"), Queued(ME, "c"), Queued(COLLEAGUE, "c")], 5, None, [0, 2]),
+        ([Queued(ME, "c")], [Queued(ME, "c")], 5, None, []),
+        ([Queued(ME, "c")], [Queued(ME, "c", is_cancelled=True)], 5, None, [0]),
+    ],
+)
+async def test_who_comes_next(
+    home: Home, held: list[Queued], queued: list[Queued], count: int, per_owner: int | None, chosen: list[int]
+) -> None:
+    log = await home.open(per_owner=per_owner)
+    await log.join(ONE)
+    for number, run in enumerate(held):
+        await log.submit(new_run(f"resp_held_{number}", identity=run.owner, conversation=run.conversation))
+        assert await log.take(ONE.name, run.owner, f"resp_held_{number}") is not None
+    for number, run in enumerate(queued):
+        await log.submit(new_run(f"resp_{number}", identity=run.owner, conversation=run.conversation))
+        if run.is_cancelled:
+            assert await log.cancel(run.owner, f"resp_{number}")
+    assert ids(await log.claim(ONE.name, count)) == [f"resp_{place}" for place in chosen]
+
+
 # ---- conversations ----
 
 
@@ -323,33 +362,30 @@ async def test_a_run_whose_record_is_damaged_fails_and_stands_in_nobodys_way(log
 
 async def test_who_comes_next_takes_no_longer_for_each_run_where_many_wait_in_one_conversation(path: Path) -> None:
     home = await sqlite_home(path)
-    few, many = await steps_to_choose(home, 100), await steps_to_choose(home, 400)
+    few, many = await steps_to_claim(home, 100), await steps_to_claim(home, 400)
     await home.close()
     assert many < 5 * few
 
 
-async def steps_to_choose(home: SqlHome, count: int) -> int:
+async def steps_to_claim(home: SqlHome, count: int) -> int:
     """What SQLite does to find the first of so many runs of one conversation, the newest of which was kept first."""
-    insert = """
-        INSERT INTO runs (response_key, tenant, owner, id, identity, queued_at, is_cancelled, conversation_id)
-        VALUES (?, 't', 'o', ?, x'7b7d', ?, false, 'conv_1')
-    """
+    log, done = SqlRunLog(home.database), [0]
+    await log.join(ONE)
 
-    def steps(connection: Connection) -> int:
+    def step() -> None:
+        done[0] += 1
+
+    def observe(connection: Connection) -> None:
         assert isinstance(connection, sqlite3.Connection)
-        connection.execute("DELETE FROM runs")
-        connection.execute("INSERT INTO workers VALUES ('worker_1', NULL, 1e18) ON CONFLICT DO NOTHING")
-        connection.execute("PRAGMA defer_foreign_keys = ON")
-        connection.executemany(insert, [(key, f"resp_{key}", -float(key)) for key in range(1, count + 1)])
-        done = [0]
-
-        def step() -> None:
-            done[0] += 1
-
         connection.set_progress_handler(step, 100)
-        assert [key for key, *_ in choose(connection, "worker_1", 5, None)] == [count]
-        connection.set_progress_handler(None, 0)
-        connection.execute("DELETE FROM runs")
-        return done[0]
 
-    return await home.database.write(steps)
+    for number in range(count):
+        await log.submit(new_run(f"resp_{count}_{number}", conversation=f"conv_{count}"))
+    await home.database.write(
+        lambda connection: connection.execute("UPDATE runs SET queued_at = -response_key").rowcount
+    )
+    await home.database.read(observe)
+    assert ids(await log.claim(ONE.name, 5)) == [f"resp_{count}_{count - 1}"]
+    await home.database.write(lambda connection: connection.execute("DELETE FROM runs").rowcount)
+    await log.close()
+    return done[0]

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,9 +17,9 @@ from antwort.db import Operation
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
-from antwort.runs.listening import Listener
-from antwort.runs.sql import SqlRunLog
+from antwort.storage.notification_listener import NotificationListener
 from antwort.storage.run_log import Record, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
@@ -118,26 +119,16 @@ async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(home: P
                     connection.execute("SELECT pg_notify('antwort_runs', 'after a silence')")
             return super().execute(query, *args, **options)
 
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    listener = Listener(lambda: Told.connect(home.dsn, autocommit=True), Heard(heard), quiet_seconds=0.01)
+    heard: asyncio.Queue[list[str]] = asyncio.Queue()
+    missed = asyncio.Event()
+    connect = partial(Told.connect, home.dsn, autocommit=True)
+    listener = NotificationListener(connect, heard.put_nowait, missed.set, idle_seconds=0.01)
     try:
-        assert await heard.get() == "all"
-        assert [await heard.get(), await heard.get()] == ["after a silence"] * 2
+        await missed.wait()
+        assert [await heard.get(), await heard.get()] == [["after a silence"]] * 2
         assert listener.is_connected
     finally:
         await listener.close()
-
-
-class Heard:
-    def __init__(self, heard: asyncio.Queue[str]) -> None:
-        self._heard = heard
-
-    def hear(self, payloads: list[str]) -> None:
-        for payload in payloads:
-            self._heard.put_nowait(payload)
-
-    def hear_all(self) -> None:
-        self._heard.put_nowait("all")
 
 
 class Watched(PostgresDatabase):

@@ -1,4 +1,4 @@
-"""Which log of runs goes with a store: one over the same records."""
+"""Choose the run log that goes with a store."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 
 
-class LogLimits(Protocol):
-    """What a log is to keep to: that part of `BackgroundSettings`."""
+class RunLogLimits(Protocol):
+    """The settings of a run log: a part of `BackgroundSettings`."""
 
     @property
     def lease(self) -> float: ...
@@ -24,19 +24,19 @@ class LogLimits(Protocol):
     def keep_log(self) -> float: ...
 
 
-def log_over(store: ResponseStore, limits: LogLimits) -> RunLog | None:
-    """None for a store of somebody else's making, which may have no place for them."""
+def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
+    """Return a run log over the records of the store; None for a store that is not one of ours."""
     from antwort.storage.memory import MemoryStore
 
     queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
     if isinstance(store, MemoryStore):
-        from antwort.runs.memory import MemoryRunLog
+        from antwort.storage.memory_run_log import MemoryRunLog
 
         return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
-    from antwort.storage.sql import SqlStore  # whoever has one has imported it
+    from antwort.storage.sql import SqlStore
 
     if isinstance(store, SqlStore):
-        from antwort.runs.sql import SqlRunLog
+        from antwort.storage.sql_run_log import SqlRunLog
 
         return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)
     return None

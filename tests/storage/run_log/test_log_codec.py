@@ -1,4 +1,4 @@
-"""A log that was packed holds the very same events, with the same numbers, in less room."""
+"""Records become bytes and come back as they were; a packed log holds the same events under the same numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from antwort.api.events import (
     DELTAS,
     TERMINAL,
-    UNSENT,
     ArgumentsDelta,
     CallBegun,
     CallEnded,
@@ -33,10 +32,23 @@ from antwort.api.events import (
 from antwort.api.items import LogProb
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import UNSET, encode, replace
-from antwort.runs.packed import in_records, pack, unpack
+from antwort.errors import StoreFault
+from antwort.identity import Identity
 from antwort.storage.base import PackedLog
+from antwort.storage.log_codec import (
+    compress,
+    decode_events,
+    decode_identity,
+    decompress,
+    encode_events,
+    encode_identity,
+    pack,
+    unpack,
+)
+from antwort.storage.run_log import Record, records_after
 from api import samples
 from api.samples import EVENTS, LOGPROB
+from runs_cases import delta, marked, mixed, new_run, numbered, outcome
 
 MARKS: list[RunEvent] = [
     TurnEnded(finish="stop", estimate=7),
@@ -155,12 +167,55 @@ def test_an_empty_log_is_one() -> None:
     assert unpacked(pack([])) == []
 
 
-@given(st.lists(st.sampled_from(SAMPLES), max_size=2000))
-def test_records_of_a_packed_log_have_the_numbers_that_it_was_sent_with(events: list[RunEvent]) -> None:
-    records = in_records(events)
-    assert [event for record in records for event in record.events] == events
-    assert [record.at for record in records] == [*range(len(records))]
-    number = 0
-    for record in records:
-        assert record.first == number
-        number += len([event for event in record.events if not isinstance(event, UNSENT)])
+# ---- records ----
+
+RECORDED = st.sampled_from([delta("a"), delta("b"), *marked(0, 0).events, *new_run("resp_1").events])
+LOGS = st.lists(st.lists(RECORDED, min_size=1, max_size=5), max_size=8)
+
+
+def records(batches: Sequence[Sequence[object]]) -> list[Record]:
+    found: list[Record] = []
+    for at, batch in enumerate(batches):
+        found.append(Record(at, found[-1].next if found else 0, [*batch]))  # type: ignore[list-item]
+    return found
+
+
+@given(batches=LOGS)
+def test_events_are_read_as_they_were_written(batches: list[list[object]]) -> None:
+    for record in records(batches):
+        assert decode_events(encode_events(record.events)) == record.events
+
+
+@given(batches=LOGS)
+def test_a_packed_log_has_the_same_events_with_the_same_numbers(batches: list[list[object]]) -> None:
+    log = records(batches)
+    pieces = compress(log)
+    again = [Record(at, each.first, decompress(each.data, lambda: pieces[0].data)) for at, each in enumerate(pieces)]
+    assert [each.next for each in again] == [piece.next for piece in pieces]
+    assert numbered(again) == numbered(log)
+    assert [event for record in again for event in record.events] == [event for each in log for event in each.events]
+
+
+@pytest.mark.parametrize("log", [b"", b"nothing that was packed"])
+def test_a_packed_log_that_is_damaged_is_a_fault_of_the_store(log: bytes) -> None:
+    with pytest.raises(StoreFault):
+        decompress(log, lambda: log)
+
+
+@given(batches=LOGS, after=st.integers(-1, 30))
+def test_what_is_behind_a_number_is_all_that_comes_after_it(batches: list[list[object]], after: int) -> None:
+    log = records(batches)
+    found = records_after(log, after)
+    assert numbered(found) == [each for each in numbered(log) if each[0] > after]
+    assert found == log or after >= 0
+
+
+def test_a_run_ends_with_its_terminal_event() -> None:
+    response = outcome(new_run("resp_1").new.response)
+    assert Record(3, 7, [delta("a"), ResponseCompleted(response=response)]).is_last
+    assert not mixed(1, 2).is_last
+
+
+def test_an_identity_travels_whole() -> None:
+    identity = Identity("acme", "ann", models=("small", "big-*"), key="laptop")
+    assert decode_identity(encode_identity(identity)) == identity

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.run_log import Claimed, Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from postgres import Postgres
 from runs_cases import ONE, TWO, begun, everything, finish, new_run, numbered, said
 from runs_home import SqlHome, postgres_home, sqlite_home
 from storage_cases import ME
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 LEASE = 0.5
 
 

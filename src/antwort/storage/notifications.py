@@ -1,0 +1,206 @@
+"""Wake-ups for those who follow a run or wait for work. They are hints: whoever is woken looks into the log, and looks
+there from time to time anyway.
+
+Processes that share a PostgreSQL send them with NOTIFY. A payload is the name of the sender, which ignores it, and `w`
+(there may be work), `c` (there may be cancels) or `e resp_1,resp_2` (these runs have new events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from random import uniform
+from typing import TYPE_CHECKING
+
+from antwort.api.payload import PIECE, payload
+from antwort.storage.run_log import Record
+
+if TYPE_CHECKING:
+    from antwort.db.postgres_link import Raw
+    from antwort.storage.notification_listener import NotificationListener
+
+CHANNEL = "antwort_runs"
+KEEPALIVE_SECONDS = (1.0, 5.0)
+"""Between the keep-alives of a reader: without notifications, and with them."""
+_POLL_SECONDS = (10.0, 15.0)
+"""Between the looks of a reader who gets notifications, at random, so that not all look at once."""
+_MAX_BUFFERED_RECORDS = 256
+_MAX_NOTIFIED_RUNS = 150
+"""In one payload: PostgreSQL takes less than 8,000 bytes, and an id has 37."""
+
+
+def work_payload(sender: str) -> str:
+    return f"{sender} w"
+
+
+def cancels_payload(sender: str) -> str:
+    return f"{sender} c"
+
+
+def events_payloads(sender: str, ids: Sequence[str]) -> list[str]:
+    return [
+        f"{sender} e {','.join(ids[start : start + _MAX_NOTIFIED_RUNS])}"
+        for start in range(0, len(ids), _MAX_NOTIFIED_RUNS)
+    ]
+
+
+class Wakeup:
+    """A flag that stays set until whoever waits for it clears it, which has to happen before looking."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def set_later(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Return whether it was set within that time."""
+        if not self._event.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._event.wait()
+        return self._event.is_set()
+
+
+class TailBuffer:
+    """Buffer for one reader the records of a run that are written in this process, so that it need not read them from
+    the database. A slow reader loses the oldest, and reads these from the log.
+    """
+
+    __slots__ = ("_key", "_records", "_size", "wakeup")
+
+    def __init__(self, key: int) -> None:
+        """`key` is the key of the run in the log: another run may have the same id later."""
+        self.wakeup = Wakeup()
+        self._key = key
+        self._records: deque[Record] = deque(maxlen=_MAX_BUFFERED_RECORDS)
+        self._size = 0
+
+    def add(self, key: int | None, record: Record | None, size: int = 0) -> None:
+        """Wake the reader. `size` is about the number of characters in the record."""
+        if record is not None and key == self._key:
+            self._size += size
+            if self._size > PIECE:
+                self._records.clear()
+                self._size = size
+            if size <= PIECE:
+                self._records.append(record)
+        self.wakeup.set()
+
+    def take(self, at: int) -> list[Record]:
+        """Return the buffered records from that index of the log on, without gaps."""
+        found: list[Record] = []
+        self._size = 0  # what is left is little, or will be dropped before it is much
+        while self._records and self._records[0].at <= at + len(found):
+            if (record := self._records.popleft()).at == at + len(found):
+                found.append(record)
+        return found
+
+
+class TailBuffers:
+    """The buffers of all readers in this process, by the id of their run."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, list[TailBuffer]] = {}
+
+    @contextmanager
+    def follow(self, run_id: str, key: int) -> Iterator[TailBuffer]:
+        buffer = TailBuffer(key)
+        self._buffers.setdefault(run_id, []).append(buffer)
+        try:
+            yield buffer
+        finally:
+            self._buffers[run_id].remove(buffer)
+            if not self._buffers[run_id]:
+                del self._buffers[run_id]
+
+    def publish(self, run_id: str, key: int | None = None, record: Record | None = None) -> None:
+        """Wake the readers of the run, and give them the record if there is one."""
+        if buffers := self._buffers.get(run_id):
+            size = 0 if record is None else sum(map(payload, record.events))
+            for buffer in buffers:
+                buffer.add(key, record, size)
+
+    def wake_all(self) -> None:
+        for run_id in self._buffers:
+            self.publish(run_id)
+
+
+class Notifications:
+    """The wake-ups of one process: from itself and, with PostgreSQL, from the other processes."""
+
+    def __init__(
+        self,
+        sender: str,
+        connect: Callable[[], Raw] | None,
+        poll: float | None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
+    ) -> None:
+        """`connect` opens a connection to listen on; None if there are no other processes. `poll` is the number of
+        seconds after which a reader looks into the log whatever it is notified of; None leaves that to whether
+        notifications arrive.
+        """
+        self.work, self.cancels, self.tails = Wakeup(), Wakeup(), TailBuffers()
+        self._sender, self._connect, self._poll = sender, connect, poll
+        self._keepalive_seconds = keepalive_seconds
+        self._listener: NotificationListener | None = None
+        self._is_closed = False
+
+    def listen(self) -> None:
+        """Start to listen to the other processes, if that has not happened yet."""
+        if self._listener is None and self._connect is not None and not self._is_closed:
+            from antwort.storage.notification_listener import NotificationListener
+
+            self._listener = NotificationListener(self._connect, self.receive, self.wake_all)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    @property
+    def arrive(self) -> bool:
+        """Whether readers can rely on notifications."""
+        return self._connect is None or (self._listener is not None and self._listener.is_connected)
+
+    @property
+    def keepalive_seconds(self) -> float:
+        """How long a reader waits until its next keep-alive."""
+        without, with_notifications = self._keepalive_seconds
+        return self._poll or (with_notifications if self.arrive else without)
+
+    @property
+    def poll_seconds(self) -> float:
+        """How long a reader waits, at least one keep-alive, until it looks into the log without a notification."""
+        return uniform(*_POLL_SECONDS) if self.arrive and self._poll is None else 0.0  # noqa: S311 - only spreads load
+
+    def receive(self, payloads: Sequence[str]) -> None:
+        """Act on payloads of other processes, and ignore those of this one."""
+        for text in payloads:
+            match text.split(" "):
+                case [self._sender, *_]:
+                    pass
+                case [_, "e", ids]:
+                    for run_id in ids.split(","):
+                        self.tails.publish(run_id)
+                case [_, "w"]:
+                    self.work.set()
+                case [_, "c"]:
+                    self.cancels.set()
+
+    def wake_all(self) -> None:
+        """Wake everybody: notifications may have been missed."""
+        self.work.set()
+        self.cancels.set()
+        self.tails.wake_all()

@@ -1,0 +1,773 @@
+"""The run log in a database, beside the responses that its runs make and in the same transactions.
+
+The functions inside the methods are operations: plain functions that run in a transaction, on a thread of the database,
+and may run a second time after a rollback. What commonly happens is returned, not raised: an operation that raises
+makes the database repeat all of its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from functools import partial
+from itertools import accumulate
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, IllegalTransition, transition
+from antwort.api.wire import UNSET, replace
+from antwort.db.base import Connection, Database, Operation, Value, Values
+from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
+from antwort.identity import Identity
+from antwort.ids import new_id
+from antwort.storage import run_log_statements as sql
+from antwort.storage import writing
+from antwort.storage.base import PackedLog
+from antwort.storage.log_codec import (
+    compress,
+    decode_events,
+    decode_identity,
+    decompress,
+    encode_events,
+    encode_identity,
+    without_output,
+)
+from antwort.storage.log_reader import StoredPiece, read_packed, read_piece, read_records
+from antwort.storage.logs import rest_of_log
+from antwort.storage.notifications import (
+    CHANNEL,
+    KEEPALIVE_SECONDS,
+    Notifications,
+    cancels_payload,
+    events_payloads,
+    work_payload,
+)
+from antwort.storage.rows import ItemRow, name_of, to_body, to_response
+from antwort.storage.rows import Values as RowValues
+from antwort.storage.rules import failed
+from antwort.storage.run_log import (
+    Claimed,
+    Ending,
+    Fenced,
+    Gone,
+    Lease,
+    Load,
+    NewRun,
+    Outline,
+    Record,
+    Renewed,
+    Traits,
+    Unavailable,
+    Worker,
+    records_after,
+)
+from antwort.storage.staging import PIECE_BYTES, early_pieces, staged, staged_output
+from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output, to_finishing
+
+if TYPE_CHECKING:
+    from antwort.db.postgres import PostgresDatabase
+
+T = TypeVar("T")
+
+_log = logging.getLogger("antwort.runs")
+
+LOST = "The process that made this response is gone."
+UNREADABLE = "The record of this response is damaged."
+
+_SPARE_CHOICES = 8
+"""Runs that are chosen beyond the free slots: other workers may claim some of them first."""
+_PARALLEL_READS = 2
+"""Pieces of logs that are read at once, so that other reads do not wait for long."""
+_RETRY_SECONDS = 0.05
+"""After a claim or a cancel that other processes were in the way of."""
+_NO_LIMIT = 2**31 - 1
+_FOREVER = 1e18
+_ORPHANS_AT_ONCE = 200
+_LOGS_AT_ONCE = 50
+"""In one transaction of `sweep`: others have to write, too."""
+_MAX_WARNINGS = 1000
+_DEAD_LEASES = 10
+"""A dead worker is deleted after so many times the duration of a lease."""
+
+
+class SqlRunLog:
+    """A run log in an open and migrated database, which the store closes: `close` this one first.
+
+    SQLite belongs to one process, which has a lock on the file: a worker lives as long as the process, and those of
+    earlier processes are dead. With PostgreSQL a worker lives for `lease` seconds, by the clock of the database.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = 20.0,
+        queue: int = 1000,
+        per_owner: int | None = None,
+        keep_log: float = 604800.0,
+        poll: float | None = None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
+    ) -> None:
+        """`poll` and `keepalive_seconds` are those of `Notifications`."""
+        self._database, self._lease_seconds = database, lease
+        self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
+        self._is_alone = database.dialect == "sqlite"
+        self._has_joined = not self._is_alone
+        """False: the registered workers are those of processes that have ended."""
+        self._sender = new_id("sender")
+        connect = None if self._is_alone else cast("PostgresDatabase", database).connect
+        self._notifications = Notifications(self._sender, connect, poll, keepalive_seconds)
+        self._appends = _AppendQueue(database, self._sender)
+        self._finishing: set[Lease] = set()
+        self._damaged_keys: set[int] = set()
+        """Of the logs that a warning was logged for."""
+        self._read_slots = asyncio.Semaphore(_PARALLEL_READS)
+        self._large_records: WeakValueDictionary[tuple[str, int], Record] = WeakValueDictionary()
+        """Large records that readers hold right now, to share them."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(durability="system" if self._is_alone else "disk", many=not self._is_alone)
+
+    async def close(self) -> None:
+        await self._appends.close()
+        await self._notifications.close()
+
+    # ---- workers ----
+
+    async def join(self, worker: Worker) -> None:
+        self._notifications.listen()
+        if not self._has_joined:
+            await self._write(lambda connection: connection.execute(sql.DELETE_WORKERS).rowcount)
+            self._has_joined = True
+        await self._write(partial(self._extend, worker=worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda connection: connection.execute(sql.LEAVE, {"worker": worker}).rowcount)
+        self._notifications.work.set()
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        self._notifications.cancels.clear()
+        named = frozenset(leases)
+
+        def renew(connection: Connection) -> Renewed:
+            self._extend(connection, worker)
+            of_worker = {"worker": worker.name}
+            rows = connection.execute(sql.HELD, of_worker).fetchall()
+            held = frozenset(Lease(run_id, fence, worker.name, key) for run_id, key, fence in rows)
+            cancelled = frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker))
+            return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
+
+        renewed = await _as_unavailable(self._database.hasten(renew))
+        # A run that is being finished has ended, or `finish` will tell that it was lost.
+        return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
+
+    def _extend(self, connection: Connection, worker: Worker) -> None:
+        expires_at = _FOREVER if self._is_alone else _now(connection) + self._lease_seconds
+        connection.execute(sql.JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
+
+    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+        def find(connection: Connection) -> Worker | None:
+            values: Values = {**name_of(identity, response_id), "now": _now(connection)}
+            row = connection.execute(sql.OWNER, values).fetchone()
+            return None if row is None else Worker(*row)
+
+        return await self._read(find)
+
+    # ---- new runs ----
+
+    async def submit(self, run: NewRun) -> None:
+        new = run.new
+        name = name_of(new.identity, new.response.id)
+        first = _to_row(Record(0, 0, run.events))
+
+        def submit(connection: Connection, beginning: Beginning) -> int | None:
+            """Return how many runs are queued if the queue is full."""
+            if beginning.is_staged:
+                exists = has_begun(connection, name)
+            else:
+                exists = connection.execute(sql.EXISTS, name).fetchone() is not None
+            if exists:
+                return None
+            if (queued := _count_queued(connection)) >= self._queue:
+                return queued
+            key = begin_in(connection, beginning)
+            values: Values = {
+                **name,
+                "identity": encode_identity(new.identity),
+                "now": _now(connection),
+                "conversation_id": _conversation_of(new.response),
+            }
+            connection.execute(sql.INSERT_QUEUED, values)
+            connection.execute(sql.INSERT_RECORD, (key, *first))
+            _notify(connection, work_payload(self._sender))
+            return None
+
+        try:
+            rows = writing.to_beginning(new)
+            if early_pieces(self._database, rows.items):  # before much is written in vain
+                queued = await self._database.read(_count_queued)
+                if queued >= self._queue:
+                    raise QueueFull(queued)
+            async with staged(self._database, rows) as beginning:
+                full = await self._database.write(partial(submit, beginning=beginning))
+                if full is not None:
+                    raise QueueFull(full)
+        except StoreFault as exc:
+            raise _unavailable(exc) from exc
+        self._notifications.work.set()
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+        name = name_of(identity, response_id)
+        rows = [_to_row(record) for record in records]
+
+        def adopt(connection: Connection) -> Lease | None:
+            found = connection.execute(sql.TO_ADOPT, name).fetchone()
+            if found is None:
+                return None
+            key, status, maker, created_at, cancelled_at, body, holder, fence = found
+            if fence is None:
+                if status in FINAL or maker not in (None, worker):
+                    return None
+                fence = 1
+                values: Values = {
+                    **name,
+                    "key": key,
+                    "worker": worker,
+                    "identity": encode_identity(identity),
+                    "begun_at": float(created_at),
+                    "is_cancelled": cancelled_at is not None,
+                    "conversation_id": _conversation_of(to_response(body)),
+                }
+                connection.execute(sql.INSERT_ADOPTED, values)
+            elif holder != worker:  # else the answer to an earlier call was lost
+                return None
+            connection.executemany(sql.INSERT_RECORD, [(key, *row) for row in rows])
+            return Lease(response_id, fence, worker, key)
+
+        if (lease := await self._write(adopt)) is None:
+            raise Fenced
+        return lease
+
+    # ---- claims ----
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        self._notifications.work.clear()
+        if self._per_owner is None:
+            # This looks at all queued runs, so it happens where no write waits for it.
+            chosen = await self._read(partial(_choose, worker=worker, count=count + _SPARE_CHOICES, per_owner=None))
+            if not chosen:
+                return ()
+            claimed = await self._write(partial(_claim, worker=worker, chosen=chosen, count=count))
+            is_incomplete = len(claimed) < min(count, len(chosen))  # others were faster; there may be more behind
+        else:
+            found = await self._write(partial(_claim_counted, worker=worker, count=count, per_owner=self._per_owner))
+            claimed, is_incomplete = found or [], found is None
+        if is_incomplete:
+            self._notifications.work.set_later(_RETRY_SECONDS)
+        return claimed
+
+    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+        def take(connection: Connection) -> Claimed | None:
+            now = _now(connection)
+            values: Values = {**name_of(identity, response_id), "now": now, "worker": worker}
+            row = connection.execute(sql.LOCK_FREE[connection.dialect], values).fetchone()
+            return None if row is None else _take(connection, worker, row[0], now)
+
+        return await self._write(take)
+
+    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+        values = {"tenant": identity.tenant, "owner": identity.owner, "conversation_id": conversation_id}
+        return await self._read(lambda connection: connection.execute(sql.IS_BUSY, values).fetchone() is not None)
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        def release(connection: Connection) -> None:
+            connection.execute(sql.RELEASE, {**_values_of(lease), "lost": int(is_lost)})
+            _notify(connection, work_payload(self._sender))
+
+        await self._write(release)
+        self._notifications.work.set()
+
+    async def cancel(self, identity: Identity, response_id: str) -> bool:
+        name = name_of(identity, response_id)
+        kinds = (
+            (sql.LOCK_RUN_TO_CANCEL, sql.RUN_TO_CANCEL, sql.CANCEL_RUN),
+            (sql.LOCK_RESPONSE_TO_CANCEL, sql.RESPONSE_TO_CANCEL, sql.CANCEL_RESPONSE),
+        )
+
+        def cancel(connection: Connection) -> bool | None:
+            """Return None when another transaction has locked the row."""
+            for lock, find, change in kinds:
+                if (row := connection.execute(lock[connection.dialect], name).fetchone()) is not None:
+                    connection.execute(change, {"key": row[0], "at": int(_now(connection))})
+                    _notify(connection, cancels_payload(self._sender), work_payload(self._sender))
+                    return True
+                if connection.execute(find, name).fetchone() is not None:
+                    return None
+            return False
+
+        is_found = await _as_unavailable(self._database.hasten(cancel))
+        while is_found is None:
+            await asyncio.sleep(_RETRY_SECONDS)
+            is_found = await _as_unavailable(self._database.hasten(cancel))
+        if is_found:
+            self._notifications.cancels.set()
+            self._notifications.work.set()
+        return is_found
+
+    # ---- writing ----
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        if not await self._appends.append(lease, record):
+            raise Fenced
+        self._notifications.tails.publish(lease.run_id, lease.key, record)
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        self._finishing.add(lease)
+        try:
+            await self._end(lease, ending, record)
+        finally:
+            self._finishing.discard(lease)
+        self._notifications.tails.publish(lease.run_id, lease.key, record)
+
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        await self._end(lease, ending, None)
+
+    async def _end(self, lease: Lease, ending: Ending, record: Record | None) -> None:
+        """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
+        key, values = lease.key, _values_of(lease)
+        last = None
+        if record is not None:  # the output is stored item by item
+            last = _to_row(msgspec.structs.replace(record, events=without_output(record.events)))
+        finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+
+        def stage(connection: Connection, items: list[ItemRow]) -> None:
+            """Write a part of a large output in advance, unless another worker has the run."""
+            if connection.execute(sql.HELD_BY, values).fetchone() is not None:
+                writing.stage_output(connection, finishing.values, items)
+
+        def end(connection: Connection) -> bool:
+            """Return whether it is written, now or before."""
+            if connection.execute(sql.LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
+                return last is not None and _has_ended_with(connection, key, last, finishing)
+            try:
+                finish_in(connection, finishing)
+                is_written = True
+            except (ResponseNotFound, IllegalTransition):  # raised before anything was written
+                is_written = False
+            if is_written and last is not None:
+                connection.execute(sql.INSERT_RECORD, (key, *last))
+                connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(_now(connection))})
+                connection.execute(sql.DELETE_RUN, {"key": key})
+            else:
+                _delete(connection, key)
+            # Other runs may have waited for it, in its conversation or for the limit of its owner.
+            _notify(connection, *events_payloads(self._sender, [lease.run_id]), work_payload(self._sender))
+            return is_written
+
+        if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
+            await self._write(lambda connection: connection.execute(sql.DELETE_OUTPUT, values).rowcount)
+        async with staged_output(
+            self._database, finishing.items, lambda items: self._write(partial(stage, items=items))
+        ):
+            is_written = await self._write(end)
+        if not is_written:
+            raise Fenced
+        self._notifications.work.set()
+
+    # ---- reading ----
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        def read(connection: Connection) -> list[Record] | None:
+            is_held = connection.execute(sql.HELD_BY, _values_of(lease)).fetchone() is not None
+            return read_records(connection, lease.key) if is_held else None
+
+        if (records := await self._read(read)) is None:
+            raise Fenced
+        return records
+
+    async def read(
+        self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        self._notifications.listen()
+        name = name_of(identity, response_id)
+        piece = await self._next_piece(name, after, None)
+        with self._notifications.tails.follow(response_id, piece.key) as tail:
+            is_new = True  # `tail` does not have what was written between the first look and now
+            while True:
+                if found := records_after(piece.records, after):
+                    yield found
+                    after = found[-1].next - 1
+                if piece.is_last or not (follow or piece.has_more):
+                    return
+                look_at = monotonic() + self._notifications.poll_seconds
+                while not (is_new or piece.has_more):
+                    if await tail.wakeup.wait(self._notifications.keepalive_seconds):
+                        break
+                    yield []
+                    if monotonic() >= look_at or not self._notifications.arrive:
+                        break
+                is_new = False
+                tail.wakeup.clear()
+                records = [] if piece.is_packed else tail.take(piece.end)
+                if records:
+                    piece = StoredPiece(piece.key, records, records[-1].at + 1, is_last=records[-1].is_last)
+                else:
+                    piece = await self._next_piece(name, after, piece)
+
+    async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
+        async with self._read_slots:
+            piece = await self._read(partial(read_piece, name=name, after=after, last=last, shared=self._large_records))
+        if piece is None:
+            raise Gone
+        return piece
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        name = name_of(identity, response_id)
+        return await self._read(lambda connection: connection.execute(sql.HAS_LOG, name).fetchone() is not None)
+
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        def count(connection: Connection) -> int:
+            row = connection.execute(sql.SENT, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return 0
+            key, end = row
+            if end is None and (packed := read_packed(connection, key, 0)) is not None:
+                return packed.next  # the only piece
+            return end or 0
+
+        return await self._read(count)
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        def find(connection: Connection) -> Outline | None:
+            row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
+            return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
+
+        return await self._read(find)
+
+    # ---- hints ----
+
+    async def wait_for_work(self, seconds: float) -> None:
+        await self._notifications.work.wait(seconds)
+
+    async def wait_for_cancels(self, seconds: float) -> None:
+        await self._notifications.cancels.wait(seconds)
+
+    async def load(self) -> Load:
+        def count(connection: Connection) -> Load:
+            total, running, first = connection.execute(sql.LOAD).fetchone()
+            oldest = 0.0 if first is None else max(_now(connection) - first, 0.0)
+            return Load(queued=total - running, running=running, oldest=oldest)
+
+        return await self._read(count)
+
+    # ---- housekeeping ----
+
+    async def sweep(self) -> int:
+        def fail_orphans(connection: Connection) -> int:
+            values = {"now": _now(connection), "limit": _ORPHANS_AT_ONCE}
+            rows = connection.execute(sql.LOCK_ORPHANS[connection.dialect], values).fetchall()
+            for key, body in rows:
+                _fail(connection, key, body, LOST)
+            return len(rows)
+
+        def delete_old_logs(connection: Connection) -> int:
+            values = {"old": int(_now(connection) - self._keep_log), "limit": _LOGS_AT_ONCE}
+            keys = connection.execute(sql.DELETE_OLD_LOGS, values).fetchall()
+            for key in keys:
+                connection.execute(sql.DELETE_RECORDS, key)
+            return len(keys)
+
+        def delete_dead_workers(connection: Connection) -> None:
+            long_ago = _now(connection) - _DEAD_LEASES * self._lease_seconds
+            connection.execute(sql.DELETE_DEAD_WORKERS, {"long_ago": long_ago})
+
+        failed_count = 0
+        while count := await self._write(fail_orphans):
+            failed_count += count
+            if count < _ORPHANS_AT_ONCE:
+                break
+        await self._pack_logs()
+        while await self._write(delete_old_logs) == _LOGS_AT_ONCE:
+            pass
+        await self._write(delete_dead_workers)
+        return failed_count
+
+    async def _pack_logs(self) -> None:
+        """Pack the logs of ended runs one by one, compressed on a thread of its own: nothing waits for more than one
+        log, and only one is in memory.
+        """
+        last = -1
+        while logs := await self._read(partial(_find_unpacked, after=last)):
+            for key, response_id in logs:
+                try:
+                    records = await self._read(partial(read_records, key=key))
+                except Damaged:
+                    self._warn(key, response_id)
+                    continue
+                pieces = await asyncio.to_thread(compress, records)
+                await self._write(partial(_write_packed, key=key, pieces=pieces))
+            last = logs[-1][0]
+
+    def _warn(self, key: int, response_id: str) -> None:
+        """Log a damaged log once: it is found again and again."""
+        if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
+            self._damaged_keys.add(key)
+            _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
+
+    # ---- the database ----
+
+    async def _write(self, operation: Operation[T]) -> T:
+        return await _as_unavailable(self._database.write(operation))
+
+    async def _read(self, operation: Operation[T]) -> T:
+        return await _as_unavailable(self._database.read(operation))
+
+
+class _Append(NamedTuple):
+    """A record to be written under the fence of a lease."""
+
+    key: int
+    id: str
+    fence: int
+    at: int
+    first: int
+    next: int
+    events: bytes
+
+
+class _AppendQueue:
+    """Write the appends of many runs together: those that come while a transaction is under way go with the next."""
+
+    def __init__(self, database: Database, sender: str) -> None:
+        self._database, self._sender = database, sender
+        self._waiting: list[tuple[_Append, asyncio.Future[bool]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def append(self, lease: Lease, record: Record) -> bool:
+        """Return whether the lease held, and the record is written, now or before."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((_Append(lease.key, lease.run_id, lease.fence, *_to_row(record)), done))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        return await done
+
+    async def close(self) -> None:
+        """Wait until all that was accepted is written."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                sizes = accumulate(len(append.events) for append, _ in self._waiting)
+                count = max(1, sum(size <= PIECE_BYTES for size in sizes))
+                batch, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._write(sorted(batch, key=lambda waiting: (waiting[0].key, waiting[0].at)))
+        finally:
+            self._task = None
+
+    async def _write(self, batch: Sequence[tuple[_Append, asyncio.Future[bool]]]) -> None:
+        write = partial(_write_appends, appends=[append for append, _ in batch], sender=self._sender)
+        outcome: set[int] | Exception
+        try:
+            outcome = await self._database.write(write)
+        except Exception as exc:  # every waiter must get it
+            outcome = exc
+        for place, (_, done) in enumerate(batch):
+            if done.done():  # the waiter was cancelled
+                continue
+            if isinstance(outcome, Exception):
+                done.set_exception(_unavailable(outcome) if isinstance(outcome, StoreFault) else outcome)
+            else:
+                done.set_result(place in outcome)
+
+
+# ---- operations ----
+
+
+def _write_appends(connection: Connection, appends: Sequence[_Append], sender: str) -> set[int]:
+    """Return the places of the appends whose fence held: they are written, now or before."""
+    if connection.dialect == "sqlite":
+        return {place for place, append in enumerate(appends) if _write_append(connection, append)}
+    columns = zip(*appends, strict=True)
+    names = ("keys", "ids", "fences", "ats", "firsts", "nexts", "events")
+    values = {name: list(column) for name, column in zip(names, columns, strict=True)}
+    held = {place for (place,) in connection.execute(sql.APPEND_ALL, values)}
+    _notify(connection, *events_payloads(sender, [appends[place].id for place in held]))
+    return held
+
+
+def _write_append(connection: Connection, append: _Append) -> bool:
+    values = append._asdict()
+    if connection.execute(sql.APPEND, values).rowcount:
+        return True
+    return connection.execute(sql.HELD_BY, values).fetchone() is not None
+
+
+def _choose(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[tuple[int, int, int]]:
+    """Return key, fence and `has_turn` of the runs that are to be claimed next."""
+    limit = _NO_LIMIT if per_owner is None else per_owner
+    values: Values = {"now": _now(connection), "worker": worker, "count": count, "per_owner": limit}
+    return connection.execute(sql.CHOOSE, values).fetchall()
+
+
+def _claim(connection: Connection, worker: str, chosen: Sequence[tuple[int, int, int]], count: int) -> list[Claimed]:
+    """Claim up to `count` of the chosen runs; other processes may have claimed some, or be about to."""
+    now = _now(connection)
+    claimed: list[Claimed] = []
+    for key, fence, has_turn in chosen:
+        if len(claimed) == count:
+            break
+        if has_turn and not _try_lock(connection, sql.LOCK_CONVERSATION, {"key": key}):
+            continue
+        values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
+        if connection.execute(sql.LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
+            continue
+        if (taken := _take(connection, worker, key, now)) is not None:
+            claimed.append(taken)
+    return claimed
+
+
+def _claim_counted(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:
+    """Claim no more runs of an owner than may run at once. Return None if another process is counting."""
+    if not _try_lock(connection, sql.LOCK_OWNER_COUNTS, {}):
+        return None
+    return _claim(connection, worker, _choose(connection, worker, count, per_owner), count)
+
+
+def _try_lock(connection: Connection, statement: str, values: Values) -> bool:
+    """Take an advisory lock until the end of the transaction. SQLite has one writer, and needs none."""
+    if connection.dialect == "sqlite":
+        return True
+    row = connection.execute(statement, values).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed | None:
+    """Claim a run that is locked. If its record is damaged, fail its response, so that it blocks no other run."""
+    row = connection.execute(sql.TAKE, {"key": key, "worker": worker, "now": now}).fetchone()
+    run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
+    status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
+    try:
+        response, owner = to_response(body), decode_identity(bytes(identity))
+        if status == "queued":
+            begun = replace(response, status=transition(response.status, "in_progress"))
+            connection.execute(sql.UPDATE_RESPONSE, (begun.status, None, to_body(begun), key))
+    except (StoreFault, IllegalTransition):
+        _fail(connection, key, body, UNREADABLE)
+        _delete(connection, key)
+        return None
+    return Claimed(
+        lease=Lease(run_id, fence, worker, key),
+        identity=owner,
+        request=bytes(request),
+        response=replace(response, status="queued") if response.background else response,
+        attempt=attempt,
+        is_cancelled=bool(is_cancelled),
+        begun_at=begun_at,
+        waited=max(begun_at - queued_at, 0.0) if fence == 1 else None,
+    )
+
+
+def _has_ended_with(connection: Connection, key: int, last: _Row, finishing: Finishing) -> bool:
+    """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
+    packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    if packed is None:
+        row = connection.execute(sql.ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
+        has_ended = row is not None and bytes(row[0]) == last.events
+    else:  # the records are others: compare the last event and its number
+        at, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or packed
+        piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
+        has_ended = piece.next == last.next and without_output(piece.events)[-1] == decode_events(last.events)[-1]
+    return has_ended and has_output(connection, key, finishing)
+
+
+def _delete(connection: Connection, key: int) -> None:
+    """Delete a run and its log, which nobody continues. The outcome of its response is all that is left."""
+    connection.execute(sql.DELETE_RECORDS, (key,))
+    connection.execute(sql.DELETE_RUN, {"key": key})
+
+
+def _fail(connection: Connection, key: int, body: bytes, message: str) -> None:
+    """Set a response to `failed`; only its columns if its body is damaged."""
+    try:
+        response = failed(to_response(body), message)
+    except (StoreFault, IllegalTransition):
+        connection.execute(sql.FAIL_RESPONSE, (key,))
+    else:
+        connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
+
+
+def _find_unpacked(connection: Connection, after: int) -> list[tuple[int, str]]:
+    """Return keys and ids of ended runs whose log is not packed, some at a time."""
+    return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
+
+
+def _write_packed(connection: Connection, key: int, pieces: PackedLog) -> None:
+    """The first piece is in the row of the log, and the others replace its records."""
+    if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
+        connection.execute(sql.DELETE_RECORDS, (key,))
+        connection.executemany(sql.INSERT_RECORD, rest_of_log(key, pieces))
+
+
+def _count_queued(connection: Connection) -> int:
+    return int(connection.execute(sql.COUNT_QUEUED).fetchone()[0])
+
+
+def _now(connection: Connection) -> float:
+    """Return the seconds since 1970, by one clock for all processes."""
+    return time.time() if connection.dialect == "sqlite" else float(connection.execute(sql.CLOCK).fetchone()[0])
+
+
+def _notify(connection: Connection, *payloads: str) -> None:
+    """Notify the other processes once this is committed. With SQLite there are none."""
+    if connection.dialect == "postgresql":
+        for payload in payloads:
+            connection.execute(sql.NOTIFY, {"channel": CHANNEL, "payload": payload})
+
+
+# ---- values ----
+
+
+class _Row(NamedTuple):
+    """A record as it is stored."""
+
+    at: int
+    first: int
+    next: int
+    events: bytes
+
+
+def _to_row(record: Record) -> _Row:
+    return _Row(record.at, record.first, record.next, encode_events(record.events))
+
+
+def _values_of(lease: Lease) -> dict[str, Value]:
+    return {"key": lease.key, "id": lease.run_id, "fence": lease.fence}
+
+
+def _conversation_of(response: Response) -> str | None:
+    return None if response.conversation is UNSET else response.conversation.id
+
+
+async def _as_unavailable(result: Awaitable[T]) -> T:
+    """Raise `Unavailable` for a fault of the database, so that the caller tries again, unless that is of no use."""
+    try:
+        return await result
+    except StoreFault as exc:
+        raise _unavailable(exc) from exc
+
+
+def _unavailable(fault: StoreFault) -> StoreFault:
+    if isinstance(fault, Damaged):
+        return fault
+    unavailable = Unavailable(f"{fault.message} ({fault.why})" if fault.why else fault.message)
+    unavailable.__cause__ = fault
+    return unavailable
