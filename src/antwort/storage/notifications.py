@@ -15,6 +15,8 @@ from random import uniform
 from typing import TYPE_CHECKING
 
 from antwort.api.payload import PIECE, payload
+from antwort.db.base import Connection
+from antwort.ids import new_id
 from antwort.storage.run_log import Record
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from antwort.storage.notification_listener import NotificationListener
 
 CHANNEL = "antwort_runs"
+_NOTIFY = "SELECT pg_notify(:channel, :payload)"
 KEEPALIVE_SECONDS = (1.0, 5.0)
 """Between the keep-alives of a reader: without notifications, and with them."""
 _POLL_SECONDS = (10.0, 15.0)
@@ -29,21 +32,6 @@ _POLL_SECONDS = (10.0, 15.0)
 _MAX_BUFFERED_RECORDS = 256
 _MAX_NOTIFIED_RUNS = 150
 """In one payload: PostgreSQL takes less than 8,000 bytes, and an id has 37."""
-
-
-def work_payload(sender: str) -> str:
-    return f"{sender} w"
-
-
-def cancels_payload(sender: str) -> str:
-    return f"{sender} c"
-
-
-def events_payloads(sender: str, ids: Sequence[str]) -> list[str]:
-    return [
-        f"{sender} e {','.join(ids[start : start + _MAX_NOTIFIED_RUNS])}"
-        for start in range(0, len(ids), _MAX_NOTIFIED_RUNS)
-    ]
 
 
 class Wakeup:
@@ -141,9 +129,8 @@ class Notifications:
 
     def __init__(
         self,
-        sender: str,
-        connect: Callable[[], Raw] | None,
-        poll: float | None,
+        connect: Callable[[], Raw] | None = None,
+        poll: float | None = None,
         keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
     ) -> None:
         """`connect` opens a connection to listen on; None if there are no other processes. `poll` is the number of
@@ -151,7 +138,8 @@ class Notifications:
         notifications arrive.
         """
         self.work, self.cancels, self.tails = Wakeup(), Wakeup(), TailBuffers()
-        self._sender, self._connect, self._poll = sender, connect, poll
+        self._sender = new_id("sender")
+        self._connect, self._poll = connect, poll
         self._keepalive_seconds = keepalive_seconds
         self._listener: NotificationListener | None = None
         self._is_closed = False
@@ -185,8 +173,25 @@ class Notifications:
         """How long a reader waits, at least one keep-alive, until it looks into the log without a notification."""
         return uniform(*_POLL_SECONDS) if self.arrive and self._poll is None else 0.0  # noqa: S311 - only spreads load
 
+    # ---- to other processes, once the transaction is committed; with SQLite there are none ----
+
+    def send_work(self, connection: Connection) -> None:
+        self._send(connection, "w")
+
+    def send_cancels(self, connection: Connection) -> None:
+        self._send(connection, "c")
+
+    def send_events(self, connection: Connection, ids: Sequence[str]) -> None:
+        for start in range(0, len(ids), _MAX_NOTIFIED_RUNS):
+            self._send(connection, f"e {','.join(ids[start : start + _MAX_NOTIFIED_RUNS])}")
+
+    def _send(self, connection: Connection, text: str) -> None:
+        if connection.dialect == "postgresql":
+            connection.execute(_NOTIFY, {"channel": CHANNEL, "payload": f"{self._sender} {text}"})
+
+    # ---- from other processes ----
+
     def receive(self, payloads: Sequence[str]) -> None:
-        """Act on payloads of other processes, and ignore those of this one."""
         for text in payloads:
             match text.split(" "):
                 case [self._sender, *_]:

@@ -14,7 +14,7 @@ import msgspec
 from antwort.api.approvals import Approval
 from antwort.api.events import TERMINAL, UNSENT, Mark, RunEvent
 from antwort.api.responses import Response
-from antwort.errors import HandedOver, StoreUnavailable
+from antwort.errors import Damaged, HandedOver, StoreFault, StoreUnavailable
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
 
@@ -34,6 +34,15 @@ class Unavailable(StoreUnavailable):
         """The `reason` is not shown to clients."""
         super().__init__("The record of the run cannot be read or written now.")
         self.reason = reason
+
+    @classmethod
+    def because_of(cls, fault: StoreFault) -> StoreFault:
+        """Return the fault as one after which the caller may try again, unless that is of no use."""
+        if isinstance(fault, Damaged):
+            return fault
+        unavailable = cls(f"{fault.message} ({fault.why})" if fault.why else fault.message)
+        unavailable.__cause__ = fault
+        return unavailable
 
 
 class Gone(Exception):

@@ -15,7 +15,6 @@ def _locking(statement: str, clause: str) -> dict[Dialect, str]:
 
 # PostgreSQL only.
 CLOCK = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
-NOTIFY = "SELECT pg_notify(:channel, :payload)"
 
 # ---- workers ----
 

@@ -12,9 +12,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import partial
-from itertools import accumulate
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -25,9 +24,9 @@ from antwort.api.wire import UNSET, replace
 from antwort.db.base import Connection, Database, Operation, Value, Values
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.ids import new_id
 from antwort.storage import run_log_statements as sql
 from antwort.storage import writing
+from antwort.storage.append_queue import AppendQueue
 from antwort.storage.base import PackedLog
 from antwort.storage.log_codec import (
     compress,
@@ -40,14 +39,7 @@ from antwort.storage.log_codec import (
 )
 from antwort.storage.log_reader import StoredPiece, read_packed, read_piece, read_records
 from antwort.storage.logs import rest_of_log
-from antwort.storage.notifications import (
-    CHANNEL,
-    KEEPALIVE_SECONDS,
-    Notifications,
-    cancels_payload,
-    events_payloads,
-    work_payload,
-)
+from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
 from antwort.storage.rows import ItemRow, name_of, to_body, to_response
 from antwort.storage.rows import Values as RowValues
 from antwort.storage.rules import failed
@@ -67,7 +59,7 @@ from antwort.storage.run_log import (
     Worker,
     records_after,
 )
-from antwort.storage.staging import PIECE_BYTES, early_pieces, staged, staged_output
+from antwort.storage.staging import early_pieces, staged, staged_output
 from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output, to_finishing
 
 if TYPE_CHECKING:
@@ -120,10 +112,9 @@ class SqlRunLog:
         self._is_alone = database.dialect == "sqlite"
         self._has_joined = not self._is_alone
         """False: the registered workers are those of processes that have ended."""
-        self._sender = new_id("sender")
         connect = None if self._is_alone else cast("PostgresDatabase", database).connect
-        self._notifications = Notifications(self._sender, connect, poll, keepalive_seconds)
-        self._appends = _AppendQueue(database, self._sender)
+        self._notifications = Notifications(connect, poll, keepalive_seconds)
+        self._appends = AppendQueue(database, self._notifications)
         self._finishing: set[Lease] = set()
         self._damaged_keys: set[int] = set()
         """Of the logs that a warning was logged for."""
@@ -206,7 +197,7 @@ class SqlRunLog:
             }
             connection.execute(sql.INSERT_QUEUED, values)
             connection.execute(sql.INSERT_RECORD, (key, *first))
-            _notify(connection, work_payload(self._sender))
+            self._notifications.send_work(connection)
             return None
 
         try:
@@ -220,7 +211,7 @@ class SqlRunLog:
                 if full is not None:
                     raise QueueFull(full)
         except StoreFault as exc:
-            raise _unavailable(exc) from exc
+            raise Unavailable.because_of(exc) from exc
         self._notifications.work.set()
 
     async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
@@ -259,16 +250,41 @@ class SqlRunLog:
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         self._notifications.work.clear()
-        if self._per_owner is None:
-            # This looks at all queued runs, so it happens where no write waits for it.
-            chosen = await self._read(partial(_choose, worker=worker, count=count + _SPARE_CHOICES, per_owner=None))
-            if not chosen:
-                return ()
-            claimed = await self._write(partial(_claim, worker=worker, chosen=chosen, count=count))
-            is_incomplete = len(claimed) < min(count, len(chosen))  # others were faster; there may be more behind
-        else:
-            found = await self._write(partial(_claim_counted, worker=worker, count=count, per_owner=self._per_owner))
+
+        def choose(connection: Connection, limit: int) -> list[tuple[int, int, int]]:
+            """Return key, fence and `has_turn` of the next runs."""
+            per_owner = _NO_LIMIT if self._per_owner is None else self._per_owner
+            values: Values = {"now": _now(connection), "worker": worker, "count": limit, "per_owner": per_owner}
+            return connection.execute(sql.CHOOSE, values).fetchall()
+
+        def claim(connection: Connection, chosen: Sequence[tuple[int, int, int]]) -> list[Claimed]:
+            """Other processes may have claimed some of the chosen runs, or be about to."""
+            now, claimed = _now(connection), list[Claimed]()
+            for key, fence, has_turn in chosen:
+                if len(claimed) == count:
+                    break
+                if has_turn and not _try_lock(connection, sql.LOCK_CONVERSATION, {"key": key}):
+                    continue
+                values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
+                if connection.execute(sql.LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
+                    continue
+                if (taken := _take(connection, worker, key, now)) is not None:
+                    claimed.append(taken)
+            return claimed
+
+        def choose_and_claim(connection: Connection) -> list[Claimed] | None:
+            """Count the runs of owners in one process at a time. Return None while another one counts."""
+            if not _try_lock(connection, sql.LOCK_OWNER_COUNTS, {}):
+                return None
+            return claim(connection, choose(connection, count))
+
+        if self._per_owner is not None:
+            found = await self._write(choose_and_claim)
             claimed, is_incomplete = found or [], found is None
+        else:  # the choice looks at all queued runs, so no write should wait for it
+            chosen = await self._read(partial(choose, limit=count + _SPARE_CHOICES))
+            claimed = await self._write(partial(claim, chosen=chosen)) if chosen else []
+            is_incomplete = len(claimed) < min(count, len(chosen))  # others were faster; there may be more behind
         if is_incomplete:
             self._notifications.work.set_later(_RETRY_SECONDS)
         return claimed
@@ -289,7 +305,7 @@ class SqlRunLog:
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         def release(connection: Connection) -> None:
             connection.execute(sql.RELEASE, {**_values_of(lease), "lost": int(is_lost)})
-            _notify(connection, work_payload(self._sender))
+            self._notifications.send_work(connection)
 
         await self._write(release)
         self._notifications.work.set()
@@ -306,7 +322,8 @@ class SqlRunLog:
             for lock, find, change in kinds:
                 if (row := connection.execute(lock[connection.dialect], name).fetchone()) is not None:
                     connection.execute(change, {"key": row[0], "at": int(_now(connection))})
-                    _notify(connection, cancels_payload(self._sender), work_payload(self._sender))
+                    self._notifications.send_cancels(connection)
+                    self._notifications.send_work(connection)
                     return True
                 if connection.execute(find, name).fetchone() is not None:
                     return None
@@ -342,9 +359,8 @@ class SqlRunLog:
     async def _end(self, lease: Lease, ending: Ending, record: Record | None) -> None:
         """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
         key, values = lease.key, _values_of(lease)
-        last = None
-        if record is not None:  # the output is stored item by item
-            last = _to_row(msgspec.structs.replace(record, events=without_output(record.events)))
+        last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
+        row = None if last is None else _to_row(last)
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
         def stage(connection: Connection, items: list[ItemRow]) -> None:
@@ -361,14 +377,15 @@ class SqlRunLog:
                 is_written = True
             except (ResponseNotFound, IllegalTransition):  # raised before anything was written
                 is_written = False
-            if is_written and last is not None:
-                connection.execute(sql.INSERT_RECORD, (key, *last))
+            if is_written and row is not None:
+                connection.execute(sql.INSERT_RECORD, (key, *row))
                 connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(_now(connection))})
                 connection.execute(sql.DELETE_RUN, {"key": key})
             else:
                 _delete(connection, key)
             # Other runs may have waited for it, in its conversation or for the limit of its owner.
-            _notify(connection, *events_payloads(self._sender, [lease.run_id]), work_payload(self._sender))
+            self._notifications.send_events(connection, [lease.run_id])
+            self._notifications.send_work(connection)
             return is_written
 
         if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
@@ -503,23 +520,29 @@ class SqlRunLog:
         """Pack the logs of ended runs one by one, compressed on a thread of its own: nothing waits for more than one
         log, and only one is in memory.
         """
+
+        def find(connection: Connection, after: int) -> list[tuple[int, str]]:
+            return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
+
+        def replace_records(connection: Connection, key: int, pieces: PackedLog) -> None:
+            """The first piece goes to the row of the log, and the others to the place of its records."""
+            if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
+                connection.execute(sql.DELETE_RECORDS, (key,))
+                connection.executemany(sql.INSERT_RECORD, rest_of_log(key, pieces))
+
         last = -1
-        while logs := await self._read(partial(_find_unpacked, after=last)):
+        while logs := await self._read(partial(find, after=last)):
             for key, response_id in logs:
                 try:
                     records = await self._read(partial(read_records, key=key))
-                except Damaged:
-                    self._warn(key, response_id)
+                except Damaged:  # it is found again each time, and logged once
+                    if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
+                        self._damaged_keys.add(key)
+                        _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
                     continue
                 pieces = await asyncio.to_thread(compress, records)
-                await self._write(partial(_write_packed, key=key, pieces=pieces))
+                await self._write(partial(replace_records, key=key, pieces=pieces))
             last = logs[-1][0]
-
-    def _warn(self, key: int, response_id: str) -> None:
-        """Log a damaged log once: it is found again and again."""
-        if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
-            self._damaged_keys.add(key)
-            _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
 
     # ---- the database ----
 
@@ -530,116 +553,7 @@ class SqlRunLog:
         return await _as_unavailable(self._database.read(operation))
 
 
-class _Append(NamedTuple):
-    """A record to be written under the fence of a lease."""
-
-    key: int
-    id: str
-    fence: int
-    at: int
-    first: int
-    next: int
-    events: bytes
-
-
-class _AppendQueue:
-    """Write the appends of many runs together: those that come while a transaction is under way go with the next."""
-
-    def __init__(self, database: Database, sender: str) -> None:
-        self._database, self._sender = database, sender
-        self._waiting: list[tuple[_Append, asyncio.Future[bool]]] = []
-        self._task: asyncio.Task[None] | None = None
-
-    async def append(self, lease: Lease, record: Record) -> bool:
-        """Return whether the lease held, and the record is written, now or before."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append((_Append(lease.key, lease.run_id, lease.fence, *_to_row(record)), done))
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._run())
-        return await done
-
-    async def close(self) -> None:
-        """Wait until all that was accepted is written."""
-        if self._task is not None:
-            await self._task
-
-    async def _run(self) -> None:
-        try:
-            while self._waiting:
-                sizes = accumulate(len(append.events) for append, _ in self._waiting)
-                count = max(1, sum(size <= PIECE_BYTES for size in sizes))
-                batch, self._waiting = self._waiting[:count], self._waiting[count:]
-                await self._write(sorted(batch, key=lambda waiting: (waiting[0].key, waiting[0].at)))
-        finally:
-            self._task = None
-
-    async def _write(self, batch: Sequence[tuple[_Append, asyncio.Future[bool]]]) -> None:
-        write = partial(_write_appends, appends=[append for append, _ in batch], sender=self._sender)
-        outcome: set[int] | Exception
-        try:
-            outcome = await self._database.write(write)
-        except Exception as exc:  # every waiter must get it
-            outcome = exc
-        for place, (_, done) in enumerate(batch):
-            if done.done():  # the waiter was cancelled
-                continue
-            if isinstance(outcome, Exception):
-                done.set_exception(_unavailable(outcome) if isinstance(outcome, StoreFault) else outcome)
-            else:
-                done.set_result(place in outcome)
-
-
 # ---- operations ----
-
-
-def _write_appends(connection: Connection, appends: Sequence[_Append], sender: str) -> set[int]:
-    """Return the places of the appends whose fence held: they are written, now or before."""
-    if connection.dialect == "sqlite":
-        return {place for place, append in enumerate(appends) if _write_append(connection, append)}
-    columns = zip(*appends, strict=True)
-    names = ("keys", "ids", "fences", "ats", "firsts", "nexts", "events")
-    values = {name: list(column) for name, column in zip(names, columns, strict=True)}
-    held = {place for (place,) in connection.execute(sql.APPEND_ALL, values)}
-    _notify(connection, *events_payloads(sender, [appends[place].id for place in held]))
-    return held
-
-
-def _write_append(connection: Connection, append: _Append) -> bool:
-    values = append._asdict()
-    if connection.execute(sql.APPEND, values).rowcount:
-        return True
-    return connection.execute(sql.HELD_BY, values).fetchone() is not None
-
-
-def _choose(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[tuple[int, int, int]]:
-    """Return key, fence and `has_turn` of the runs that are to be claimed next."""
-    limit = _NO_LIMIT if per_owner is None else per_owner
-    values: Values = {"now": _now(connection), "worker": worker, "count": count, "per_owner": limit}
-    return connection.execute(sql.CHOOSE, values).fetchall()
-
-
-def _claim(connection: Connection, worker: str, chosen: Sequence[tuple[int, int, int]], count: int) -> list[Claimed]:
-    """Claim up to `count` of the chosen runs; other processes may have claimed some, or be about to."""
-    now = _now(connection)
-    claimed: list[Claimed] = []
-    for key, fence, has_turn in chosen:
-        if len(claimed) == count:
-            break
-        if has_turn and not _try_lock(connection, sql.LOCK_CONVERSATION, {"key": key}):
-            continue
-        values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
-        if connection.execute(sql.LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
-            continue
-        if (taken := _take(connection, worker, key, now)) is not None:
-            claimed.append(taken)
-    return claimed
-
-
-def _claim_counted(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:
-    """Claim no more runs of an owner than may run at once. Return None if another process is counting."""
-    if not _try_lock(connection, sql.LOCK_OWNER_COUNTS, {}):
-        return None
-    return _claim(connection, worker, _choose(connection, worker, count, per_owner), count)
 
 
 def _try_lock(connection: Connection, statement: str, values: Values) -> bool:
@@ -676,16 +590,19 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
     )
 
 
-def _has_ended_with(connection: Connection, key: int, last: _Row, finishing: Finishing) -> bool:
+def _has_ended_with(connection: Connection, key: int, last: Record, finishing: Finishing) -> bool:
     """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
     packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
     if packed is None:
         row = connection.execute(sql.ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
-        has_ended = row is not None and bytes(row[0]) == last.events
+        has_ended = row is not None and bytes(row[0]) == encode_events(last.events)
     else:  # the records are others: compare the last event and its number
         at, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or packed
         piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
-        has_ended = piece.next == last.next and without_output(piece.events)[-1] == decode_events(last.events)[-1]
+        has_ended = (
+            piece.next == last.next
+            and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
+        )
     return has_ended and has_output(connection, key, finishing)
 
 
@@ -705,18 +622,6 @@ def _fail(connection: Connection, key: int, body: bytes, message: str) -> None:
         connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
 
 
-def _find_unpacked(connection: Connection, after: int) -> list[tuple[int, str]]:
-    """Return keys and ids of ended runs whose log is not packed, some at a time."""
-    return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
-
-
-def _write_packed(connection: Connection, key: int, pieces: PackedLog) -> None:
-    """The first piece is in the row of the log, and the others replace its records."""
-    if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
-        connection.execute(sql.DELETE_RECORDS, (key,))
-        connection.executemany(sql.INSERT_RECORD, rest_of_log(key, pieces))
-
-
 def _count_queued(connection: Connection) -> int:
     return int(connection.execute(sql.COUNT_QUEUED).fetchone()[0])
 
@@ -726,27 +631,11 @@ def _now(connection: Connection) -> float:
     return time.time() if connection.dialect == "sqlite" else float(connection.execute(sql.CLOCK).fetchone()[0])
 
 
-def _notify(connection: Connection, *payloads: str) -> None:
-    """Notify the other processes once this is committed. With SQLite there are none."""
-    if connection.dialect == "postgresql":
-        for payload in payloads:
-            connection.execute(sql.NOTIFY, {"channel": CHANNEL, "payload": payload})
-
-
 # ---- values ----
 
 
-class _Row(NamedTuple):
-    """A record as it is stored."""
-
-    at: int
-    first: int
-    next: int
-    events: bytes
-
-
-def _to_row(record: Record) -> _Row:
-    return _Row(record.at, record.first, record.next, encode_events(record.events))
+def _to_row(record: Record) -> tuple[int, int, int, bytes]:
+    return (record.at, record.first, record.next, encode_events(record.events))
 
 
 def _values_of(lease: Lease) -> dict[str, Value]:
@@ -762,12 +651,4 @@ async def _as_unavailable(result: Awaitable[T]) -> T:
     try:
         return await result
     except StoreFault as exc:
-        raise _unavailable(exc) from exc
-
-
-def _unavailable(fault: StoreFault) -> StoreFault:
-    if isinstance(fault, Damaged):
-        return fault
-    unavailable = Unavailable(f"{fault.message} ({fault.why})" if fault.why else fault.message)
-    unavailable.__cause__ = fault
-    return unavailable
+        raise Unavailable.because_of(exc) from exc

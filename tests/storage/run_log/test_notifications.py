@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import cast
+
 import pytest
 
-from antwort.storage.notifications import (
-    Notifications,
-    TailBuffer,
-    TailBuffers,
-    Wakeup,
-    cancels_payload,
-    events_payloads,
-    work_payload,
-)
+from antwort.db.base import Cursor, Dialect, Values
+from antwort.storage.notifications import Notifications, TailBuffer, TailBuffers, Wakeup
 from runs_cases import said
 
 # ---- between processes ----
+
+
+class Channel:
+    """What goes from process to process, in place of a connection to PostgreSQL."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self) -> None:
+        self.payloads: list[str] = []
+
+    def execute(self, statement: str, values: Values = (), /) -> Cursor:
+        assert statement == "SELECT pg_notify(:channel, :payload)"
+        assert isinstance(values, Mapping)
+        self.payloads.append(str(values["payload"]))
+        return cast("Cursor", None)
+
+    def executemany(self, statement: str, values: Sequence[Values], /) -> object:
+        raise AssertionError
 
 
 async def is_set(wakeup: Wakeup) -> bool:
@@ -23,29 +37,35 @@ async def is_set(wakeup: Wakeup) -> bool:
 
 
 async def test_payloads_wake_those_that_they_are_for() -> None:
-    here = Notifications("here", None, None)
-    here.receive([work_payload("there")])
+    here, there, channel = Notifications(), Notifications(), Channel()
+    there.send_work(channel)
+    here.receive(channel.payloads)
     assert (await is_set(here.work), await is_set(here.cancels)) == (True, False)
     here.work.clear()
-    here.receive([cancels_payload("there")])
+    there.send_cancels(channel)
+    here.receive(channel.payloads[1:])
     assert (await is_set(here.work), await is_set(here.cancels)) == (False, True)
 
 
 async def test_those_who_follow_a_run_are_woken_by_its_id_however_many_are_in_a_payload() -> None:
-    here = Notifications("here", None, None)
+    here, there, channel = Notifications(), Notifications(), Channel()
     ids = [f"resp_{number:032}" for number in range(1000)]
-    payloads = events_payloads("sender_" + "f" * 32, ids)
-    assert all(len(payload) < 8000 for payload in payloads)
+    there.send_events(channel, ids)
+    assert all(len(payload) < 8000 for payload in channel.payloads)
     for run_id in (ids[0], ids[500], ids[999]):
         with here.tails.follow(run_id, key=1) as followed, here.tails.follow("resp_other", key=2) as other:
-            here.receive(payloads)
+            here.receive(channel.payloads)
             assert (await is_set(followed.wakeup), await is_set(other.wakeup)) == (True, False)
 
 
 async def test_a_process_ignores_what_it_has_sent_itself() -> None:
-    here = Notifications("here", None, None)
+    here, channel = Notifications(), Channel()
     with here.tails.follow("resp_1", key=1) as followed:
-        here.receive([work_payload("here"), cancels_payload("here"), *events_payloads("here", ["resp_1"])])
+        here.send_work(channel)
+        here.send_cancels(channel)
+        here.send_events(channel, ["resp_1"])
+        here.receive(channel.payloads)
+        assert len(channel.payloads) == 3
         assert not await is_set(followed.wakeup)
     assert not await is_set(here.work)
     assert not await is_set(here.cancels)
@@ -53,7 +73,7 @@ async def test_a_process_ignores_what_it_has_sent_itself() -> None:
 
 @pytest.mark.parametrize("payload", ["", "w", "me x", "me e", "a b c d"])
 async def test_what_no_process_of_ours_has_sent_is_ignored(payload: str) -> None:
-    here = Notifications("here", None, None)
+    here = Notifications()
     here.receive([payload])
     assert not await is_set(here.work)
     assert not await is_set(here.cancels)
