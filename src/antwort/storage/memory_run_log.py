@@ -125,7 +125,7 @@ class MemoryRunLog:
         self._workers[worker.name] = worker
         own = [run for run in self._open.values() if run.worker == worker.name]
         return Renewed(
-            lost=frozenset(lease for lease in leases if self._held(lease) is None),
+            lost=frozenset(lease for lease in leases if self._find_held(lease) is None),
             cancelled=frozenset(run.response.id for run in own if run.is_cancelled),
             strays=frozenset(run.lease for run in own) - frozenset(leases),
         )
@@ -228,15 +228,15 @@ class MemoryRunLog:
         return any(run.owner == owner and run.conversation_id == conversation_id for run in self._open.values())
 
     async def records(self, lease: Lease) -> Sequence[Record]:
-        return tuple((await self._hold(lease)).log)
+        return tuple((await self._require_held(lease)).log)
 
     async def append(self, lease: Lease, record: Record) -> None:
-        run = await self._hold(lease)
+        run = await self._require_held(lease)
         if run.add(record):
             self._tails.publish(run.response.id)
 
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
-        run = self._held(lease)
+        run = self._find_held(lease)
         if run is None:
             ended = await self._find(ending.identity, lease.run_id)
             if ended is None or ended.ended_at is None or ended.fence != lease.fence or ended.log[-1] != record:
@@ -250,7 +250,7 @@ class MemoryRunLog:
         self._work.set()  # the next run of its conversation or its owner may begin
 
     async def give_up(self, lease: Lease, ending: Ending) -> None:
-        run = self._held(lease)
+        run = self._find_held(lease)
         if run is None:
             raise Fenced
         await self._finish_response(run, ending)
@@ -265,7 +265,7 @@ class MemoryRunLog:
             raise Fenced from exc
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
-        run = self._held(lease)
+        run = self._find_held(lease)
         if run is not None:
             run.worker, run.fence, run.attempt = None, run.fence + 1, run.attempt + is_lost
             self._work.set()
@@ -383,13 +383,13 @@ class MemoryRunLog:
     def _count_queued(self) -> int:
         return sum(run.worker is None for run in self._open.values())
 
-    def _held(self, lease: Lease) -> MemoryRun | None:
+    def _find_held(self, lease: Lease) -> MemoryRun | None:
         """Return the run if the lease still holds it."""
         run = self._open.get(lease.key)
         return run if run is not None and run.fence == lease.fence else None
 
-    async def _hold(self, lease: Lease) -> MemoryRun:
-        run = self._held(lease)
+    async def _require_held(self, lease: Lease) -> MemoryRun:
+        run = self._find_held(lease)
         if run is None or await self._find(run.identity, run.response.id) is None:
             raise Fenced
         return run
