@@ -30,6 +30,8 @@ class Append(NamedTuple):
 
 
 class AppendQueue:
+    """The appends of one process. No transaction has more than `PIECE_BYTES`, unless a single append has."""
+
     def __init__(self, database: Database, notifications: Notifications) -> None:
         self._database, self._notifications = database, notifications
         self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []

@@ -168,9 +168,8 @@ class Notifications:
         without, with_notifications = self._keepalive_seconds
         return self._poll or (with_notifications if self.arrive else without)
 
-    @property
     def poll_seconds(self) -> float:
-        """How long a reader waits, at least one keep-alive, until it looks into the log without a notification."""
+        """Return after how many seconds, and at least one keep-alive, a reader looks without a notification."""
         return uniform(*_POLL_SECONDS) if self.arrive and self._poll is None else 0.0  # noqa: S311 - only spreads load
 
     # ---- to other processes, once the transaction is committed; with SQLite there are none ----

@@ -70,7 +70,7 @@ INSERT_ADOPTED = """
 
 # Running runs count for their owner, and each that is chosen counts for the one after it. A cancelled run only has to
 # be ended: it waits for nothing, and the next run of its conversation waits for its end. `fence` tells whether another
-# worker has claimed the run since. `has_turn`: whether it is the turn of this run in its conversation.
+# worker has claimed the run since; `has_turn`, whether it is the next run of a conversation.
 CHOOSE = """
     WITH alive AS (SELECT name FROM workers WHERE expires_at > :now),
     held AS (

@@ -423,7 +423,7 @@ class SqlRunLog:
                     after = found[-1].next - 1
                 if piece.is_last or not (follow or piece.has_more):
                     return
-                look_at = monotonic() + self._notifications.poll_seconds
+                look_at = monotonic() + self._notifications.poll_seconds()
                 while not (is_new or piece.has_more):
                     if await tail.wakeup.wait(self._notifications.keepalive_seconds):
                         break
