@@ -17,7 +17,7 @@ from antwort.config.settings import EncryptionSettings
 from antwort.keeping import open_records
 from antwort.sealing import KEY_FILE
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from config_kit import Operator
 from postgres import Postgres
 from storage_cases import ME, tell
@@ -84,7 +84,7 @@ async def test_an_address_that_is_none_is_not_repeated(tmp_path: Path) -> None:
 
 
 async def test_without_a_driver_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "antwort.db.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "antwort.storage.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(CannotStart, match=r"pip install 'antwort\[postgres\]'\.$"):
         await open_records(shared("postgresql://localhost/antwort"))

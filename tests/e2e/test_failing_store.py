@@ -14,7 +14,7 @@ from antwort.api.wire import replace
 from antwort.app import build
 from antwort.config.settings import Secret
 from antwort.engine.engine import Engine
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says

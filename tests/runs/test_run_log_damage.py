@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from antwort.db.base import Connection, Value
 from antwort.errors import Damaged
 from antwort.runs.sweeping import read_loose
+from antwort.storage.database import Connection, Value
 from antwort.storage.run_log import Fenced, Lease, RunLog
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from antwort.db import Operation
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
 from antwort.runs.listening import Listener
 from antwort.runs.sql import SqlRunLog
+from antwort.storage.database import Operation
+from antwort.storage.postgres import BoundedConnection as Raw
+from antwort.storage.postgres import PostgresDatabase
 from antwort.storage.run_log import Record, RunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home

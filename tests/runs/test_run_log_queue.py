@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from antwort.db.base import Connection
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.claiming import choose
 from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.database import Connection
 from antwort.storage.run_log import Fenced, RunLog
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
 from runs_home import Home, SqlHome, sqlite_home

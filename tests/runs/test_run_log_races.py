@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 
-from antwort.db.base import Connection
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.postgres_link import PostgresLink
 from antwort.runs import claiming
 from antwort.runs.appending import Append, write_appends
 from antwort.runs.writing import End, to_row
 from antwort.runs.writing import finish as finish_run
+from antwort.storage.database import Connection
+from antwort.storage.postgres import PostgresConnection as PostgresLink
+from antwort.storage.postgres import PostgresDatabase
 from antwort.storage.run_log import Fenced, Lease, Record, RunLog
-from antwort.storage.writing import to_finishing
+from antwort.storage.sql_responses import to_update_rows as to_finishing
 from database_kit import held
 from runs_cases import ONE, TWO, begun, claim_one, finish, ids, new_run, said, to_end
 from runs_home import PostgresHome, postgres_home

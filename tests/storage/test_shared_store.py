@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from antwort.api.status import IllegalTransition
-from antwort.db import Connection
 from antwort.errors import KeyInUse, ResponseNotFound
-from antwort.storage import writing
 from antwort.storage.base import Claim, LogPiece, NewResponse
+from antwort.storage.database import Connection
 from antwort.storage.postgres import PostgresStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_responses import begin_response, delete_response, to_new_rows
+from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteStore
 from database_kit import held
 from storage_cases import (
@@ -77,8 +77,8 @@ async def waits(dsn: str) -> None:
 
 
 def begins(new: NewResponse) -> Callable[[Connection], int]:
-    beginning = writing.to_beginning(new)
-    return lambda connection: writing.begin_in(connection, beginning)
+    rows = to_new_rows(new)
+    return lambda connection: begin_response(connection, rows)
 
 
 def claiming(key: str, response_id: str) -> NewResponse:
@@ -151,7 +151,7 @@ async def test_a_response_that_begins_to_follow_one_that_is_being_deleted(
     first, second = replicas
     await tell_chain(first, "a")
     async with before_commit(
-        first, lambda connection: writing.delete(connection, {"tenant": "acme", "owner": "ann", "id": "a", "now": 1})
+        first, lambda connection: delete_response(connection, {"tenant": "acme", "owner": "ann", "id": "a", "now": 1})
     ):
         late = asyncio.create_task(second.begin(asked("b?", after="a", response_id="b")))
         await waits(migrated_database)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from antwort.api.status import FINAL
-from antwort.db.base import Connection, Value, Values
 from antwort.identity import Identity
 from antwort.runs import notices
 from antwort.runs import statements as sql
@@ -14,6 +13,7 @@ from antwort.runs.claiming import counts_alone
 from antwort.runs.codec import from_identity
 from antwort.runs.dialects import notify, now
 from antwort.runs.writing import Row, conversation_of
+from antwort.storage.database import Connection, Value, Values
 from antwort.storage.rows import name_of, to_response
 from antwort.storage.run_log import Lease
 

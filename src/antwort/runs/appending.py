@@ -8,14 +8,14 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from antwort.db.base import Connection, Database
 from antwort.errors import Damaged, StoreFault
 from antwort.runs import notices
 from antwort.runs import statements as sql
 from antwort.runs.codec import from_events
 from antwort.runs.dialects import notify
+from antwort.storage.database import Connection, Database
 from antwort.storage.run_log import Fenced, Lease, Record, Unavailable
-from antwort.storage.staging import PIECE_BYTES
+from antwort.storage.sql_responses import TRANSACTION_BYTES as PIECE_BYTES
 
 
 class Append(NamedTuple):

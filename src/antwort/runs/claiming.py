@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import replace
-from antwort.db.base import Connection, Values
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs import statements as sql
 from antwort.runs.codec import to_identity
 from antwort.runs.dialects import grabbing, now
 from antwort.runs.writing import drop, fail
+from antwort.storage.database import Connection, Values
 from antwort.storage.rows import name_of, to_body, to_response
 from antwort.storage.run_log import Claimed, Lease, Renewed, Worker
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from antwort.db.base import Connection
+from antwort.storage.database import Connection
 
 CHANNEL = "antwort_runs"
 

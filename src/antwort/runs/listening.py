@@ -15,9 +15,9 @@ from typing import Protocol
 
 import psycopg
 
-from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
 from antwort.runs.dialects import CHANNEL
+from antwort.storage.postgres import BoundedConnection as Raw
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _CLOSING = 1.0

@@ -11,8 +11,8 @@ from antwort.runs.hints import Hint, Tails
 from antwort.runs.notices import Notice
 
 if TYPE_CHECKING:
-    from antwort.db.postgres_link import Raw
     from antwort.runs.listening import Listener
+    from antwort.storage.postgres import BoundedConnection as Raw
 
 KEEPALIVE_SECONDS = (1.0, 5.0)
 """Between the signs of life of one who follows a run: where news may be missed, and where they are heard."""

@@ -33,7 +33,7 @@ def log_over(store: ResponseStore, limits: LogLimits) -> RunLog | None:
         from antwort.runs.memory import MemoryRunLog
 
         return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
-    from antwort.storage.sql import SqlStore  # whoever has one has imported it
+    from antwort.storage.sql_store import SqlStore  # whoever has one has imported it
 
     if isinstance(store, SqlStore):
         from antwort.runs.sql import SqlRunLog

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from antwort.api.items import OutputItem
 from antwort.api.payload import LARGE, PIECE
-from antwort.db.base import Connection
 from antwort.identity import Identity
 from antwort.runs import statements as sql
 from antwort.runs.codec import behind, is_last, to_events, with_output
@@ -15,7 +14,8 @@ from antwort.runs.dialects import now
 from antwort.runs.packed import LargeRecords
 from antwort.runs.packing import unpacked
 from antwort.runs.writing import named, opening_of
-from antwort.storage import statements as stored
+from antwort.storage import sql_responses as stored
+from antwort.storage.database import Connection
 from antwort.storage.rows import name_of, to_output, to_response
 from antwort.storage.run_log import Lease, Load, Outline, Record
 

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from antwort.db.base import Database, Operation
 from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
 from antwort.ids import new_id
@@ -22,6 +21,7 @@ from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import KEEPALIVE_SECONDS, News
 from antwort.runs.packed import LargeRecords
+from antwort.storage.database import Database, Operation
 from antwort.storage.rows import ItemRow
 from antwort.storage.run_log import (
     Claimed,
@@ -37,11 +37,13 @@ from antwort.storage.run_log import (
     Traits,
     Worker,
 )
-from antwort.storage.staging import early_pieces, staged, staged_output
-from antwort.storage.writing import Finishing, to_beginning, to_finishing
+from antwort.storage.sql_responses import UpdateRows as Finishing
+from antwort.storage.sql_responses import early_pieces, staged, staged_output
+from antwort.storage.sql_responses import to_new_rows as to_beginning
+from antwort.storage.sql_responses import to_update_rows as to_finishing
 
 if TYPE_CHECKING:
-    from antwort.db.postgres import PostgresDatabase
+    from antwort.storage.postgres import PostgresDatabase
 
 T = TypeVar("T")
 
@@ -320,7 +322,7 @@ class SqlRunLog:
 
     async def _hasten(self, operation: Operation[T]) -> T:
         try:
-            return await self._database.hasten(operation)
+            return await self._database.write_urgent(operation)
         except StoreFault as exc:
             raise unavailable(exc) from exc
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from antwort.db.base import Connection, Database
 from antwort.errors import Damaged
 from antwort.runs import statements as sql
 from antwort.runs.dialects import grabbing, now
@@ -16,8 +15,9 @@ from antwort.runs.packing import packed
 from antwort.runs.reading import ALL, records
 from antwort.runs.writing import fail
 from antwort.storage.base import PackedLog
-from antwort.storage.logs import rest_of_log
+from antwort.storage.database import Connection, Database
 from antwort.storage.run_log import Record
+from antwort.storage.sql_responses import rest_of_log
 
 _LOG = logging.getLogger("antwort.runs")
 

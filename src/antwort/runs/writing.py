@@ -10,7 +10,6 @@ from typing import NamedTuple
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
-from antwort.db.base import Connection, Value, Values
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.runs import notices
@@ -18,12 +17,17 @@ from antwort.runs import statements as sql
 from antwort.runs.codec import from_events, from_identity, to_events, without_output
 from antwort.runs.dialects import holding, marking, notify, now
 from antwort.runs.packing import unpacked
-from antwort.storage import writing as storage
+from antwort.storage import sql_responses as storage
+from antwort.storage.database import Connection, Value, Values
 from antwort.storage.rows import ItemRow, name_of, to_body, to_response
-from antwort.storage.rows import Values as StoredValues
+from antwort.storage.rows import RowValues as StoredValues
 from antwort.storage.rules import failed
 from antwort.storage.run_log import Lease, Record
-from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output
+from antwort.storage.sql_responses import NewRows as Beginning
+from antwort.storage.sql_responses import UpdateRows as Finishing
+from antwort.storage.sql_responses import begin_response as begin_in
+from antwort.storage.sql_responses import finish_response as finish_in
+from antwort.storage.sql_responses import has_begun, has_output
 
 
 def named(lease: Lease) -> dict[str, Value]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, Span, is_within
 from antwort.api.items import InputItem, OutputItem, ResultPart
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
-from antwort.api.wire import encode, replace
 from antwort.identity import Identity
 
 
@@ -156,52 +154,6 @@ class HistoryTooLarge(Exception):
         """Of that, from the last compaction on."""
 
 
-class Excess(NamedTuple):
-    """How large a history is that is not read: the arguments of `HistoryTooLarge`."""
-
-    size: int
-    recent: int
-
-
-def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | Excess:
-    """The place of the first part of a history that is read, or why none is. `sizes` are the bytes of each part, oldest
-    first, and whether it has a compaction.
-    """
-    total = sum(size for size, _ in sizes)
-    if bound is None or total <= bound.most:
-        return 0
-    recent = 0
-    for place in reversed(range(len(sizes))):
-        size, is_compacted = sizes[place]
-        if recent + size > bound.most and bound.cut == "oldest":
-            return place + 1 if recent else Excess(total, size)
-        recent += size
-        if is_compacted:
-            if recent <= bound.most and bound.cut != "never":
-                return place
-            break
-    return Excess(total, recent)
-
-
-def newest_within(sizes: Sequence[int], most: int) -> int:
-    """The place from which on all of them together have at most so many bytes."""
-    first = len(sizes)
-    while first and sizes[first - 1] <= most:
-        first -= 1
-        most -= sizes[first]
-    return first
-
-
-def declaring_links(links: Iterable[Link]) -> list[Link]:
-    """Of these, the newest that declare tools in items, up to `DECLARED_BYTES`, with nothing but those items."""
-    declaring: list[Link] = []
-    for link in links:
-        if items := tuple(filter(is_additional, link.input)):
-            response = replace(link.response, output=())
-            declaring.append(Link(response=response, request=link.request, input=items, turn_ends=()))
-    return declaring[newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES) :]
-
-
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list. `after` and `before` are ids of what is listed, and count in the direction of `order`.
 
@@ -212,6 +164,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
     before: str | None = None
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the page starts at the front of the list, or at `after`; otherwise it ends at `before`."""
+        return self.before is None or self.after is not None
 
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -488,7 +445,3 @@ class ResponseStore(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-DECLARED_BYTES = 2**22
-"""How much of declared tools is read beside a history that is cut, the newest of them."""
