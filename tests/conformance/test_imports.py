@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "net.media",
         "storage.memory",
-        "storage.history_bounds",
+        "storage.selection",
         "runs.over",
         "runs.packed",
         "tools.routing",

@@ -19,7 +19,7 @@ from antwort.api.wire import to_plain
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
 from antwort.storage.sqlite import SqliteStore
-from database_kit import trace
+from database_kit import query_plans, trace
 from storage_cases import ME, STOPPED, asked, chain_of, ended, message, said, tell, tell_chain
 
 
@@ -176,6 +176,15 @@ async def test_hidden_rows_are_purged_with_all_that_hangs_on_them(sqlite: Sqlite
         await sqlite.delete(ME, name)
     for table in ("responses", "items", "turns"):
         assert rows(path, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+@pytest.mark.parametrize("page", [Page(), Page(order="asc", after="a"), Page(before="b")])
+async def test_a_page_of_the_input_is_read_from_its_place_in_the_index(sqlite: SqliteStore, page: Page) -> None:
+    new = asked([{"role": "user", "content": name, "id": name} for name in "abc"])
+    await sqlite.begin(new)
+    plans = await query_plans(sqlite.database, sqlite.input_items(ME, new.response.id, page))
+    assert "ix_items_place (response_key=? AND direction=?" in plans[-1]
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan or "SCAN" in plan]
 
 
 # ---- faults ----

@@ -17,6 +17,7 @@ from antwort.api.wire import decode_any, encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
+from antwort.storage.database import Value
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata
 _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """Other JSON than was written, bytes that are not UTF-8, a value that is not JSON."""
 
-RowValues: TypeAlias = dict[str, str | int | bytes | None]
+RowValues: TypeAlias = dict[str, Value]
 Direction: TypeAlias = Literal["input", "output"]
 ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
 """id, direction, position, type, JSON."""

@@ -18,9 +18,7 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.database import Connection, Database, Value, per_dialect, write_once
-from antwort.storage.history_bounds import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within
-from antwort.storage.paging import page_terms, sql_order, take_page
+from antwort.storage.database import Connection, Database, per_dialect, write_once
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -32,7 +30,17 @@ from antwort.storage.rows import (
     to_metadata,
     to_shown,
 )
-from antwort.storage.sql_approvals import approval_rows, insert_approvals
+from antwort.storage.selection import (
+    DECLARED_BYTES,
+    PIECE_BYTES,
+    first_within,
+    in_pieces,
+    newest_within,
+    page_terms,
+    sql_order,
+    take_page,
+)
+from antwort.storage.sql_calls import approval_rows, insert_approvals
 
 _LAST_POSITION = 2**31 - 1
 
@@ -164,7 +172,7 @@ class SqlConversations:
             row = connection.execute(_KEY, name_of(identity, conversation_id)).fetchone()
             if row is None:
                 return None
-            values: dict[str, Value] = {"tenant": identity.tenant, "owner": identity.owner, "key": row[0]}
+            values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": row[0]}
             values["limit"] = page.limit + 1
             terms = page_terms(connection, page, ("position",), _PLACE, values)
             found = connection.execute(_PAGE.format(terms=terms, order=sql_order(page)), values)

@@ -30,7 +30,6 @@ from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
 from antwort.storage.database import Connection, Database, per_dialect
-from antwort.storage.history_bounds import in_pieces
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -46,7 +45,8 @@ from antwort.storage.rows import (
     to_response,
 )
 from antwort.storage.rules import check_beginning, check_ending, check_running, failed
-from antwort.storage.sql_approvals import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
+from antwort.storage.selection import in_pieces
+from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
@@ -428,11 +428,6 @@ def drop_all_staged(connection: Connection) -> None:
 
 # A transaction that ends or claims a run locks its row first, and then the row of its response.
 _LOCK_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
-_STATUS = per_dialect("""
-    SELECT key, status FROM responses
-    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
-    {lock}
-""")
 _DELETE_RUN = (
     "DELETE FROM runs WHERE response_key = ?",
     "DELETE FROM run_events WHERE response_key = ?",
@@ -480,7 +475,7 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
 def is_gone(connection: Connection, values: RowValues) -> bool:
     """Return whether `delete_response` was committed."""
     connection.execute(_LOCK_RUN[connection.dialect], values)
-    return connection.execute(_STATUS[connection.dialect], values).fetchone() is None
+    return connection.execute(_RECORDED[connection.dialect], values).fetchone() is None
 
 
 def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:

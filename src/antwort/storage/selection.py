@@ -1,19 +1,83 @@
-"""Pages of lists: what fits on one, and where in an index it is."""
+"""What is read of a list or a history: which part is a page, which part is within a bound, and in which pieces."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval
+from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import LARGEST_PAGE, Page
-from antwort.storage.database import Connection, Value
+from antwort.storage.base import LARGEST_PAGE, Bound, HistoryTooLarge, Link, Page
+from antwort.storage.database import Connection
+from antwort.storage.rows import RowValues
 
 T = TypeVar("T")
 
+PIECE_BYTES = 2**22
+"""Bytes of a history that one operation on a database reads, about: others wait for the reader, too."""
+DECLARED_BYTES = 2**22
+"""Size up to which declared tools are read beside a history that is cut: the newest of them."""
 _LONGEST_QUOTE = 100
 """Characters of an id that an error repeats to the client."""
+
+
+# ---- histories ----
+
+
+def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | HistoryTooLarge:
+    """Return the index of the first part of a history that is read, or why none is. `sizes` has, for each part from the
+    oldest on, its bytes and whether it has a compaction.
+    """
+    total = sum(size for size, _ in sizes)
+    if bound is None or total <= bound.most:
+        return 0
+    recent = 0
+    for index in reversed(range(len(sizes))):
+        size, is_compacted = sizes[index]
+        if recent + size > bound.most and bound.cut == "oldest":
+            return index + 1 if recent else HistoryTooLarge(total, size)
+        recent += size
+        if is_compacted:
+            if recent <= bound.most and bound.cut != "never":
+                return index
+            break
+    return HistoryTooLarge(total, recent)
+
+
+def newest_within(sizes: Sequence[int], limit: int) -> int:
+    """Return the index from which on all sizes together are at most `limit`."""
+    first = len(sizes)
+    while first and sizes[first - 1] <= limit:
+        first -= 1
+        limit -= sizes[first]
+    return first
+
+
+def in_pieces(sizes: Sequence[int], limit: int) -> Iterator[range]:
+    """Yield ranges of indices, each of at most `limit` bytes unless it is a single index."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > limit:
+            yield range(start, index)
+            start, total = index, 0
+        total += size
+    if start < len(sizes):
+        yield range(start, len(sizes))
+
+
+def declaring_links(links: Iterable[Link]) -> list[Link]:
+    """Return the newest links that declare tools in items, up to `DECLARED_BYTES`, with nothing but those items."""
+    declaring: list[Link] = []
+    for link in links:
+        if items := tuple(filter(is_additional, link.input)):
+            response = replace(link.response, output=())
+            declaring.append(Link(response=response, request=link.request, input=items, turn_ends=()))
+    return declaring[newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES) :]
+
+
+# ---- pages ----
 
 
 def no_such(param: str, cursor: str) -> InvalidField:
@@ -68,7 +132,7 @@ def sql_order(page: Page) -> str:
     return "ASC" if (page.order == "asc") == page.is_forward else "DESC"
 
 
-def page_terms(connection: Connection, page: Page, columns: Sequence[str], place: str, values: dict[str, Value]) -> str:
+def page_terms(connection: Connection, page: Page, columns: Sequence[str], place: str, values: RowValues) -> str:
     """Return the conditions for rows between `after` and `before`, by places in an index: a page is never found by
     counting from the start. `place` selects the columns of the row whose id is `:cursor`; what it finds is added to
     `values`.
@@ -80,7 +144,7 @@ def page_terms(connection: Connection, page: Page, columns: Sequence[str], place
         is_greater = (page.order == "asc") == is_beyond
         # An id may stand in a list twice: then `after` means its last place, so that paging moves on.
         query = place.format(last_first="DESC" if is_greater else "ASC")
-        row = connection.execute(query, {**values, "cursor": cursor}).fetchone()
+        row = connection.execute(query, values | {"cursor": cursor}).fetchone()
         if row is None:
             raise no_such(param, cursor)
         names = [f"{param}_{column}" for column in columns]
