@@ -67,7 +67,7 @@ async def limit_pages(engine: Engine, pages: int) -> None:
     measured = engine._store
     assert isinstance(measured, MeasuredStore)
     assert isinstance(measured._store, SqlStore)
-    await measured._store._database.write(partial(_set_pages, pages=pages))
+    await measured._store.database.write(partial(_set_pages, pages=pages))
 
 
 def _set_pages(connection: sqlite3.Connection, pages: int) -> None:

@@ -59,7 +59,7 @@ async def before_commit(store: PostgresStore, operation: Callable[[Connection], 
         go_on.wait(30)
         return value
 
-    writing = asyncio.create_task(store._database.write(hold))
+    writing = asyncio.create_task(store.database.write(hold))
     await done.wait()
     try:
         yield
@@ -256,12 +256,12 @@ async def test_the_log_goes_with_the_response(store: SqlStore) -> None:
     def pieces(connection: Connection) -> list[object]:
         return connection.execute("SELECT at FROM run_events").fetchall()
 
-    [(response_id, found, size)] = await store._database.read(logs)
+    [(response_id, found, size)] = await store.database.read(logs)
     assert (response_id, found) == ("b", packed)
     assert size < len(packed[0]) / 2
     assert await store.delete(ME, "b")
-    assert await store._database.read(logs) == []
-    assert await store._database.read(pieces) == []
+    assert await store.database.read(logs) == []
+    assert await store.database.read(pieces) == []
     assert await chain_of(store, "c") == ["a", "b", "c"]
 
 
@@ -280,7 +280,7 @@ async def test_a_large_log_is_compressed_before_the_writer_has_it(
 
     compressed = zlib.compress
     monkeypatch.setattr(zlib, "compress", compress)
-    async with held(store._database):
+    async with held(store.database):
         log = [LogPiece(first=0, next=1, data=b"all that was said " * 10_000)]
         finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=log))
         await done.wait()
@@ -298,4 +298,4 @@ async def test_a_log_of_an_outcome_that_was_not_written_is_not_kept(store: SqlSt
         (key,) = connection.execute("SELECT response_key FROM run_logs").fetchone()
         return read_log(connection, key)
 
-    assert await store._database.read(log) == [b"first"]
+    assert await store.database.read(log) == [b"first"]

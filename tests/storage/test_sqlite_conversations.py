@@ -104,7 +104,7 @@ async def test_ten_thousand_items_are_read_in_pieces_of_bytes_and_not_one_by_one
     for start in range(0, 10_000, 1000):
         await sqlite.add_entries(ME, conversation.id, entries(*map(str, range(start, start + 1000))))
     asked: list[str] = []
-    await trace(sqlite._database, asked.append)
+    await trace(sqlite.database, asked.append)
     assert await said_in(sqlite, conversation.id) == [str(number) for number in range(10_000)]
     assert sum("SELECT" in statement for statement in asked) <= 8
 

@@ -310,7 +310,7 @@ async def test_a_record_that_cannot_be_read_is_left_out_and_told_once(
         await tell(store, "hello", message("hi"), response_id=name)
     where = "id IN" if "body" in harm else "response_key IN (SELECT key FROM responses WHERE id IN"
     damage = f"UPDATE {harm} = ? WHERE {where} ('r1', 'r2', 'r3'){')' if 'raw' in harm else ''}"
-    await store._database.write(lambda connection: connection.execute(damage, (value,)))
+    await store.database.write(lambda connection: connection.execute(damage, (value,)))
     for order, expected in (("asc", [["r0", "r4"], ["r5"]]), ("desc", [["r5", "r4"], ["r0"]])):
         pages = await walk(store, "asc" if order == "asc" else "desc")
         assert pages == expected
