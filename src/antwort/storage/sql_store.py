@@ -66,7 +66,6 @@ from antwort.storage.selection import (
 )
 from antwort.storage.sql_calls import SqlCalls
 from antwort.storage.sql_conversations import SqlConversations
-from antwort.storage.sql_responses import FIND, OUTPUT
 
 log = logging.getLogger("antwort.storage")
 
@@ -280,11 +279,11 @@ class SqlStore(SqlConversations, SqlCalls):
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         def read(connection: Connection) -> Response | None:
-            row = connection.execute(FIND, name_of(identity, response_id)).fetchone()
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
             if row is None:
                 return None
             key, body = row
-            return to_response(body, [raw for (raw,) in connection.execute(OUTPUT, (key,))])
+            return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
 
         return await self._database.read(read)
 
@@ -303,7 +302,7 @@ class SqlStore(SqlConversations, SqlCalls):
 
     async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
         def read(connection: Connection) -> Link | None:
-            row = connection.execute(FIND, name_of(identity, response_id)).fetchone()
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
             if row is None:
                 return None
             if with_input:
@@ -314,7 +313,7 @@ class SqlStore(SqlConversations, SqlCalls):
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
         def read(connection: Connection) -> ItemPage | None:
-            row = connection.execute(FIND, name_of(identity, response_id)).fetchone()
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
             if row is None:
                 return None
             values: RowValues = {"key": row[0], "limit": page.limit + 1}
@@ -470,7 +469,7 @@ def _list(connection: Connection, identity: Identity, page: Page, wanted: Wanted
         if has_more:
             break
         response_id, body = connection.execute(_BODY, (key,)).fetchone()
-        output = [raw for (raw,) in connection.execute(OUTPUT, (key,))]
+        output = [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))]
         try:
             chosen.append(to_response(body, output))
         except StoreFault:
