@@ -99,16 +99,11 @@ _CHAIN_SIZES = """
 _LINKS = "SELECT key, request, body FROM responses WHERE key IN ({})"
 _LINK_ITEMS = """
     SELECT response_key, direction, id, raw FROM items
-    WHERE response_key IN ({}) ORDER BY response_key, direction, position
+    WHERE response_key IN ({{}}) {terms} ORDER BY response_key, direction, position
 """
-_LINK_OUTPUT = """
-    SELECT response_key, direction, id, raw FROM items
-    WHERE response_key IN ({}) AND direction = 'output' ORDER BY response_key, position
-"""
-_LINK_DECLARED = """
-    SELECT response_key, direction, id, raw FROM items
-    WHERE response_key IN ({}) AND type = 'additional_tools' ORDER BY response_key, direction, position
-"""
+_ALL_ITEMS = _LINK_ITEMS.format(terms="")
+_OUTPUT_ITEMS = _LINK_ITEMS.format(terms="AND direction = 'output'")
+_DECLARING_ITEMS = _LINK_ITEMS.format(terms="AND type = 'additional_tools'")
 _LINK_TURNS = """
     SELECT response_key, kind, mark, items_end FROM turns
     WHERE response_key IN ({}) AND kind IN ('turn', 'abandoned') ORDER BY response_key, number
@@ -307,7 +302,7 @@ class SqlStore(SqlConversations, SqlCalls):
                 return None
             if with_input:
                 return _links(connection, row[:1])[0]
-            return _links(connection, row[:1], _LINK_OUTPUT, max_request=0)[0]
+            return _links(connection, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
 
         return await self._database.read(read)
 
@@ -393,12 +388,12 @@ def _declaring_links(connection: Connection, keys: Sequence[int]) -> tuple[Link,
     sizes = dict(_of_keys(connection, _DECLARED_SIZES, keys))
     found = [key for key in keys if key in sizes]
     newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
-    links = _links(connection, newest, _LINK_DECLARED, max_request=0)
+    links = _links(connection, newest, _DECLARING_ITEMS, max_request=0)
     return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
 
 
 def _links(
-    connection: Connection, keys: Sequence[int], items: str = _LINK_ITEMS, *, max_request: int | None = None
+    connection: Connection, keys: Sequence[int], items: str = _ALL_ITEMS, *, max_request: int | None = None
 ) -> tuple[Link, ...]:
     """Return the links that are there, in the order of `keys`. Larger requests than `max_request` are returned without
     their input. Rows become values one by one, so that no more than one is in memory twice.
