@@ -117,7 +117,7 @@ class MemoryStore(MemoryConversations):
         self._writing_tools: dict[tuple[str, str], WritingTools] = {}
         """By tenant and server."""
         self.is_durable: Callable[[Key], bool] = lambda _: False
-        """Whether a durable run stands for the response with that key."""
+        """Whether the response with that key has a durable run."""
 
     async def check(self) -> None:
         """There is nothing that could fail."""

@@ -270,7 +270,7 @@ class _PostgresSession:
                     raise
             else:
                 return
-            sleep(uniform(0, attempt * _RETRY_SECONDS))  # noqa: S311  # so that two who met do not meet again
+            sleep(uniform(0, attempt * _RETRY_SECONDS))  # noqa: S311  # so that two conflicting transactions do not meet again
 
     def fault_of(self, error: Exception) -> Exception:
         return store_fault(error) if isinstance(error, psycopg.Error) else error
@@ -359,7 +359,7 @@ _REASONS = (
 
 
 def store_fault(exc: Exception, message: str | None = None, *, is_ambiguous: bool = False) -> StoreFault:
-    """Return the fault that clients are told of: it names no address and no statement. Its `why`, for the log, is in
+    """Return the fault that clients get: it names no address and no statement. Its `why`, for the log, is in
     our own words too, as far as they are known: the driver's name hosts, users and databases.
     """
     found = message or next((text for kinds, text in _MESSAGES if isinstance(exc, kinds)), None)

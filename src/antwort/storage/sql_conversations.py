@@ -1,6 +1,6 @@
 """Conversations in a database.
 
-What a client can name is found by tenant, owner and id together; the rest goes by key. A large conversation is read in
+What a client can name is found by tenant, owner and id together, all else by key. A large conversation is read in
 several operations, so that others do not wait for all of it.
 """
 

@@ -1,7 +1,7 @@
 """Write responses to a database: operations that the store and the run log share.
 
 Values become rows before an operation is queued, so that the writer only writes. What a client can name is found by
-tenant, owner and id together; the rest goes by key.
+tenant, owner and id together, all else by key.
 
 A large response is written in several transactions, so that short ones of others go between: SQLite has one writer, and
 50 MB in one transaction keep all others waiting for a third of a second. Its items are written first: until the last
@@ -439,7 +439,7 @@ _REMOVE_HIDDEN = """
       AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
     RETURNING parent_key
 """
-# No durable run stands for them. A file is of one process: whoever made them is gone. A database is not.
+# Without a durable run, and without a living worker. A file belongs to one process, so that none of its workers lives.
 _RUNNING = per_dialect(
     """
     SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')

@@ -1,6 +1,6 @@
 """The store over a database, in plain SQL: a query builder would cost more time than the database.
 
-What a client can name is found by tenant, owner and id together; the rest goes by key. A large chain is read in several
+What a client can name is found by tenant, owner and id together, all else by key. A large chain is read in several
 operations, so that others do not wait for all of it.
 """
 

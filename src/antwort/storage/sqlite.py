@@ -1,7 +1,7 @@
 """SQLite: a database in one file, and the store over it.
 
 A writer, a reader and a checkpointer are threads with a connection each. Commits go to the write-ahead log; the
-checkpointer copies them into the file, which takes longer than a commit and which nobody waits for.
+checkpointer copies them into the file, which takes longer than a commit and blocks no operation.
 
 A commit survives the end of the process, however it ends, and is not forced to the disk (`synchronous = NORMAL`): when
 the machine loses power, the last commits before that can be lost. The file stays whole, and holds all earlier ones.
@@ -272,7 +272,7 @@ _MESSAGES_BY_ERRNO = {
 
 
 def store_fault(exc: Exception) -> StoreFault:
-    """Return the fault that clients are told of: it names no path and no statement."""
+    """Return the fault that clients get: it names no path and no statement."""
     message, code = None, 0
     if isinstance(exc, sqlite3.Error):
         # Errors that the module raises itself have no code. The low byte is the kind, the rest the detail.

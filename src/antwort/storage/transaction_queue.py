@@ -1,7 +1,8 @@
 """A queue of operations and the threads that run them in transactions.
 
 There is no batching delay: a thread takes everything that is queued, runs it in one transaction and then wakes the
-waiting event loop once. A single operation waits for nobody, and a hundred at once cost little more than one.
+waiting event loop once. A single operation does not wait for others, and a hundred at once cost little more
+than one.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Session(Protocol):
         ...
 
     def fault_of(self, error: Exception) -> Exception:
-        """Return what the caller of an operation is told."""
+        """Return the exception that the caller of an operation gets."""
         ...
 
     def close(self) -> None: ...
