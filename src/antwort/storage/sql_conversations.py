@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from antwort.api.approvals import Approval
 from antwort.api.conversations import Conversation
@@ -159,8 +158,8 @@ class SqlConversations:
             return None
         if isinstance(found, HistoryTooLarge):
             raise found
-        items = [*found.items]
-        for first, last in found.pieces:
+        items, pieces = found
+        for first, last in pieces:
             piece = await self._database.read(partial(_read_piece, values=values, first=first, last=last))
             if piece is None:
                 return None
@@ -253,34 +252,30 @@ def _get(connection: Connection, values: RowValues) -> Conversation | None:
     return None if row is None else Conversation(id=str(values["id"]), created_at=row[0], metadata=to_metadata(row[1]))
 
 
-class _Found(NamedTuple):
-    """The items of a conversation, as far as the first operation reads them."""
-
-    items: Sequence[InputItem] = ()
-    """Of a conversation that is read in pieces, those that declare tools."""
-    pieces: Sequence[tuple[int, int]] = ()
-    """The first and the last position of each piece that a later operation reads."""
-
-
-def _read_all(connection: Connection, values: RowValues, bound: Bound | None) -> _Found | HistoryTooLarge | None:
+def _read_all(
+    connection: Connection, values: RowValues, bound: Bound | None
+) -> tuple[list[InputItem], Sequence[tuple[int, int]]] | HistoryTooLarge | None:
+    """Return the items of a small conversation. Of a large one, return the items that declare tools before it, and the
+    first and the last position of each of its pieces.
+    """
     row = connection.execute(_SIZE, values | {"item_bytes": ITEM_BYTES}).fetchone()
     if row is None:
         return None
     key, size = row
     if size <= PIECE_BYTES and (bound is None or size <= bound.most):
-        return _Found(_read_between(connection, key, 0, _LAST_POSITION))
+        return _read_between(connection, key, 0, _LAST_POSITION), ()
     sizes = connection.execute(_SIZES, {"key": key, "item_bytes": ITEM_BYTES}).fetchall()
     first = first_within([(size, bool(is_compacted)) for _, size, is_compacted in sizes], bound)
     if isinstance(first, HistoryTooLarge):  # raised by the caller: the transaction has not failed
         return first
     sizes = sizes[first:]
-    declaring: Sequence[InputItem] = ()
+    declaring: list[InputItem] = []
     if bound is not None and bound.cut == "oldest":
         rows = connection.execute(_DECLARED, {"key": key, "first": sizes[0][0]}).fetchall()
         newest = newest_within([len(raw) for _, _, raw in rows], DECLARED_BYTES)
         declaring = [to_item(*row) for row in rows[newest:]]
     pieces = in_pieces([size for _, size, _ in sizes], PIECE_BYTES)
-    return _Found(declaring, [(sizes[piece[0]][0], sizes[piece[-1]][0]) for piece in pieces])
+    return declaring, [(sizes[piece[0]][0], sizes[piece[-1]][0]) for piece in pieces]
 
 
 def _read_piece(connection: Connection, values: RowValues, first: int, last: int) -> list[InputItem] | None:

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain as chained
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, Self, get_args
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span
@@ -287,13 +287,13 @@ class SqlStore(SqlConversations, SqlCalls):
         found = await self._database.read(partial(_read_chain, values=values, bound=bound))
         if isinstance(found, HistoryTooLarge):
             raise found
-        links = [*found.links]
-        for keys in found.pieces:
+        links, pieces = found
+        for keys in pieces:
             piece = await self._database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
             if len(piece) < len(keys):  # the response was deleted meanwhile, and the links that were kept for it
                 return ()
             links += piece
-        return tuple(links)
+        return links
 
     async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
         def read(connection: Connection) -> Link | None:
@@ -353,17 +353,12 @@ class SqlStore(SqlConversations, SqlCalls):
 # ---- chains ----
 
 
-class _Chain(NamedTuple):
-    """A chain, as far as the first operation reads it."""
-
-    links: tuple[Link, ...] = ()
-    """Of a chain that is read in pieces, those that only declare tools."""
-    pieces: Sequence[Sequence[int]] = ()
-    """The keys of the links that later operations read."""
-
-
-def _read_chain(connection: Connection, values: RowValues, bound: Bound | None) -> _Chain | HistoryTooLarge:
-    """Read a small chain at once, whatever the number of its links and threads."""
+def _read_chain(
+    connection: Connection, values: RowValues, bound: Bound | None
+) -> tuple[tuple[Link, ...], Sequence[Sequence[int]]] | HistoryTooLarge:
+    """Return the links of a small chain. Of a large one, return those that declare tools before it, and the keys of its
+    links in pieces, each for an operation.
+    """
     rows = sorted(connection.execute(_CHAIN_SIZES, values | {"item_bytes": ITEM_BYTES}), key=itemgetter(0))
     if rows and rows[0][2] is not None:  # only a cycle has no beginning
         raise cycle()
@@ -379,8 +374,8 @@ def _read_chain(connection: Connection, values: RowValues, bound: Bound | None) 
         keys, sizes = keys[first:], sizes[first:]
     pieces = [keys[piece.start : piece.stop] for piece in in_pieces(sizes, PIECE_BYTES)]
     if len(pieces) > 1:
-        return _Chain(declaring, pieces)
-    return _Chain((*declaring, *_links(connection, keys, max_request=_SMALL_REQUEST)))
+        return declaring, pieces
+    return (*declaring, *_links(connection, keys, max_request=_SMALL_REQUEST)), ()
 
 
 def _declaring_links(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:

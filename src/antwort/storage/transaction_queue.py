@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -28,23 +29,21 @@ CLOSED = "The store is closed."
 class Job(Generic[T_co]):
     """An operation and the future that waits for its outcome."""
 
-    __slots__ = ("_operation", "_value", "error", "future")
+    __slots__ = ("_operation", "_resolve", "future")
 
     def __init__(self, operation: Operation[T_co], future: asyncio.Future[T_co]) -> None:
         self._operation, self.future = operation, future
-        self._value: T_co | None = None
-        self.error: Exception | None = None
+        self._resolve: Callable[[], object] = future.cancel
 
     def run(self, connection: Connection) -> None:
-        self._value = self._operation(connection)
+        self._resolve = partial(self.future.set_result, self._operation(connection))
+
+    def fail(self, error: Exception) -> None:
+        self._resolve = partial(self.future.set_exception, error)
 
     def resolve(self) -> None:
-        if self.future.done():  # its waiter was cancelled
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self._value)  # type: ignore[arg-type]  # `run` has set it, and it may be None
+        if not self.future.done():  # otherwise its waiter was cancelled
+            self._resolve()
 
 
 class TransactionFailed(Exception):
@@ -137,10 +136,10 @@ class TransactionQueue:
             session.transact(jobs)
         except TransactionFailed as failure:
             for job in jobs:
-                job.error = failure.make_fault()
+                job.fail(failure.make_fault())
         except Exception as exc:  # the thread must survive it, and every waiter must learn of it
             if len(jobs) == 1:
-                jobs[0].error = session.fault_of(exc)
+                jobs[0].fail(session.fault_of(exc))
                 return
             for job in jobs:
                 self._run(session, [job])
