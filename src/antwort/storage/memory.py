@@ -46,7 +46,7 @@ from antwort.storage.selection import approval_size, declaring_links, first_with
 @dataclass(slots=True, eq=False)
 class StoredResponse:
     key: Key
-    parent: Key | None
+    parent: StoredResponse | None
     response: Response
     request: bytes
     input: tuple[InputItem, ...]
@@ -145,8 +145,7 @@ class MemoryStore(MemoryConversations):
             self._droppable.pop(parent.key, None)
         response = replace(response, output=()) if response.output else response
         shown = tuple(map(shown_item, new.input, new.raw_input))
-        parent_key = None if parent is None else parent.key
-        self._responses[key] = stored = StoredResponse(key, parent_key, response, new.request, new.input, shown)
+        self._responses[key] = stored = StoredResponse(key, parent, response, new.request, new.input, shown)
         stored.input_size = sum(map(len, new.raw_input)) + ITEM_BYTES * len(new.raw_input)
         self._index(stored, new.input)
         if new.claim is not None:
@@ -155,7 +154,7 @@ class MemoryStore(MemoryConversations):
         self._add_approvals(identity, new.approvals)
         self._apply_decisions(identity, response.id, new.decisions)
         while len(self._responses) > self._max_responses and self._droppable:
-            self._drop_response(next(iter(self._droppable)))
+            self._drop_response(self._responses[next(iter(self._droppable))])
 
     async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
         found = self._claims.get(key_of(identity, key))
@@ -216,7 +215,7 @@ class MemoryStore(MemoryConversations):
         if stored.children:
             stored.is_deleted = True
         else:
-            self._drop_response(stored.key)
+            self._drop_response(stored)
         return True
 
     async def fail_running(self, message: str) -> int:
@@ -252,7 +251,7 @@ class MemoryStore(MemoryConversations):
             if stored.key in found:
                 raise cycle()
             found[stored.key] = stored
-            stored = None if stored.parent is None else self._responses[stored.parent]
+            stored = stored.parent
         chain = [*reversed(found.values())]
         declaring: Iterable[Link] = ()
         if bound is not None and sum(each.size for each in chain) > bound.most:
@@ -324,23 +323,21 @@ class MemoryStore(MemoryConversations):
             else:
                 del self._items[key]
 
-    def _drop_response(self, key: Key) -> None:
+    def _drop_response(self, stored: StoredResponse | None) -> None:
         """Drop a response that none follows, and the deleted ones before it that were kept for it alone."""
-        dropped: Key | None = key
-        while dropped is not None:
-            stored = self._responses.pop(dropped)
-            self._droppable.pop(dropped, None)
+        while stored is not None:
+            del self._responses[stored.key]
+            self._droppable.pop(stored.key, None)
             self._unindex(stored)
             if stored.claim is not None and self._claims.get(stored.claim, (None, None))[1] is stored:
                 del self._claims[stored.claim]  # unless another response has claimed the key by now
             self._drop_approvals_of(stored)
-            self._drop_calls(dropped)
-            dropped = None
-            if stored.parent is not None:
-                parent = self._responses[stored.parent]
+            self._drop_calls(stored.key)
+            parent, stored = stored.parent, None
+            if parent is not None:
                 parent.children -= 1
                 if not parent.children and parent.is_deleted:
-                    dropped = parent.key
+                    stored = parent
                 elif not parent.children and parent.response.status in FINAL:
                     self._droppable[parent.key] = None
                     self._droppable.move_to_end(parent.key, last=False)

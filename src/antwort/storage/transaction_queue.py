@@ -54,7 +54,7 @@ class TransactionFailed(Exception):
         """Called for each job: an exception is raised in one place only."""
 
 
-class Session(Protocol):
+class DatabaseSession(Protocol):
     """The transactions of one thread over a connection of its own."""
 
     def transact(self, jobs: Sequence[Job[object]]) -> None:
@@ -73,7 +73,7 @@ class Session(Protocol):
 class TransactionQueue:
     """Runs operations in the order in which they come, on one thread for each session."""
 
-    def __init__(self, name: str, sessions: Sequence[Session], max_batch: int | None = None) -> None:
+    def __init__(self, name: str, sessions: Sequence[DatabaseSession], max_batch: int | None = None) -> None:
         """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
         self._sessions = sessions
         self._max_batch = max_batch
@@ -109,7 +109,7 @@ class TransactionQueue:
         for session in self._sessions:
             session.close()
 
-    def _work(self, session: Session) -> None:
+    def _work(self, session: DatabaseSession) -> None:
         while jobs := self._take():
             self._run(session, jobs)
             _wake(jobs)
@@ -130,7 +130,7 @@ class TransactionQueue:
         self._queue.put(None)
         return jobs
 
-    def _run(self, session: Session, jobs: Sequence[Job[object]]) -> None:
+    def _run(self, session: DatabaseSession, jobs: Sequence[Job[object]]) -> None:
         """Run all jobs in one transaction; when one of them fails, each in a transaction of its own."""
         try:
             session.transact(jobs)
