@@ -58,8 +58,8 @@ class DatabaseSession(Protocol):
     """The transactions of one thread over a connection of its own."""
 
     def transact(self, jobs: Sequence[Job[object]]) -> None:
-        """Run all jobs in one transaction. When this raises, nothing is written: `TransactionFailed`, or the error of
-        an operation.
+        """Run all jobs in one transaction and commit it. Raises `TransactionFailed`, or the error of an operation or of
+        the commit once everything is rolled back.
         """
         ...
 
