@@ -318,7 +318,7 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
     engine = Engine(
         provider,
         store=store,
-        runs=SqlRunLog(store._database) if isinstance(store, SqliteStore) else None,
+        runs=SqlRunLog(store.database) if isinstance(store, SqliteStore) else None,
         executors=[ToolServerFake("depot", ship=replies("A secret"))],
         settings=EngineSettings(background=BackgroundSettings(at_once=0)),
     )

@@ -13,14 +13,13 @@ import pytest
 
 from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.wire import replace
-from antwort.db import Operation
-from antwort.db.sqlite import LOG_BYTES, SqliteDatabase
 from antwort.errors import KeyInUse, QueueFull, StoreFault
 from antwort.storage.base import Claim, NewResponse, Page, Wanted
+from antwort.storage.database import Operation
 from antwort.storage.run_log import Claimed, Ending, Record
-from antwort.storage.sql import SqlStore
 from antwort.storage.sql_run_log import SqlRunLog
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.sql_store import SqlStore
+from antwort.storage.sqlite import LOG_BYTES, SqliteDatabase, SqliteStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, new_run
 from storage_cases import ME, STOPPED, STRANGER, asked, ended, message
 

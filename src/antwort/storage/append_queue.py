@@ -8,13 +8,13 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from antwort.db.base import Connection, Database
 from antwort.errors import StoreFault
 from antwort.storage import run_log_statements as sql
+from antwort.storage.database import Connection, Database
 from antwort.storage.log_codec import encode_events
 from antwort.storage.notifications import Notifications
 from antwort.storage.run_log import Lease, Record, Unavailable
-from antwort.storage.staging import PIECE_BYTES
+from antwort.storage.sql_responses import TRANSACTION_BYTES
 
 
 class Append(NamedTuple):
@@ -30,7 +30,7 @@ class Append(NamedTuple):
 
 
 class AppendQueue:
-    """The appends of one process. No transaction has more than `PIECE_BYTES`, unless a single append has."""
+    """The appends of one process. No transaction has more than `TRANSACTION_BYTES`, unless a single append has."""
 
     def __init__(self, database: Database, notifications: Notifications) -> None:
         self._database, self._notifications = database, notifications
@@ -56,7 +56,7 @@ class AppendQueue:
         try:
             while self._waiting:
                 sizes = accumulate(len(append.events) for append, _ in self._waiting)
-                count = max(1, sum(size <= PIECE_BYTES for size in sizes))
+                count = max(1, sum(size <= TRANSACTION_BYTES for size in sizes))
                 batch, self._waiting = self._waiting[:count], self._waiting[count:]
                 await self._write(sorted(batch, key=lambda waiting: (waiting[0].key, waiting[0].at)))
         finally:

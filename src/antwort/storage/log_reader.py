@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from antwort.api.items import OutputItem
 from antwort.api.payload import LARGE, PIECE
-from antwort.db.base import Connection
 from antwort.storage import run_log_statements as sql
+from antwort.storage.database import Connection
 from antwort.storage.log_codec import decode_events, decompress, with_output
-from antwort.storage.rows import Values, to_output
+from antwort.storage.rows import RowValues, to_output
 from antwort.storage.run_log import Record
-from antwort.storage.statements import OUTPUT
+from antwort.storage.sql_responses import OUTPUT
 
 _MAX_RECORDS = 256
 """In one piece."""
@@ -39,7 +39,7 @@ class StoredPiece(NamedTuple):
 
 def read_piece(
     connection: Connection,
-    name: Values,
+    name: RowValues,
     after: int,
     last: StoredPiece | None,
     shared: MutableMapping[tuple[str, int], Record],

@@ -11,9 +11,9 @@ from threading import Event, Thread
 
 import psycopg
 
-from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
 from antwort.storage.notifications import CHANNEL
+from antwort.storage.postgres import BoundedConnection
 
 _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.05, 2.0
 _CLOSE_SECONDS = 1.0
@@ -29,7 +29,7 @@ class NotificationListener:
 
     def __init__(
         self,
-        connect: Callable[[], Raw],
+        connect: Callable[[], BoundedConnection],
         on_payloads: Callable[[list[str]], object],
         on_missed: Callable[[], object],
         *,
@@ -74,7 +74,7 @@ class NotificationListener:
             self._is_closed.wait(pause)
             pause = min(2 * pause, _MAX_RETRY_SECONDS)
 
-    def _listen(self, raw: Raw) -> None:
+    def _listen(self, raw: BoundedConnection) -> None:
         """Return when this is closed; raise when the connection is lost."""
         with DefaultSelector() as selector:
             selector.register(raw.fileno(), EVENT_READ)

@@ -15,13 +15,13 @@ from random import uniform
 from typing import TYPE_CHECKING
 
 from antwort.api.payload import PIECE, payload
-from antwort.db.base import Connection
 from antwort.ids import new_id
+from antwort.storage.database import Connection
 from antwort.storage.run_log import Record
 
 if TYPE_CHECKING:
-    from antwort.db.postgres_link import Raw
     from antwort.storage.notification_listener import NotificationListener
+    from antwort.storage.postgres import BoundedConnection
 
 CHANNEL = "antwort_runs"
 _NOTIFY = "SELECT pg_notify(:channel, :payload)"
@@ -129,7 +129,7 @@ class Notifications:
 
     def __init__(
         self,
-        connect: Callable[[], Raw] | None = None,
+        connect: Callable[[], BoundedConnection] | None = None,
         poll: float | None = None,
         keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
     ) -> None:

@@ -33,7 +33,7 @@ def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
         from antwort.storage.memory_run_log import MemoryRunLog
 
         return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
-    from antwort.storage.sql import SqlStore
+    from antwort.storage.sql_store import SqlStore
 
     if isinstance(store, SqlStore):
         from antwort.storage.sql_run_log import SqlRunLog

@@ -6,7 +6,7 @@ and locks none.
 
 from __future__ import annotations
 
-from antwort.db.base import Dialect
+from antwort.storage.database import Dialect
 
 
 def _locking(statement: str, clause: str) -> dict[Dialect, str]:

@@ -21,13 +21,13 @@ import msgspec
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.wire import UNSET, replace
-from antwort.db.base import Connection, Database, Operation, Value, Values
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import run_log_statements as sql
-from antwort.storage import writing
+from antwort.storage import sql_responses
 from antwort.storage.append_queue import AppendQueue
 from antwort.storage.base import PackedLog
+from antwort.storage.database import Connection, Database, Operation, Value, Values
 from antwort.storage.log_codec import (
     compress,
     decode_events,
@@ -38,10 +38,8 @@ from antwort.storage.log_codec import (
     without_output,
 )
 from antwort.storage.log_reader import StoredPiece, read_packed, read_piece, read_records
-from antwort.storage.logs import rest_of_log
 from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
-from antwort.storage.rows import ItemRow, name_of, to_body, to_response
-from antwort.storage.rows import Values as RowValues
+from antwort.storage.rows import ItemRow, RowValues, name_of, to_body, to_response
 from antwort.storage.rules import failed
 from antwort.storage.run_log import (
     Claimed,
@@ -59,11 +57,22 @@ from antwort.storage.run_log import (
     Worker,
     records_after,
 )
-from antwort.storage.staging import early_pieces, staged, staged_output
-from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output, to_finishing
+from antwort.storage.sql_responses import (
+    NewRows,
+    UpdateRows,
+    begin_response,
+    early_pieces,
+    finish_response,
+    has_begun,
+    has_output,
+    rest_of_log,
+    staged,
+    staged_output,
+    to_update_rows,
+)
 
 if TYPE_CHECKING:
-    from antwort.db.postgres import PostgresDatabase
+    from antwort.storage.postgres import PostgresDatabase
 
 T = TypeVar("T")
 
@@ -155,7 +164,7 @@ class SqlRunLog:
             cancelled = frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker))
             return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
 
-        renewed = await _as_unavailable(self._database.hasten(renew))
+        renewed = await _as_unavailable(self._database.write_urgent(renew))
         # A run that is being finished has ended, or `finish` will tell that it was lost.
         return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
 
@@ -178,9 +187,9 @@ class SqlRunLog:
         name = name_of(new.identity, new.response.id)
         first = _to_row(Record(0, 0, run.events))
 
-        def submit(connection: Connection, beginning: Beginning) -> int | None:
+        def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
-            if beginning.is_staged:
+            if new_rows.is_staged:
                 exists = has_begun(connection, name)
             else:
                 exists = connection.execute(sql.EXISTS, name).fetchone() is not None
@@ -188,7 +197,7 @@ class SqlRunLog:
                 return None
             if (queued := _count_queued(connection)) >= self._queue:
                 return queued
-            key = begin_in(connection, beginning)
+            key = begin_response(connection, new_rows)
             values: Values = {
                 **name,
                 "identity": encode_identity(new.identity),
@@ -201,13 +210,13 @@ class SqlRunLog:
             return None
 
         try:
-            rows = writing.to_beginning(new)
+            rows = sql_responses.to_new_rows(new)
             if early_pieces(self._database, rows.items):  # before much is written in vain
                 queued = await self._database.read(_count_queued)
                 if queued >= self._queue:
                     raise QueueFull(queued)
-            async with staged(self._database, rows) as beginning:
-                full = await self._database.write(partial(submit, beginning=beginning))
+            async with staged(self._database, rows) as new_rows:
+                full = await self._database.write(partial(submit, new_rows=new_rows))
                 if full is not None:
                     raise QueueFull(full)
         except StoreFault as exc:
@@ -329,10 +338,10 @@ class SqlRunLog:
                     return None
             return False
 
-        is_found = await _as_unavailable(self._database.hasten(cancel))
+        is_found = await _as_unavailable(self._database.write_urgent(cancel))
         while is_found is None:
             await asyncio.sleep(_RETRY_SECONDS)
-            is_found = await _as_unavailable(self._database.hasten(cancel))
+            is_found = await _as_unavailable(self._database.write_urgent(cancel))
         if is_found:
             self._notifications.cancels.set()
             self._notifications.work.set()
@@ -361,19 +370,19 @@ class SqlRunLog:
         key, values = lease.key, _values_of(lease)
         last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
         row = None if last is None else _to_row(last)
-        finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
         def stage(connection: Connection, items: list[ItemRow]) -> None:
             """Write a part of a large output in advance, unless another worker has the run."""
             if connection.execute(sql.HELD_BY, values).fetchone() is not None:
-                writing.stage_output(connection, finishing.values, items)
+                sql_responses.stage_output(connection, update.values, items)
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
             if connection.execute(sql.LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
-                return last is not None and _has_ended_with(connection, key, last, finishing)
+                return last is not None and _has_ended_with(connection, key, last, update)
             try:
-                finish_in(connection, finishing)
+                finish_response(connection, update)
                 is_written = True
             except (ResponseNotFound, IllegalTransition):  # raised before anything was written
                 is_written = False
@@ -390,9 +399,7 @@ class SqlRunLog:
 
         if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
             await self._write(lambda connection: connection.execute(sql.DELETE_OUTPUT, values).rowcount)
-        async with staged_output(
-            self._database, finishing.items, lambda items: self._write(partial(stage, items=items))
-        ):
+        async with staged_output(self._database, update.items, lambda items: self._write(partial(stage, items=items))):
             is_written = await self._write(end)
         if not is_written:
             raise Fenced
@@ -590,7 +597,7 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
     )
 
 
-def _has_ended_with(connection: Connection, key: int, last: Record, finishing: Finishing) -> bool:
+def _has_ended_with(connection: Connection, key: int, last: Record, update: UpdateRows) -> bool:
     """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
     packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
     if packed is None:
@@ -603,7 +610,7 @@ def _has_ended_with(connection: Connection, key: int, last: Record, finishing: F
             piece.next == last.next
             and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
         )
-    return has_ended and has_output(connection, key, finishing)
+    return has_ended and has_output(connection, key, update)
 
 
 def _delete(connection: Connection, key: int) -> None:

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from antwort.db.base import Cursor, Dialect, Values
+from antwort.storage.database import Cursor, Dialect, Values
 from antwort.storage.notifications import Notifications, TailBuffer, TailBuffers, Wakeup
 from runs_cases import said
 

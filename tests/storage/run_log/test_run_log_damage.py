@@ -8,8 +8,8 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from antwort.api.payload import payload_of_all
-from antwort.db.base import Connection, Database, Operation, Value
 from antwort.errors import Damaged
+from antwort.storage.database import Connection, Database, Operation, Value
 from antwort.storage.run_log import Fenced, Lease, Record, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told

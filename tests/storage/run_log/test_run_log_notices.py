@@ -13,11 +13,10 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from antwort.db import Operation
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.postgres_link import Raw
 from antwort.errors import StoreFault
+from antwort.storage.database import Operation
 from antwort.storage.notification_listener import NotificationListener
+from antwort.storage.postgres import BoundedConnection, PostgresDatabase
 from antwort.storage.run_log import Record, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
@@ -110,7 +109,7 @@ async def _cut_off_listeners(dsn: str) -> None:
 
 
 async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(home: PostgresHome) -> None:
-    class Told(Raw):
+    class Told(BoundedConnection):
         """Others tell something each time that the connection is tried, and before it answers."""
 
         def execute(self, query: Any, *args: Any, **options: Any) -> psycopg.Cursor[TupleRow]:
@@ -141,7 +140,7 @@ class Watched(PostgresDatabase):
         self.looks += 1
         return await super().read(operation)
 
-    def connect(self) -> Raw:
+    def connect(self) -> BoundedConnection:
         if self.is_deaf:
             raise StoreFault("deaf")
         return super().connect()

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from antwort.db.base import Connection
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.database import Connection
 from antwort.storage.run_log import Fenced, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from antwort.db.base import Connection, Operation
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.postgres_link import PostgresLink
+from antwort.storage.database import Connection, Operation
+from antwort.storage.postgres import PostgresConnection, PostgresDatabase
 from antwort.storage.run_log import Fenced, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
 from database_kit import held
@@ -113,9 +112,9 @@ async def elsewhere(database: SteppingDatabase) -> AsyncGenerator[SqlRunLog, Non
 
 
 @contextmanager
-def transaction(dsn: str) -> Iterator[PostgresLink]:
+def transaction(dsn: str) -> Iterator[PostgresConnection]:
     """Any other transaction, which has not ended yet."""
-    link = PostgresLink(PostgresDatabase(dsn).connect())
+    link = PostgresConnection(PostgresDatabase(dsn).connect())
     link.begin(b"BEGIN")
     try:
         yield link

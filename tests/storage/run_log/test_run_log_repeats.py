@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import pytest
 
-from antwort.db.base import Database, Dialect, Operation
 from antwort.errors import StoreFault
+from antwort.storage.database import Database, Dialect, Operation
 from antwort.storage.run_log import Unavailable
 from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, claim_one, everything, new_run, said, to_end
@@ -47,7 +47,7 @@ class Forgetful:
             raise StoreFault("The database was lost before it had confirmed a change.")
         return result
 
-    async def hasten(self, operation: Operation[T]) -> T:
+    async def write_urgent(self, operation: Operation[T]) -> T:
         return await self.write(operation)
 
     async def read(self, operation: Operation[T]) -> T:

@@ -12,10 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from antwort.db import Connection
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.postgres_faults import TOO_SLOW, UNKNOWN, UNREACHABLE, store_fault
 from antwort.errors import StoreFault, StoreUnavailable
+from antwort.storage.database import Connection
+from antwort.storage.postgres import TOO_SLOW, UNKNOWN, UNREACHABLE, PostgresDatabase, store_fault
 from database_kit import INSERT, held, make_table, note, read_notes, together
 from postgres import Postgres
 
@@ -75,7 +74,7 @@ async def test_all_that_is_queued_is_one_transaction(database: PostgresDatabase)
 
 async def test_what_cannot_wait_is_written_while_the_writer_is_busy(database: PostgresDatabase) -> None:
     async with held(database):
-        await database.hasten(note("at once"))
+        await database.write_urgent(note("at once"))
         assert await database.read(read_notes) == ["at once"]
 
 
@@ -298,10 +297,10 @@ async def test_where_one_gets_through_the_others_try_at_once(postgres: Postgres,
         await make_table(database)
         accept(connections=False)
         with pytest.raises(StoreFault):
-            await database.hasten(note("never"))
+            await database.write_urgent(note("never"))
         accept(connections=True)
         with pytest.raises(StoreFault):  # it will not try again for an hour
-            await database.hasten(note("never"))
+            await database.write_urgent(note("never"))
         await database.read(read_notes)
-        await database.hasten(note("at once"))
+        await database.write_urgent(note("at once"))
         assert await database.read(read_notes) == ["at once"]

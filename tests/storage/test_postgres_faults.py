@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from antwort.db.postgres_faults import store_fault
+from antwort.storage.postgres import store_fault
 
 AT = 'connection to server at "db.internal" (10.0.0.5), port 5432 failed: '
 

@@ -10,11 +10,11 @@ from types import NoneType
 
 import pytest
 
-from antwort.db import Connection, Database
-from antwort.db.lanes import Lane
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.sqlite import SqliteDatabase
 from antwort.errors import StoreFault
+from antwort.storage.database import Connection, Database
+from antwort.storage.postgres import PostgresDatabase
+from antwort.storage.sqlite import SqliteDatabase
+from antwort.storage.transaction_queue import TransactionQueue
 from database_kit import INSERT, held, make_table, note, read_notes, together
 
 
@@ -29,11 +29,6 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGener
     await make_table(database)
     yield database
     await database.close()
-
-
-def lane_of(database: Database) -> Lane:
-    assert isinstance(database, SqliteDatabase | PostgresDatabase)
-    return database._lane(0)
 
 
 async def test_a_read_finds_what_was_written_before(database: Database) -> None:
@@ -71,7 +66,9 @@ async def test_an_operation_that_was_accepted_is_run_though_nobody_waits(databas
 async def test_a_loop_that_is_closed_meanwhile_does_not_stop_the_writer(database: Database) -> None:
     def leave() -> None:
         async def submit() -> None:
-            lane_of(database).submit(note("from a loop that is gone"))
+            left = asyncio.ensure_future(database.write(note("from a loop that is gone")))
+            await asyncio.sleep(0)
+            assert not left.done()
 
         asyncio.run(submit())
 
@@ -105,12 +102,16 @@ async def test_the_reader_cannot_write(database: Database) -> None:
 
 
 async def test_a_closed_database_says_so(database: Database) -> None:
-    lane = lane_of(database)
     await database.close()
     await database.close()
     with pytest.raises(StoreFault, match="closed"):
         await database.write(note("late"))
     with pytest.raises(StoreFault, match="closed"):
         await database.read(read_notes)
+
+
+async def test_a_queue_that_is_stopped_accepts_nothing_more() -> None:
+    queue = TransactionQueue("test", [])
+    assert queue.stop()
     with pytest.raises(StoreFault, match="closed"):
-        lane.submit(note("later still"))
+        queue.submit(note("late"))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from antwort.db import Connection
-from antwort.db import sqlite as db
-from antwort.db.sqlite import SqliteDatabase
 from antwort.errors import StoreFault
+from antwort.storage import sqlite as db
+from antwort.storage.database import Connection
+from antwort.storage.sqlite import SqliteDatabase
 from database_kit import held, impatient_sqlite, make_table, note, read_notes, together, trace
 
 
@@ -85,7 +85,7 @@ def open_elsewhere(path: Path) -> str:
     """What a second process says that opens the same file."""
     script = (
         "import asyncio, pathlib, sys\n"
-        "from antwort.db.sqlite import SqliteDatabase\n"
+        "from antwort.storage.sqlite import SqliteDatabase\n"
         "from antwort.errors import StoreFault\n"
         "try:\n"
         "    asyncio.run(SqliteDatabase(pathlib.Path(sys.argv[1])).open())\n"

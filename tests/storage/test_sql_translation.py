@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.db.dialects import per_dialect, to_postgres
+from antwort.storage.database import per_dialect, to_postgres
 
 
 @pytest.mark.parametrize(
