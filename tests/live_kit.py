@@ -18,7 +18,7 @@ from antwort.engine.runs.recovery import ClaimedRun
 from antwort.engine.runs.stream_observer import new_observer
 from antwort.errors import HandedOver
 from antwort.providers.base import Provider
-from antwort.storage.run_log import Claimed, Lease, Record
+from antwort.storage.run_log.base import Claimed, Lease, Record
 from antwort.testing import ScriptedProvider, StreamChecker
 
 

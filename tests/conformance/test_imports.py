@@ -21,7 +21,7 @@ LEAVES = (
     "vault",
     "version",
 )
-CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
+CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log.base")
 ROOMS = (
     "api",
     "schema",
@@ -53,8 +53,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "net.media",
         "storage.memory",
-        "storage.run_log_factory",
-        "storage.log_codec",
+        "storage.run_log.factory",
+        "storage.run_log.codec",
         "storage.selection",
         "tools.routing",
         "tools.limits",
@@ -185,7 +185,8 @@ def test_the_rules_themselves_point_one_way() -> None:
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),
-        ("storage.memory", "runs.base"),
+        ("storage.memory", "engine.runs.live"),
+        ("engine.loop", "storage.run_log.sql"),
         ("engine.loop", "storage.sqlite"),
         ("engine.loop", "tools.local"),
         ("engine.loop", "providers.chat"),

@@ -33,10 +33,10 @@ from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, Tur
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page
-from antwort.storage.log_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
-from antwort.storage.run_log import Ending, Fenced, Lease, Record, Unavailable
+from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, Unavailable
+from antwort.storage.run_log.codec import unpack
+from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time

@@ -47,8 +47,8 @@ from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.storage.run_log import RunLog
-from antwort.storage.run_log_factory import run_log_for
+from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log.factory import run_log_for
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault

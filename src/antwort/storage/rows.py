@@ -31,7 +31,7 @@ _decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Deco
 _decode_abandoned = msgspec.json.Decoder(TurnAbandoned)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
-_DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+INVALID = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """Other JSON than was written, bytes that are not UTF-8, a value that is not JSON."""
 
 RowValues: TypeAlias = dict[str, Value]
@@ -96,7 +96,7 @@ def renamed(item: InputItem, item_id: str) -> InputItem:
 def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
     try:
         return decoder.decode(raw)
-    except _DAMAGED as exc:
+    except INVALID as exc:
         raise Damaged from exc
 
 
@@ -122,7 +122,7 @@ def without_input(request: bytes) -> bytes:
     """Return the JSON of a request without its input, which is stored as items."""
     try:
         return less_input(request)
-    except _DAMAGED as exc:
+    except INVALID as exc:
         raise Damaged from exc
 
 
@@ -132,7 +132,7 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
         if direction == "output":
             return renamed(_decode_output.decode(raw), item_id)
         return read_item(decode_any(raw), "item", _UNLIMITED, item_id=item_id)
-    except (*_DAMAGED, InvalidField) as exc:
+    except (*INVALID, InvalidField) as exc:
         raise Damaged from exc
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -45,14 +44,13 @@ from antwort.storage.rows import (
     to_response,
 )
 from antwort.storage.rules import check_beginning, check_ending, check_running, failed
+from antwort.storage.run_log.codec import compress
 from antwort.storage.selection import in_pieces
 from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
 """Bytes of items in one transaction, unless a single one is larger."""
-_COMPRESSION_LEVEL = 3
-"""Text that a model wrote gets little smaller with more."""
 _COMPRESSED_INLINE = 8192
 """Bytes that take no longer to compress than to hand over to another thread."""
 
@@ -130,12 +128,8 @@ def to_update_rows(
 
 async def compressed(log: PackedLog) -> list[LogPiece]:
     """Compress a log before it is written, so that neither the writer nor the event loop waits for a large one."""
-
-    def compress() -> list[LogPiece]:
-        return [msgspec.structs.replace(piece, data=zlib.compress(piece.data, _COMPRESSION_LEVEL)) for piece in log]
-
     is_small = len(log) == 1 and len(log[0].data) <= _COMPRESSED_INLINE
-    return compress() if is_small else await asyncio.to_thread(compress)
+    return compress(log) if is_small else await asyncio.to_thread(compress, log)
 
 
 # ---- beginning ----
@@ -278,7 +272,7 @@ _INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) 
 _RECORDED_ITEMS = "SELECT coalesce(max(items_end), 0) FROM turns WHERE response_key = ?"
 _DROP_OUTPUT = "DELETE FROM items WHERE response_key = ? AND direction = 'output' AND position >= ?"
 _INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at, log) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-_INSERT_LOG_PIECE = """
+INSERT_RECORD = """
     INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
@@ -310,7 +304,7 @@ def finish_response(connection: Connection, end: UpdateRows) -> int:
     if end.log is not None:
         is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), end.log[0].data)).rowcount
         if is_new and len(end.log) > 1:
-            connection.executemany(_INSERT_LOG_PIECE, rest_of_log(key, end.log))
+            connection.executemany(INSERT_RECORD, rest_of_log(key, end.log))
     return key
 
 
@@ -495,8 +489,13 @@ def fail_response(connection: Connection, key: int, body: bytes, message: str) -
     except (StoreFault, IllegalTransition):
         connection.execute(_FAIL, (key,))
         return False
-    connection.execute(_UPDATE, (response.status, response.completed_at, to_body(response), key))
+    update_response(connection, key, response)
     return True
+
+
+def update_response(connection: Connection, key: int, response: Response) -> None:
+    """Store the status and the body of a response that has this key."""
+    connection.execute(_UPDATE, (response.status, response.completed_at, to_body(response), key))
 
 
 def _remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from antwort.engine.runs.summary import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.run_log import (
+from antwort.storage.run_log.base import (
     Claimed,
     Ending,
     Fenced,

@@ -28,7 +28,7 @@ from antwort.errors import AntwortError, AttemptsExhausted, Cancelled, ClientLef
 from antwort.identity import TENANT, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import Claim, ResponseStore
-from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, RunLog, Unavailable
+from antwort.storage.run_log.base import DETACHED, Claimed, Ending, Fenced, RunLog, Unavailable
 from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")

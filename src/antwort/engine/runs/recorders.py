@@ -18,8 +18,8 @@ from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, HandedOver, ResponseNotFound, StoreFault
 from antwort.storage.base import PackedLog, ResponseStore
-from antwort.storage.log_codec import pack
-from antwort.storage.run_log import Ending, Fenced, Lease, Record, RunLog, Unavailable
+from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, RunLog, Unavailable
+from antwort.storage.run_log.codec import pack
 
 _log = logging.getLogger("antwort.engine")
 

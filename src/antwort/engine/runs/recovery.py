@@ -50,7 +50,7 @@ from antwort.errors import (
     StoreFault,
 )
 from antwort.storage.base import Link, ResponseStore
-from antwort.storage.run_log import Claimed, Fenced, Record, RunLog
+from antwort.storage.run_log.base import Claimed, Fenced, Record, RunLog
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 from antwort.vault import Vault

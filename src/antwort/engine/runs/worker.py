@@ -13,8 +13,8 @@ from antwort.engine.runs.recorders import BatchRecorder
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, HandedOver
 from antwort.ids import new_id
-from antwort.storage.run_log import DETACHED, Claimed, Lease, RunLog, Unavailable
-from antwort.storage.run_log import Worker as WorkerInfo
+from antwort.storage.run_log.base import DETACHED, Claimed, Lease, RunLog, Unavailable
+from antwort.storage.run_log.base import Worker as WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 

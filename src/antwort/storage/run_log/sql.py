@@ -23,25 +23,11 @@ from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.wire import UNSET, replace
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage import run_log_statements as sql
-from antwort.storage import sql_responses
-from antwort.storage.append_queue import AppendQueue
 from antwort.storage.base import PackedLog
 from antwort.storage.database import Connection, Database, Operation, Value, Values
-from antwort.storage.log_codec import (
-    compress,
-    decode_events,
-    decode_identity,
-    decompress,
-    encode_events,
-    encode_identity,
-    without_output,
-)
-from antwort.storage.log_reader import StoredPiece, read_packed, read_piece, read_records
-from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
-from antwort.storage.rows import ItemRow, RowValues, name_of, to_body, to_response
-from antwort.storage.rules import failed
-from antwort.storage.run_log import (
+from antwort.storage.rows import ItemRow, RowValues, name_of, to_response
+from antwort.storage.run_log import statements as sql
+from antwort.storage.run_log.base import (
     Claimed,
     Ending,
     Fenced,
@@ -57,18 +43,32 @@ from antwort.storage.run_log import (
     Worker,
     records_after,
 )
+from antwort.storage.run_log.codec import compress, decode_identity, encode_identity, pack, without_output
+from antwort.storage.run_log.notifications import KEEPALIVE_SECONDS, Notifications
+from antwort.storage.run_log.records import (
+    AppendQueue,
+    StoredPiece,
+    has_ended_with,
+    read_packed,
+    read_piece,
+    read_records,
+    to_row,
+)
 from antwort.storage.sql_responses import (
+    INSERT_RECORD,
     NewRows,
-    UpdateRows,
     begin_response,
     early_pieces,
+    fail_response,
     finish_response,
     has_begun,
-    has_output,
     rest_of_log,
+    stage_output,
     staged,
     staged_output,
+    to_new_rows,
     to_update_rows,
+    update_response,
 )
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class SqlRunLog:
     async def submit(self, run: NewRun) -> None:
         new = run.new
         name = name_of(new.identity, new.response.id)
-        first = _to_row(Record(0, 0, run.events))
+        first = to_row(Record(0, 0, run.events))
 
         def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
@@ -205,12 +205,12 @@ class SqlRunLog:
                 "conversation_id": _conversation_of(new.response),
             }
             connection.execute(sql.INSERT_QUEUED, values)
-            connection.execute(sql.INSERT_RECORD, (key, *first))
+            connection.execute(INSERT_RECORD, (key, *first))
             self._notifications.send_work(connection)
             return None
 
         try:
-            rows = sql_responses.to_new_rows(new)
+            rows = to_new_rows(new)
             if early_pieces(self._database, rows.items):  # before much is written in vain
                 queued = await self._database.read(_count_queued)
                 if queued >= self._queue:
@@ -225,7 +225,7 @@ class SqlRunLog:
 
     async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
         name = name_of(identity, response_id)
-        rows = [_to_row(record) for record in records]
+        rows = [to_row(record) for record in records]
 
         def adopt(connection: Connection) -> Lease | None:
             found = connection.execute(sql.TO_ADOPT, name).fetchone()
@@ -248,7 +248,7 @@ class SqlRunLog:
                 connection.execute(sql.INSERT_ADOPTED, values)
             elif holder != worker:  # else the answer to an earlier call was lost
                 return None
-            connection.executemany(sql.INSERT_RECORD, [(key, *row) for row in rows])
+            connection.executemany(INSERT_RECORD, [(key, *row) for row in rows])
             return Lease(response_id, fence, worker, key)
 
         if (lease := await self._write(adopt)) is None:
@@ -369,25 +369,25 @@ class SqlRunLog:
         """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
         key, values = lease.key, _values_of(lease)
         last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
-        row = None if last is None else _to_row(last)
+        row = None if last is None else to_row(last)
         update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
         def stage(connection: Connection, items: list[ItemRow]) -> None:
             """Write a part of a large output in advance, unless another worker has the run."""
             if connection.execute(sql.HELD_BY, values).fetchone() is not None:
-                sql_responses.stage_output(connection, update.values, items)
+                stage_output(connection, update.values, items)
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
             if connection.execute(sql.LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
-                return last is not None and _has_ended_with(connection, key, last, update)
+                return last is not None and has_ended_with(connection, key, last, update)
             try:
                 finish_response(connection, update)
                 is_written = True
             except (ResponseNotFound, IllegalTransition):  # raised before anything was written
                 is_written = False
             if is_written and row is not None:
-                connection.execute(sql.INSERT_RECORD, (key, *row))
+                connection.execute(INSERT_RECORD, (key, *row))
                 connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(_now(connection))})
                 connection.execute(sql.DELETE_RUN, {"key": key})
             else:
@@ -498,7 +498,7 @@ class SqlRunLog:
             values = {"now": _now(connection), "limit": _ORPHANS_AT_ONCE}
             rows = connection.execute(sql.LOCK_ORPHANS[connection.dialect], values).fetchall()
             for key, body in rows:
-                _fail(connection, key, body, LOST)
+                fail_response(connection, key, body, LOST)
             return len(rows)
 
         def delete_old_logs(connection: Connection) -> int:
@@ -535,7 +535,10 @@ class SqlRunLog:
             """The first piece goes to the row of the log, and the others to the place of its records."""
             if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
                 connection.execute(sql.DELETE_RECORDS, (key,))
-                connection.executemany(sql.INSERT_RECORD, rest_of_log(key, pieces))
+                connection.executemany(INSERT_RECORD, rest_of_log(key, pieces))
+
+        def pack_and_compress(records: Sequence[Record]) -> PackedLog:
+            return compress(pack(record.events for record in records))
 
         last = -1
         while logs := await self._read(partial(find, after=last)):
@@ -547,7 +550,7 @@ class SqlRunLog:
                         self._damaged_keys.add(key)
                         _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
                     continue
-                pieces = await asyncio.to_thread(compress, records)
+                pieces = await asyncio.to_thread(pack_and_compress, records)
                 await self._write(partial(replace_records, key=key, pieces=pieces))
             last = logs[-1][0]
 
@@ -580,9 +583,9 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
         response, owner = to_response(body), decode_identity(bytes(identity))
         if status == "queued":
             begun = replace(response, status=transition(response.status, "in_progress"))
-            connection.execute(sql.UPDATE_RESPONSE, (begun.status, None, to_body(begun), key))
+            update_response(connection, key, begun)
     except (StoreFault, IllegalTransition):
-        _fail(connection, key, body, UNREADABLE)
+        fail_response(connection, key, body, UNREADABLE)
         _delete(connection, key)
         return None
     return Claimed(
@@ -597,36 +600,10 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
     )
 
 
-def _has_ended_with(connection: Connection, key: int, last: Record, update: UpdateRows) -> bool:
-    """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
-    packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
-    if packed is None:
-        row = connection.execute(sql.ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
-        has_ended = row is not None and bytes(row[0]) == encode_events(last.events)
-    else:  # the records are others: compare the last event and its number
-        at, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or packed
-        piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
-        has_ended = (
-            piece.next == last.next
-            and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
-        )
-    return has_ended and has_output(connection, key, update)
-
-
 def _delete(connection: Connection, key: int) -> None:
     """Delete a run and its log, which nobody continues. The outcome of its response is all that is left."""
     connection.execute(sql.DELETE_RECORDS, (key,))
     connection.execute(sql.DELETE_RUN, {"key": key})
-
-
-def _fail(connection: Connection, key: int, body: bytes, message: str) -> None:
-    """Set a response to `failed`; only its columns if its body is damaged."""
-    try:
-        response = failed(to_response(body), message)
-    except (StoreFault, IllegalTransition):
-        connection.execute(sql.FAIL_RESPONSE, (key,))
-    else:
-        connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
 
 
 def _count_queued(connection: Connection) -> int:
@@ -639,10 +616,6 @@ def _now(connection: Connection) -> float:
 
 
 # ---- values ----
-
-
-def _to_row(record: Record) -> tuple[int, int, int, bytes]:
-    return (record.at, record.first, record.next, encode_events(record.events))
 
 
 def _values_of(lease: Lease) -> dict[str, Value]:

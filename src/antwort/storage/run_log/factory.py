@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log import RunLog
+from antwort.storage.run_log.base import RunLog
 
 
 class RunLogLimits(Protocol):
@@ -30,13 +30,13 @@ def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
 
     queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
     if isinstance(store, MemoryStore):
-        from antwort.storage.memory_run_log import MemoryRunLog
+        from antwort.storage.run_log.memory import MemoryRunLog
 
         return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
     from antwort.storage.sql_store import SqlStore
 
     if isinstance(store, SqlStore):
-        from antwort.storage.sql_run_log import SqlRunLog
+        from antwort.storage.run_log.sql import SqlRunLog
 
         return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)
     return None

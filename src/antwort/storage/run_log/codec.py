@@ -39,15 +39,12 @@ from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.errors import Damaged
 from antwort.identity import Identity
-from antwort.storage.base import LogPiece
-from antwort.storage.run_log import Record
+from antwort.storage.base import LogPiece, PackedLog
+from antwort.storage.rows import INVALID, decode
 
 _COMPRESSION_LEVEL = 3
-"""Text that a model wrote gets little smaller with a higher one."""
+"""Text that a model wrote gets little smaller with more."""
 _MAX_PIECE_EVENTS = 2048
-
-_INVALID = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, zlib.error)
-"""Other JSON than was written, bytes that are not UTF-8, bytes that are not compressed."""
 
 # ---- records ----
 
@@ -60,18 +57,12 @@ encode_identity: Callable[[Identity], bytes] = encode
 
 def decode_events(raw: bytes) -> list[RunEvent]:
     """Raises `Damaged`."""
-    try:
-        return _decode_events.decode(raw)
-    except _INVALID as exc:
-        raise Damaged from exc
+    return decode(_decode_events, raw)
 
 
 def decode_identity(raw: bytes) -> Identity:
     """Raises `Damaged`."""
-    try:
-        return _decode_identity.decode(raw)
-    except _INVALID as exc:
-        raise Damaged from exc
+    return decode(_decode_identity, raw)
 
 
 def without_output(events: Sequence[RunEvent]) -> list[RunEvent]:
@@ -237,17 +228,13 @@ def _first_response(entries: Sequence[_Entry]) -> Plain:
 # ---- compressed ----
 
 
-def compress(records: Iterable[Record]) -> list[LogPiece]:
-    """Pack the records of an ended run, and compress the pieces."""
-    return [
-        msgspec.structs.replace(piece, data=zlib.compress(piece.data, _COMPRESSION_LEVEL))
-        for piece in pack(record.events for record in records)
-    ]
+def compress(log: PackedLog) -> list[LogPiece]:
+    return [msgspec.structs.replace(piece, data=zlib.compress(piece.data, _COMPRESSION_LEVEL)) for piece in log]
 
 
 def decompress(piece: bytes, opening: Callable[[], bytes]) -> list[RunEvent]:
     """Return the events of a compressed piece; `opening` returns the first piece of the log. Raises `Damaged`."""
     try:
         return unpack(zlib.decompress(piece), lambda: zlib.decompress(opening()))
-    except _INVALID as exc:
+    except (*INVALID, zlib.error) as exc:
         raise Damaged from exc

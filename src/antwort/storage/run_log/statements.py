@@ -1,17 +1,12 @@
 """The SQL of the run log. What a client can name is found by tenant, owner and id together; the rest goes by key.
 
-Most statements are the same for SQLite and PostgreSQL. Those that lock rows are two, by dialect: SQLite has one writer
+Most statements are the same for SQLite and PostgreSQL. Those that lock rows come in two versions: SQLite has one writer
 and locks none.
 """
 
 from __future__ import annotations
 
-from antwort.storage.database import Dialect
-
-
-def _locking(statement: str, clause: str) -> dict[Dialect, str]:
-    return {"sqlite": statement, "postgresql": f"{statement} {clause}"}
-
+from antwort.storage.database import per_dialect
 
 # PostgreSQL only.
 CLOCK = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
@@ -116,8 +111,7 @@ LOCK_CONVERSATION = """
     FROM runs WHERE response_key = :key
 """
 # A chosen run, if nothing has happened to it since. Its conversation may have become busy.
-LOCK_CHOSEN = _locking(
-    """
+LOCK_CHOSEN = per_dialect("""
     SELECT runs.response_key FROM runs
     WHERE runs.response_key = :key AND runs.fence = :fence
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
@@ -126,18 +120,15 @@ LOCK_CHOSEN = _locking(
            SELECT 1 FROM runs AS other JOIN workers ON workers.name = other.worker AND workers.expires_at > :now
            WHERE other.tenant = runs.tenant AND other.owner = runs.owner
              AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key))
-    """,
-    "FOR UPDATE OF runs SKIP LOCKED",
-)
-LOCK_FREE = _locking(
-    """
+    {skip_locked}
+""")
+LOCK_FREE = per_dialect("""
     SELECT runs.response_key FROM runs
     WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
       AND EXISTS (SELECT 1 FROM workers WHERE name = :worker AND expires_at > :now)
-    """,
-    "FOR UPDATE OF runs SKIP LOCKED",
-)
+    {skip_locked}
+""")
 TAKE = """
     UPDATE runs
     SET attempt = attempt + CASE WHEN attempt = 0 OR worker IS NOT NULL THEN 1 ELSE 0 END,
@@ -150,17 +141,12 @@ RELEASE = """
     WHERE response_key = :key AND id = :id AND fence = :fence
 """
 RESPONSE = "SELECT status, request, body FROM responses WHERE key = ?"
-UPDATE_RESPONSE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
-FAIL_RESPONSE = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 
 # ---- writing ----
 
 # A run is held by its key, its id and its fence: SQLite may reuse the key of a deleted response.
 HELD_BY = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
-LOCK_HELD_BY = _locking(HELD_BY, "FOR UPDATE")
-INSERT_RECORD = """
-    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
+LOCK_HELD_BY = per_dialect(f"{HELD_BY} {{lock}}")
 APPEND = """
     INSERT INTO run_events (response_key, at, first, next, events)
     SELECT response_key, :at, :first, :next, :events FROM runs WHERE response_key = :key AND id = :id AND fence = :fence
@@ -205,15 +191,16 @@ ENDED_RECORD = """
 LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
 # Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
 # They do not touch a fence, so that this lock lets appends through.
+_CANCEL_LOCK = {"sqlite": {"cancel_lock": ""}, "postgresql": {"cancel_lock": "FOR NO KEY UPDATE SKIP LOCKED"}}
 RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
-LOCK_RUN_TO_CANCEL = _locking(RUN_TO_CANCEL, "FOR NO KEY UPDATE SKIP LOCKED")
+LOCK_RUN_TO_CANCEL = per_dialect(f"{RUN_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
 CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
 RESPONSE_TO_CANCEL = """
     SELECT key FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
       AND worker IS NOT NULL AND deleted_at IS NULL
 """
-LOCK_RESPONSE_TO_CANCEL = _locking(RESPONSE_TO_CANCEL, "FOR NO KEY UPDATE SKIP LOCKED")
+LOCK_RESPONSE_TO_CANCEL = per_dialect(f"{RESPONSE_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
 CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
 
 # ---- reading ----
@@ -267,16 +254,14 @@ LOAD = """
 
 # ---- housekeeping ----
 
-LOCK_ORPHANS = _locking(
-    """
+LOCK_ORPHANS = per_dialect("""
     SELECT responses.key, responses.body FROM responses
     WHERE responses.status IN ('queued', 'in_progress') AND responses.worker IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = responses.worker AND expires_at > :now)
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
     LIMIT :limit
-    """,
-    "FOR UPDATE OF responses SKIP LOCKED",
-)
+    {skip_locked}
+""")
 UNPACKED = """
     SELECT run_logs.response_key, responses.id
     FROM run_logs JOIN responses ON responses.key = run_logs.response_key

@@ -17,10 +17,8 @@ from antwort.api.wire import UNSET, replace
 from antwort.errors import QueueFull, ResponseNotFound
 from antwort.event_loop import next_turn
 from antwort.identity import Identity
-from antwort.storage.log_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.notifications import TailBuffers, Wakeup
-from antwort.storage.run_log import (
+from antwort.storage.run_log.base import (
     Claimed,
     Ending,
     Fenced,
@@ -35,6 +33,8 @@ from antwort.storage.run_log import (
     Worker,
     records_after,
 )
+from antwort.storage.run_log.codec import unpack
+from antwort.storage.run_log.notifications import TailBuffers, Wakeup
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner and id."""
