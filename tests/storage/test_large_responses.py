@@ -175,7 +175,8 @@ async def test_a_run_that_is_given_up_keeps_the_turns_on_record(sqlite: SqliteSt
     await log.join(ONE)
     await sqlite.begin(new)
     await sqlite.record_turn(ME, replace(new.response, output=(said,)), STOPPED, 0)
-    lease = await log.adopt(ONE.name, ME, new.response.id, [Record(0, 0, [ResponseCreated(response=new.response)])])
+    lease = await log.adopt(ONE.name, ME, new.response.id)
+    await log.append(lease, Record(0, 0, [ResponseCreated(response=new.response)]))
     assert lease is not None
     await log.release(lease, is_lost=True)
     claimed = await claim_one(log)

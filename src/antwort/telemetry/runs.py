@@ -114,8 +114,8 @@ class WatchedRunLog:
     async def submit(self, run: NewRun) -> None:
         await self._timed("submit", self._runs.submit(run))
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
-        lease = await self._timed("adopt", self._runs.adopt(worker, identity, response_id, records))
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
+        lease = await self._timed("adopt", self._runs.adopt(worker, identity, response_id))
         self._held[lease.run_id] = lease
         return lease
 

@@ -112,8 +112,9 @@ async def test_to_adopt_again_what_was_adopted(log: SqlRunLog, database: Forgetf
     await home.store.begin(asked("hello", response_id="resp_1"))
     database.is_forgetful = True
     with pytest.raises(Unavailable):
-        await log.adopt(ONE.name, ME, "resp_1", [said(0, 0, "a")])
-    lease = await log.adopt(ONE.name, ME, "resp_1", [said(0, 0, "a")])
+        await log.adopt(ONE.name, ME, "resp_1")
+    lease = await log.adopt(ONE.name, ME, "resp_1")
+    await log.append(lease, said(0, 0, "a"))
     assert list(await log.records(lease)) == [said(0, 0, "a")]
 
 

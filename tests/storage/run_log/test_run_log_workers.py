@@ -11,7 +11,7 @@ from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
 from antwort.storage.base import NewResponse, ResponseStore
-from antwort.storage.run_log.base import Fenced, Record, Renewed, RunLog
+from antwort.storage.run_log.base import Fenced, Lease, Record, Renewed, RunLog
 from antwort.storage.run_log.codec import pack
 from runs_cases import (
     ONE,
@@ -177,13 +177,21 @@ def beginning(new: NewResponse) -> list[Record]:
     return [Record(0, 0, [ResponseCreated(response=new.response)]), said(1, 1, "a", "b"), marked(2, 3)]
 
 
+async def adopt(log: RunLog, new: NewResponse) -> Lease:
+    """Adopt a run, and record what it has said."""
+    lease = await log.adopt(ONE.name, ME, new.response.id)
+    for record in beginning(new):
+        await log.append(lease, record)
+    return lease
+
+
 @pytest.mark.parametrize("maker", [None, ONE.name])
 async def test_a_run_of_the_foreground_is_adopted_with_all_it_has_said(
     log: RunLog, store: ResponseStore, maker: str | None
 ) -> None:
     new = in_front("resp_1", maker)
     await store.begin(new)
-    lease = await log.adopt(ONE.name, ME, "resp_1", beginning(new))
+    lease = await adopt(log, new)
     assert list(await log.records(lease)) == beginning(new)
     await log.append(lease, said(3, 3, "c"))
     assert not await log.claim(TWO.name, 1)
@@ -203,7 +211,7 @@ async def test_a_run_of_a_conversation_waits_for_one_that_was_adopted_there(log:
     conversation = ConversationRef(id="conv_a")
     response = replace(new.response, conversation=conversation, created_at=2_000_000_000)
     await store.begin(msgspec.structs.replace(new, response=response))
-    lease = await log.adopt(ONE.name, ME, "resp_2", beginning(new))
+    lease = await adopt(log, new)
     assert not await log.claim(TWO.name, 10)
     await log.release(lease)
     assert ids(await log.claim(TWO.name, 10)) == ["resp_1"]
@@ -212,8 +220,9 @@ async def test_a_run_of_a_conversation_waits_for_one_that_was_adopted_there(log:
 async def test_to_adopt_a_run_once_more_gives_the_same_lease(log: RunLog, store: ResponseStore) -> None:
     new = in_front("resp_1")
     await store.begin(new)
-    first = await log.adopt(ONE.name, ME, "resp_1", beginning(new))
-    assert await log.adopt(ONE.name, ME, "resp_1", beginning(new)) == first
+    first = await adopt(log, new)
+    assert await log.adopt(ONE.name, ME, "resp_1") == first
+    assert await adopt(log, new) == first
     assert list(await log.records(first)) == beginning(new)
 
 
@@ -224,7 +233,7 @@ async def test_what_is_adopted_counts_for_its_owner_until_its_worker_is_dead(hom
     for number in range(3):  # beyond the limit, too
         new = in_front(f"resp_{number}")
         await store.begin(new)
-        await log.adopt(ONE.name, ME, f"resp_{number}", beginning(new))
+        await adopt(log, new)
     await log.submit(new_run("resp_queued"))
     assert not await log.claim(TWO.name, 1)
     await log.leave(ONE.name)
@@ -234,13 +243,13 @@ async def test_what_is_adopted_counts_for_its_owner_until_its_worker_is_dead(hom
 async def test_only_what_runs_and_is_ones_own_can_be_adopted(log: RunLog, store: ResponseStore) -> None:
     new = in_front("resp_1")
     await store.begin(new)
-    await log.adopt(ONE.name, ME, "resp_1", beginning(new))
+    await adopt(log, new)
     over = in_front("resp_2")
     await store.begin(over)
     await store.finish(ME, outcome(over.response), STOPPED)
     for identity, name in [(ME, "resp_1"), (ME, "resp_2"), (COLLEAGUE, "resp_1"), (ME, "resp_unknown")]:
         with pytest.raises(Fenced):
-            await log.adopt(TWO.name, identity, name, [])
+            await log.adopt(TWO.name, identity, name)
 
 
 async def test_the_log_that_the_store_was_given_at_the_end_can_be_read(log: RunLog, store: ResponseStore) -> None:
@@ -283,7 +292,7 @@ async def test_a_cancel_of_the_foreground_goes_with_the_run_that_is_adopted(log:
     new = in_front("resp_1", ONE.name)
     await store.begin(new)
     await log.cancel(ME, "resp_1")
-    lease = await log.adopt(ONE.name, ME, "resp_1", beginning(new))
+    lease = await adopt(log, new)
     assert (await log.renew(ONE, [lease])).cancelled == {"resp_1"}
     await log.release(lease)
     assert (await claim_one(log, TWO)).is_cancelled
@@ -293,7 +302,7 @@ async def test_a_cancel_of_the_foreground_goes_with_the_run_that_is_adopted(log:
 async def test_what_a_dead_worker_made_in_the_foreground_has_failed(log: RunLog, store: ResponseStore) -> None:
     for name, worker in [("resp_1", ONE.name), ("resp_2", TWO.name), ("resp_3", ONE.name)]:
         await store.begin(in_front(name, worker))
-    await log.adopt(ONE.name, ME, "resp_3", beginning(in_front("resp_3")))
+    await adopt(log, in_front("resp_3"))
     assert await log.sweep() == 0
     await log.leave(ONE.name)
     assert await log.sweep() == 1

@@ -94,7 +94,7 @@ class Background:
         """
         try:
             await self.worker.start()
-            lease = await self.runs.adopt(self.worker.name, plan.identity, plan.response.id, ())
+            lease = await self.runs.adopt(self.worker.name, plan.identity, plan.response.id)
         except BaseException as error:
             discarding = self._run_task(self._discard(plan, claim))
             if isinstance(error, Exception):

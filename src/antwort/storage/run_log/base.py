@@ -221,10 +221,9 @@ class RunLog(Protocol):
         """
         ...
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
-        """Turn a foreground response of this worker into a run that other processes can continue, with these records.
-        It does not count against any limit. Raises `Fenced` when the row is gone or has ended, or another worker has
-        it.
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
+        """Turn a foreground response of this worker into a run that other processes can continue. Its log is empty. It
+        does not count against any limit. Raises `Fenced` when the row is gone or has ended, or another worker has it.
         """
         ...
 

@@ -150,7 +150,7 @@ class MemoryRunLog:
         self._runs[made.name] = self._open[made.key] = made
         self._work.set()
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
         run = await self._find(identity, response_id)
         if run is None:
             link = await self._store.link(identity, response_id)
@@ -162,8 +162,6 @@ class MemoryRunLog:
             self._runs[run.name] = self._open[run.key] = run
         elif run.worker != worker or run.ended_at is not None:
             raise Fenced
-        for record in records:
-            run.add(record)
         return run.lease
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:

@@ -223,9 +223,8 @@ class SqlRunLog:
             raise Unavailable.because_of(exc) from exc
         self._notifications.work.set()
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
         name = name_of(identity, response_id)
-        rows = [to_row(record) for record in records]
 
         def adopt(connection: Connection) -> Lease | None:
             found = connection.execute(sql.TO_ADOPT, name).fetchone()
@@ -248,7 +247,6 @@ class SqlRunLog:
                 connection.execute(sql.INSERT_ADOPTED, values)
             elif holder != worker:  # else the answer to an earlier call was lost
                 return None
-            connection.executemany(INSERT_RECORD, [(key, *row) for row in rows])
             return Lease(response_id, fence, worker, key)
 
         if (lease := await self._write(adopt)) is None:
