@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from antwort.db import Connection, Database
-from antwort.db.dialects import per_dialect
+from antwort.storage.database import Connection, Database, per_dialect
 
 TABLE = per_dialect(
     "CREATE TABLE notes (place {number} PRIMARY KEY, note TEXT UNIQUE)",
@@ -67,15 +66,32 @@ async def together(database: Database, *operations: Callable[[Connection], None]
 
 
 async def trace(
-    database: Database, told: Callable[[str], None] | None, lane: Literal["read", "write"] = "read"
+    database: Database, told: Callable[[str], None] | None, connection: Literal["read", "write"] = "read"
 ) -> None:
     """Let the reader, or the writer, of a SQLite file tell of each statement."""
 
-    def begin(connection: Connection) -> None:
-        assert isinstance(connection, sqlite3.Connection)
-        connection.set_trace_callback(told)
+    def begin(each: Connection) -> None:
+        assert isinstance(each, sqlite3.Connection)
+        each.set_trace_callback(told)
 
-    await (database.read(begin) if lane == "read" else database.write(begin))
+    await (database.read(begin) if connection == "read" else database.write(begin))
+
+
+async def query_plans(database: Database, calls: Awaitable[object]) -> list[str]:
+    """How SQLite runs each statement of these calls: the steps of its plan, one in a line."""
+    seen: list[str] = []
+    await trace(database, seen.append, "read")
+    await trace(database, seen.append, "write")
+    await calls
+    await trace(database, None, "read")
+    await trace(database, None, "write")
+    statements = [each for each in map(str.strip, seen) if each.startswith(("SELECT", "WITH", "UPDATE", "DELETE"))]
+
+    def explain(connection: Connection) -> list[str]:
+        plans = [connection.execute(f"EXPLAIN QUERY PLAN {statement}") for statement in statements]
+        return ["\n".join(str(step[3]) for step in plan) for plan in plans]
+
+    return await database.write(explain)
 
 
 def impatient_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:

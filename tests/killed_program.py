@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from antwort import Engine
-from antwort.db.sqlite import SqliteDatabase
 from antwort.identity import ANONYMOUS
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.migrations import migrate
-from antwort.storage.sql import SqlStore
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_store import SqlStore
+from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import ask

@@ -67,8 +67,8 @@ class Postgres:
         if not self._has_tables:
             self._has_tables = True
             dsn = self.fresh_database()
-            from antwort.db.postgres import PostgresDatabase
             from antwort.storage.migrations import upgrade
+            from antwort.storage.postgres import PostgresDatabase
 
             upgrade(PostgresDatabase(dsn))
             self._execute(f"ALTER DATABASE {dsn.rpartition('/')[2]} RENAME TO {_MIGRATED}")

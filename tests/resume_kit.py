@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
-from antwort.db.sqlite import SqliteDatabase
 from antwort.providers.base import Provider
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.migrations import migrate
-from antwort.storage.sql import SqlStore
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_store import SqlStore
+from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.testing.frames import read_frames
 from antwort.testing.stream_checks import may_repeat_progress

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
 from antwort import MemoryStore
-from antwort.db.base import Database
-from antwort.db.sqlite import SqliteDatabase
-from antwort.runs.memory import MemoryRunLog
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
+from antwort.storage.database import Database
 from antwort.storage.migrations import migrate
-from antwort.storage.run_log import RunLog
-from antwort.storage.sql import SqlStore
+from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_store import SqlStore
+from antwort.storage.sqlite import SqliteDatabase
 
 
 class Options(TypedDict, total=False):
@@ -99,7 +99,7 @@ class PostgresHome(SqlHome):
         self.dsn = dsn
 
     async def other(self, **options: Unpack[Options]) -> RunLog:
-        from antwort.db.postgres import PostgresDatabase
+        from antwort.storage.postgres import PostgresDatabase
 
         database = PostgresDatabase(self.dsn)
         await database.open()
@@ -109,7 +109,7 @@ class PostgresHome(SqlHome):
 
 async def postgres_home(dsn: str, **options: Any) -> PostgresHome:
     """Open a database; the options are those of `PostgresDatabase`."""
-    from antwort.db.postgres import PostgresDatabase
+    from antwort.storage.postgres import PostgresDatabase
 
     database = PostgresDatabase(dsn, **options)
     await database.open()

@@ -19,8 +19,7 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.runs.memory import MemoryRunLog
-from antwort.storage.run_log import (
+from antwort.storage.run_log.base import (
     Claimed,
     Ending,
     Fenced,
@@ -32,6 +31,7 @@ from antwort.storage.run_log import (
     Unavailable,
     Worker,
 )
+from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from engine_kit import sent

@@ -17,10 +17,10 @@ from antwort.config.settings import EncryptionSettings
 from antwort.keeping import open_records
 from antwort.sealing import KEY_FILE
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from config_kit import Operator
 from postgres import Postgres
-from storage_cases import ME, tell
+from storage_cases import ME, asked, tell
 
 OLD, NEW = "an old secret of some length", "a new secret of some length"
 
@@ -51,6 +51,23 @@ async def test_a_database_takes_the_place_of_the_data_folder(migrated_database: 
     assert not (tmp_path / "data").exists()
     with psycopg.connect(migrated_database) as connection:
         assert connection.execute("SELECT id FROM responses").fetchall() == [(response.id,)]
+
+
+async def test_what_a_process_left_of_a_large_response_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    """A new response is hidden until all of it is written."""
+    settings = Settings(data=str(tmp_path))
+    records = await open_records(settings)
+    await records.store.begin(asked("hello", response_id="left"))
+    assert records.database is not None
+    await records.database.write(lambda connection: connection.execute("UPDATE responses SET deleted_at = 1"))
+    await records.runs.close()
+    await records.store.close()
+    records = await open_records(settings)
+    assert records.database is not None
+    query = "SELECT (SELECT count(*) FROM responses), (SELECT count(*) FROM items)"
+    assert await records.database.read(lambda connection: connection.execute(query).fetchone()) == (0, 0)
+    await records.runs.close()
+    await records.store.close()
 
 
 async def test_a_run_log_is_over_the_records_of_the_store(tmp_path: Path) -> None:
@@ -84,7 +101,7 @@ async def test_an_address_that_is_none_is_not_repeated(tmp_path: Path) -> None:
 
 
 async def test_without_a_driver_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "antwort.db.postgres", raising=False)
+    monkeypatch.delitem(sys.modules, "antwort.storage.postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(CannotStart, match=r"pip install 'antwort\[postgres\]'\.$"):
         await open_records(shared("postgresql://localhost/antwort"))

@@ -12,13 +12,13 @@ from typing import Literal, TypeAlias
 
 import psycopg
 
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.sqlite import SqliteDatabase
-from antwort.runs.memory import MemoryRunLog
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import migrate
-from antwort.storage.run_log import RunLog
+from antwort.storage.postgres import PostgresDatabase
+from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sqlite import SqliteDatabase
 from postgres import Postgres
 
 Home: TypeAlias = Literal["memory", "sqlite", "postgres"]

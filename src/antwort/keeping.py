@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.errors import AntwortError
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log import RunLog
+from antwort.storage.run_log.base import RunLog
 from antwort.vault import CannotOpen, Vault
 
 if TYPE_CHECKING:
-    from antwort.db import Database
+    from antwort.storage.database import Database
+    from antwort.storage.sql_store import SqlStore
 
 _NO_DRIVER = "A `database` needs a driver for PostgreSQL: pip install 'antwort[postgres]'."
 _OTHER_KEY = (
@@ -36,8 +38,8 @@ async def open_records(settings: Settings) -> Records:
     if settings.memory:
         return _in_memory(settings)
     if settings.database is not None:
-        return _over(await _open_postgres(settings.database.reveal()), settings)
-    return _over(await _open_sqlite(settings), settings)
+        return _in_database(await _open_postgres(settings.database.reveal()), settings)
+    return _in_database(await _open_sqlite(settings), settings)
 
 
 async def check_seal(records: Records, vault: Vault) -> None:
@@ -48,80 +50,65 @@ async def check_seal(records: Records, vault: Vault) -> None:
     """
     if records.database is None or records.database.dialect != "postgresql":
         return
-    from antwort.storage.seals import find_seal, put_seal
+    from antwort.storage.sql_store import find_seal, put_seal
 
     found = await records.database.write(find_seal)
     if found is None:
-        found = await records.database.write(put_seal(vault.seal(_PURPOSE, "", b""), None))
+        found = await records.database.write(partial(put_seal, token=vault.seal(_PURPOSE, "", b""), replaces=None))
     try:
         vault.open(_PURPOSE, "", found)
     except CannotOpen:
         raise CannotStart(_OTHER_KEY) from None
     if not vault.is_newest(found):
-        await records.database.write(put_seal(vault.seal(_PURPOSE, "", b""), found))
+        await records.database.write(partial(put_seal, token=vault.seal(_PURPOSE, "", b""), replaces=found))
 
 
 def _in_memory(settings: Settings) -> Records:
     from antwort.storage.memory import MemoryStore
 
     store = MemoryStore()
-    return Records(store, _log_over(store, settings))
+    return Records(store, _run_log_for(store, settings))
 
 
-def _over(database: Database, settings: Settings) -> Records:
-    from antwort.storage.sql import SqlStore
-
-    store = SqlStore(database)
-    return Records(store, _log_over(store, settings), database)
+def _in_database(store: SqlStore, settings: Settings) -> Records:
+    return Records(store, _run_log_for(store, settings), store.database)
 
 
-def _log_over(store: ResponseStore, settings: Settings) -> RunLog:
-    from antwort.runs.over import log_over
+def _run_log_for(store: ResponseStore, settings: Settings) -> RunLog:
+    from antwort.storage.run_log.factory import run_log_for
 
-    runs = log_over(store, settings.background)
+    runs = run_log_for(store, settings.background)
     assert runs is not None, "the store is one of ours"
     return runs
 
 
-async def _open_sqlite(settings: Settings) -> Database:
-    from antwort.db.sqlite import SqliteDatabase
+async def _open_sqlite(settings: Settings) -> SqlStore:
+    from antwort.storage.sqlite import SqliteStore
 
     folder = settings.data_folder()
     try:
-        return await _opened(SqliteDatabase(folder / "antwort.db"))
+        return await SqliteStore.open(folder / "antwort.db")
     except AntwortError as exc:
         fix = "" if settings.data is not None else " Say --data DIR for another one."
         raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {_problem(exc)}{fix}") from exc
 
 
-async def _open_postgres(dsn: str) -> Database:
-    """Of what the server, or the way to it, says, the first line is told: it names no password."""
+async def _open_postgres(dsn: str) -> SqlStore:
+    """The message has the first line of what the driver says, which names no password."""
     try:
-        from antwort.db.postgres import PostgresDatabase
+        from antwort.storage.postgres import PostgresStore
     except ImportError as exc:
         raise CannotStart(_NO_DRIVER) from exc
     try:
-        return await _opened(PostgresDatabase(dsn))
+        return await PostgresStore.open(dsn)
     except AntwortError as exc:
         reason = next(iter(str(exc.__cause__ or "").splitlines()), "")
         raise CannotStart(f"The database cannot be used: {reason or exc.message}") from exc
 
 
-async def _opened(database: Database) -> Database:
-    from antwort.storage.migrations import migrate
-
-    await database.open()
-    try:
-        await migrate(database)
-    except BaseException:
-        await database.close()
-        raise
-    return database
-
-
 def _problem(fault: AntwortError) -> str:
     """The fault's own words, or the system's where it has none of its own."""
-    from antwort.db.base import NO_WORDS
+    from antwort.storage.database import UNKNOWN_FAULT
 
     reason = fault.__cause__.strerror if isinstance(fault.__cause__, OSError) else None
-    return f"{reason}." if reason and fault.message == NO_WORDS else fault.message
+    return f"{reason}." if reason and fault.message == UNKNOWN_FAULT else fault.message

@@ -14,7 +14,7 @@ from antwort.engine.runs.summary import RunSummary
 from antwort.engine.tool_runner import CallRecord
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log import RunLog
+from antwort.storage.run_log.base import RunLog
 from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content

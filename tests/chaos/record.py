@@ -7,10 +7,10 @@ from contextlib import aclosing
 from pathlib import Path
 
 from antwort.api.events import RunEvent
-from antwort.db.postgres import PostgresDatabase
-from antwort.db.sqlite import SqliteDatabase
 from antwort.identity import ANONYMOUS
-from antwort.runs.sql import SqlRunLog
+from antwort.storage.postgres import PostgresDatabase
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sqlite import SqliteDatabase
 
 
 async def logs(folder: Path, dsn: str | None, ids: Sequence[str]) -> dict[str, list[RunEvent]]:

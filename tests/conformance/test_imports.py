@@ -1,4 +1,4 @@
-"""Arrows point one way: api <- {schema, net} <- {tools, providers, storage <- runs} <- engine <- transport <- app."""
+"""Arrows point one way: api <- {schema, net} <- {tools, providers, storage} <- engine <- transport <- app."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ LEAVES = (
     "vault",
     "version",
 )
-CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
+CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log.base")
 ROOMS = (
     "api",
     "schema",
     "net",
-    "db",
     "tools",
     "providers",
     "storage",
-    "runs",
     "engine",
     "transport",
     "telemetry",
@@ -45,11 +43,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "api": ("errors", "ids"),
     "schema": ("errors", "ids", "api"),
     "net": ("api", *LEAVES),
-    "db": LEAVES,
     "tools": ("api", "schema", "net", *LEAVES),
     "providers": ("api", "schema", "net", *LEAVES),
-    "storage": ("api", "db", *LEAVES),
-    "runs": ("api", "db", "storage", *LEAVES),
+    "storage": ("api", *LEAVES),
     # Contracts, and one store: what an engine that is given none keeps its responses in; which log goes with a store.
     "engine": (
         "api",
@@ -57,8 +53,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "net.media",
         "storage.memory",
-        "runs.over",
-        "runs.packed",
+        "storage.run_log.factory",
+        "storage.run_log.codec",
+        "storage.selection",
         "tools.routing",
         "tools.limits",
         "tools.grammar",
@@ -95,7 +92,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "access": ("transport", "config", *LEAVES),
     "sealing": ("config", *LEAVES),
     "peers": ("net", "transport", *LEAVES),
-    "keeping": ("storage", "runs", "db", "config", *LEAVES),
+    "keeping": ("storage", "config", *LEAVES),
     "mcpservers": ("api", "net", "tools", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "local", "config", "testing", *LEAVES),
@@ -188,7 +185,8 @@ def test_the_rules_themselves_point_one_way() -> None:
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),
-        ("storage.memory", "runs.base"),
+        ("storage.memory", "engine.runs.live"),
+        ("engine.loop", "storage.run_log.sql"),
         ("engine.loop", "storage.sqlite"),
         ("engine.loop", "tools.local"),
         ("engine.loop", "providers.chat"),

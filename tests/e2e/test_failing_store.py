@@ -14,7 +14,7 @@ from antwort.api.wire import replace
 from antwort.app import build
 from antwort.config.settings import Secret
 from antwort.engine.engine import Engine
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
@@ -67,7 +67,7 @@ async def limit_pages(engine: Engine, pages: int) -> None:
     measured = engine._store
     assert isinstance(measured, MeasuredStore)
     assert isinstance(measured._store, SqlStore)
-    await measured._store._database.write(partial(_set_pages, pages=pages))
+    await measured._store.database.write(partial(_set_pages, pages=pages))
 
 
 def _set_pages(connection: sqlite3.Connection, pages: int) -> None:

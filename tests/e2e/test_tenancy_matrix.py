@@ -21,10 +21,10 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
+from antwort.storage.run_log.sql import SqlRunLog
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.transport.approvals import ApprovalRoutes
@@ -318,7 +318,7 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
     engine = Engine(
         provider,
         store=store,
-        runs=SqlRunLog(store._database) if isinstance(store, SqliteStore) else None,
+        runs=SqlRunLog(store.database) if isinstance(store, SqliteStore) else None,
         executors=[ToolServerFake("depot", ship=replies("A secret"))],
         settings=EngineSettings(background=BackgroundSettings(at_once=0)),
     )

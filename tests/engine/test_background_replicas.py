@@ -14,9 +14,9 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.errors import ConversationLocked, ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
-from antwort.runs.memory import MemoryRunLog
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
+from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from conversation_kit import begun, said, words

@@ -15,10 +15,10 @@ from antwort.engine.runs.subscription import StoredSubscription
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
-from antwort.runs.memory import MemoryRunLog
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log import Gone, Record, Unavailable
+from antwort.storage.run_log.base import Gone, Record, Unavailable
+from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
 from jumping_time import jumping_time

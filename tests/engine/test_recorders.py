@@ -32,11 +32,11 @@ from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
-from antwort.runs.memory import MemoryRunLog
-from antwort.runs.packed import unpack
 from antwort.storage.base import Entry, PackedLog, Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log import Ending, Fenced, Lease, Record, Unavailable
+from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, Unavailable
+from antwort.storage.run_log.codec import unpack
+from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time

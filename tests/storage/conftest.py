@@ -13,7 +13,7 @@ from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.postgres import PostgresStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteStore
 from postgres import Postgres
 

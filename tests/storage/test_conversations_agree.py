@@ -17,7 +17,7 @@ from antwort.api.wire import encode, replace
 from antwort.identity import Identity
 from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from storage_cases import STOPPED, answer, asked, ended, entries, message
 
 What: TypeAlias = Literal["begin", "describe", "add", "turn", "delete", "delete_entry"]

@@ -13,14 +13,13 @@ import pytest
 
 from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.wire import replace
-from antwort.db import Operation
-from antwort.db.sqlite import LOG_BYTES, SqliteDatabase
 from antwort.errors import KeyInUse, QueueFull, StoreFault
-from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import Claim, NewResponse, Page, Wanted
-from antwort.storage.run_log import Claimed, Ending, Record
-from antwort.storage.sql import SqlStore
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.database import Operation
+from antwort.storage.run_log.base import Claimed, Ending, Record
+from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_store import SqlStore
+from antwort.storage.sqlite import LOG_BYTES, SqliteDatabase, SqliteStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, new_run
 from storage_cases import ME, STOPPED, STRANGER, asked, ended, message
 
@@ -176,7 +175,8 @@ async def test_a_run_that_is_given_up_keeps_the_turns_on_record(sqlite: SqliteSt
     await log.join(ONE)
     await sqlite.begin(new)
     await sqlite.record_turn(ME, replace(new.response, output=(said,)), STOPPED, 0)
-    lease = await log.adopt(ONE.name, ME, new.response.id, [Record(0, 0, [ResponseCreated(response=new.response)])])
+    lease = await log.adopt(ONE.name, ME, new.response.id)
+    await log.append(lease, Record(0, 0, [ResponseCreated(response=new.response)]))
     assert lease is not None
     await log.release(lease, is_lost=True)
     claimed = await claim_one(log)

@@ -95,7 +95,7 @@ async def test_what_was_failed_at_the_start_can_be_driven_out() -> None:
 async def test_a_chain_that_comes_back_to_itself_is_refused() -> None:
     store = MemoryStore()
     await tell_chain(store, "a", "b", "c")
-    store._rows["acme", "ann", "a"].parent = ("acme", "ann", "b")
+    store._responses["acme", "ann", "a"].parent = store._responses["acme", "ann", "b"]
     with pytest.raises(InvalidField) as caught:
         await store.chain(ME, "c")
     assert (caught.value.status, caught.value.param) == (400, "previous_response_id")

@@ -11,11 +11,10 @@ import pytest
 from alembic.script import ScriptDirectory
 
 from antwort.api.wire import encode
-from antwort.db.postgres import PostgresDatabase
 from antwort.errors import StoreFault
 from antwort.storage import migrations
 from antwort.storage.base import Decision, Page, Wanted
-from antwort.storage.postgres import PostgresStore
+from antwort.storage.postgres import PostgresDatabase, PostgresStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, asked, open_conversation, said_in, tell
 

@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from antwort.api.status import IllegalTransition
-from antwort.db import Connection
 from antwort.errors import KeyInUse, ResponseNotFound
-from antwort.storage import writing
 from antwort.storage.base import Claim, LogPiece, NewResponse
+from antwort.storage.database import Connection
 from antwort.storage.postgres import PostgresStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_responses import begin_response, delete_response, to_new_rows
+from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteStore
 from database_kit import held
 from storage_cases import (
@@ -59,7 +59,7 @@ async def before_commit(store: PostgresStore, operation: Callable[[Connection], 
         go_on.wait(30)
         return value
 
-    writing = asyncio.create_task(store._database.write(hold))
+    writing = asyncio.create_task(store.database.write(hold))
     await done.wait()
     try:
         yield
@@ -77,8 +77,8 @@ async def waits(dsn: str) -> None:
 
 
 def begins(new: NewResponse) -> Callable[[Connection], int]:
-    beginning = writing.to_beginning(new)
-    return lambda connection: writing.begin_in(connection, beginning)
+    rows = to_new_rows(new)
+    return lambda connection: begin_response(connection, rows)
 
 
 def claiming(key: str, response_id: str) -> NewResponse:
@@ -151,7 +151,7 @@ async def test_a_response_that_begins_to_follow_one_that_is_being_deleted(
     first, second = replicas
     await tell_chain(first, "a")
     async with before_commit(
-        first, lambda connection: writing.delete(connection, {"tenant": "acme", "owner": "ann", "id": "a", "now": 1})
+        first, lambda connection: delete_response(connection, {"tenant": "acme", "owner": "ann", "id": "a", "now": 1})
     ):
         late = asyncio.create_task(second.begin(asked("b?", after="a", response_id="b")))
         await waits(migrated_database)
@@ -256,12 +256,12 @@ async def test_the_log_goes_with_the_response(store: SqlStore) -> None:
     def pieces(connection: Connection) -> list[object]:
         return connection.execute("SELECT at FROM run_events").fetchall()
 
-    [(response_id, found, size)] = await store._database.read(logs)
+    [(response_id, found, size)] = await store.database.read(logs)
     assert (response_id, found) == ("b", packed)
     assert size < len(packed[0]) / 2
     assert await store.delete(ME, "b")
-    assert await store._database.read(logs) == []
-    assert await store._database.read(pieces) == []
+    assert await store.database.read(logs) == []
+    assert await store.database.read(pieces) == []
     assert await chain_of(store, "c") == ["a", "b", "c"]
 
 
@@ -280,7 +280,7 @@ async def test_a_large_log_is_compressed_before_the_writer_has_it(
 
     compressed = zlib.compress
     monkeypatch.setattr(zlib, "compress", compress)
-    async with held(store._database):
+    async with held(store.database):
         log = [LogPiece(first=0, next=1, data=b"all that was said " * 10_000)]
         finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=log))
         await done.wait()
@@ -298,4 +298,4 @@ async def test_a_log_of_an_outcome_that_was_not_written_is_not_kept(store: SqlSt
         (key,) = connection.execute("SELECT response_key FROM run_logs").fetchone()
         return read_log(connection, key)
 
-    assert await store._database.read(log) == [b"first"]
+    assert await store.database.read(log) == [b"first"]

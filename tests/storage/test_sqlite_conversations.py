@@ -6,15 +6,14 @@ import asyncio
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from antwort.db import Connection, Value
 from antwort.errors import StoreFault
-from antwort.storage import conversation_statements as sql
-from antwort.storage.base import Entry, Page
+from antwort.storage.base import ITEM_BYTES, Bound, Entry, Page
 from antwort.storage.sqlite import SqliteStore
-from database_kit import trace
+from database_kit import query_plans, trace
 from storage_cases import ME, answer, entries, message, open_conversation, said_in
 
 
@@ -66,6 +65,7 @@ async def test_the_items_of_a_deleted_conversation_leave_the_file(sqlite: Sqlite
 KILLED = """
 import asyncio, os, sys
 from pathlib import Path
+from typing import Literal
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
 from antwort.storage.sqlite import SqliteStore
@@ -104,34 +104,41 @@ async def test_ten_thousand_items_are_read_in_pieces_of_bytes_and_not_one_by_one
     for start in range(0, 10_000, 1000):
         await sqlite.add_entries(ME, conversation.id, entries(*map(str, range(start, start + 1000))))
     asked: list[str] = []
-    await trace(sqlite._database, asked.append)
+    await trace(sqlite.database, asked.append)
     assert await said_in(sqlite, conversation.id) == [str(number) for number in range(10_000)]
     assert sum("SELECT" in statement for statement in asked) <= 8
 
 
-@pytest.mark.parametrize("order", ["ASC", "DESC"])
-async def test_a_page_is_read_from_its_place_in_the_index(sqlite: SqliteStore, order: str) -> None:
-    def plan(connection: Connection) -> str:
-        query = sql.PAGE.format(terms=" AND position > :after", order=order)
-        steps = connection.execute(f"EXPLAIN QUERY PLAN {query}", {"key": 1, "after": 1, "limit": 2})
-        return " ".join(str(step[3]) for step in steps)
-
-    found = await sqlite._database.read(plan)
-    assert "ix_conversation_items_place (conversation_key=? AND position>?)" in found
-    assert "TEMP B-TREE" not in found
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_is_read_from_its_place_in_the_index(sqlite: SqliteStore, order: Literal["asc", "desc"]) -> None:
+    conversation = await open_conversation(sqlite, *named("a", "b"))
+    page = Page(order=order, after="a" if order == "asc" else "b")
+    plans = await query_plans(sqlite.database, sqlite.conversation_items(ME, conversation.id, page))
+    sign = ">" if order == "asc" else "<"
+    assert f"ix_conversation_items_place (conversation_key=? AND position{sign}?)" in plans[-1]
+    assert "TEMP B-TREE" not in plans[-1]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [sql.ENTRY, sql.SIZE, sql.SIZES, sql.SAID, sql.FOUND, sql.HOLD["sqlite"], sql.END, sql.PLACE, sql.DELETE_ENTRY],
-)
-async def test_nothing_is_found_by_looking_through_a_table(sqlite: SqliteStore, statement: str) -> None:
-    def plan(connection: Connection) -> list[str]:
-        values: dict[str, Value] = {"tenant": "t", "owner": "o", "id": "c", "item_id": "i", "key": 1}
-        values |= {"first": 0, "last": 1, "item_bytes": 0}
-        return [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+def named(*names: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": name, "id": name} for name in names]
 
-    steps = await sqlite._database.read(plan)
+
+async def test_nothing_is_found_by_looking_through_a_table(sqlite: SqliteStore) -> None:
+    async def use() -> None:
+        conversation = await open_conversation(sqlite, *named("a", "b", "c"))
+        await sqlite.conversation(ME, conversation.id)
+        await sqlite.describe_conversation(ME, conversation.id, {"topic": "new"})
+        await sqlite.add_entries(ME, conversation.id, entries("d"))
+        await sqlite.said(ME, conversation.id)
+        await sqlite.said(ME, conversation.id, Bound(most=ITEM_BYTES * 2, cut="oldest"))
+        await sqlite.conversation_item(ME, conversation.id, "a")
+        await sqlite.conversation_items(ME, conversation.id, Page(after="a"))
+        await sqlite.delete_entry(ME, conversation.id, "a")
+        await sqlite.delete_conversation(ME, conversation.id)
+
+    plans = await query_plans(sqlite.database, use())
+    assert len(plans) > 20
+    steps = [step for plan in plans for step in plan.splitlines()]
     assert not [step for step in steps if step.startswith("SCAN ") and "CONSTANT ROW" not in step]
 
 
@@ -139,8 +146,7 @@ async def test_nothing_is_found_by_looking_through_a_table(sqlite: SqliteStore, 
 async def test_an_item_that_is_damaged_is_told_and_can_be_taken_out(
     sqlite: SqliteStore, path: Path, damage: str
 ) -> None:
-    named = [{"role": "user", "content": name, "id": name} for name in ("good", "bad")]
-    conversation = await open_conversation(sqlite, *named)
+    conversation = await open_conversation(sqlite, *named("good", "bad"))
     change(path, f"UPDATE conversation_items SET {damage} WHERE id = 'bad'")
     with pytest.raises(StoreFault, match="cannot be read"):
         await sqlite.said(ME, conversation.id)

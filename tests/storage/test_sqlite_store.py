@@ -19,7 +19,7 @@ from antwort.api.wire import to_plain
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
 from antwort.storage.sqlite import SqliteStore
-from database_kit import trace
+from database_kit import query_plans, trace
 from storage_cases import ME, STOPPED, asked, chain_of, ended, message, said, tell, tell_chain
 
 
@@ -138,9 +138,9 @@ async def test_a_thread_goes_on_until_a_branch_starts_its_own(sqlite: SqliteStor
 async def queries_for(store: SqliteStore, response_id: str) -> tuple[list[str], list[str]]:
     """The ids of a chain, and the queries that loaded it."""
     seen: list[str] = []
-    await trace(store._database, seen.append)
+    await trace(store.database, seen.append)
     ids = await chain_of(store, response_id)
-    await trace(store._database, None)
+    await trace(store.database, None)
     return ids, [query for query in seen if "SELECT" in query]
 
 
@@ -164,7 +164,7 @@ async def test_a_chain_that_comes_back_to_itself_is_refused(sqlite: SqliteStore,
     await tell_chain(sqlite, "a", "b", "c")
     await tell_chain(sqlite, "x", "y", after="a")
     bend = "UPDATE responses SET parent_key = (SELECT key FROM responses WHERE id = ?) WHERE id = ?"
-    await sqlite._database.write(lambda connection: connection.execute(bend, (back_to, first)))
+    await sqlite.database.write(lambda connection: connection.execute(bend, (back_to, first)))
     with pytest.raises(InvalidField) as caught:
         await sqlite.chain(ME, "y")
     assert (caught.value.status, caught.value.param) == (400, "previous_response_id")
@@ -178,6 +178,15 @@ async def test_hidden_rows_are_purged_with_all_that_hangs_on_them(sqlite: Sqlite
         assert rows(path, f"SELECT count(*) FROM {table}") == [(0,)]
 
 
+@pytest.mark.parametrize("page", [Page(), Page(order="asc", after="a"), Page(before="b")])
+async def test_a_page_of_the_input_is_read_from_its_place_in_the_index(sqlite: SqliteStore, page: Page) -> None:
+    new = asked([{"role": "user", "content": name, "id": name} for name in "abc"])
+    await sqlite.begin(new)
+    plans = await query_plans(sqlite.database, sqlite.input_items(ME, new.response.id, page))
+    assert "ix_items_place (response_key=? AND direction=?" in plans[-1]
+    assert not [plan for plan in plans if "TEMP B-TREE" in plan or "SCAN" in plan]
+
+
 # ---- faults ----
 
 
@@ -187,7 +196,7 @@ async def test_a_damaged_record_is_a_fault_and_not_a_crash(
     sqlite: SqliteStore, column: str, value: bytes | int
 ) -> None:
     response = await tell(sqlite, "hello", message("hi", "msg_a"))
-    await sqlite._database.write(lambda connection: connection.execute(f"UPDATE {column} = ?", (value,)))
+    await sqlite.database.write(lambda connection: connection.execute(f"UPDATE {column} = ?", (value,)))
     with pytest.raises(StoreFault, match="cannot be read"):
         await sqlite.get(ME, response.id)
     with pytest.raises(StoreFault, match="cannot be read"):
@@ -203,7 +212,7 @@ async def test_a_damaged_record_of_a_dead_process_does_not_keep_the_others_from_
     for name in ("a", "damaged", "b"):
         await sqlite.begin(asked("hello", response_id=name))
     harm = "UPDATE responses SET body = ? WHERE id = 'damaged'"
-    await sqlite._database.write(lambda connection: connection.execute(harm, (body,)))
+    await sqlite.database.write(lambda connection: connection.execute(harm, (body,)))
     assert await sqlite.fail_running("The server stopped.") == 3
     assert rows(path, "SELECT DISTINCT status FROM responses") == [("failed",)]
     for name in ("a", "b"):
@@ -220,12 +229,12 @@ async def test_a_full_disk_is_never_a_false_success(sqlite: SqliteStore) -> None
     await tell(sqlite, "hello")
     new = asked("the question")
     await sqlite.begin(new)
-    await sqlite._database.write(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchall())
+    await sqlite.database.write(lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchall())
     long = ended(new, message("x" * 500_000, "msg_long"))
     with pytest.raises(StoreFault, match="no room left"):
         await sqlite.finish(ME, long, STOPPED)
     assert await sqlite.get(ME, new.response.id) == new.response
-    await sqlite._database.write(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchall())
+    await sqlite.database.write(lambda connection: connection.execute("PRAGMA max_page_count = 100000").fetchall())
     await sqlite.finish(ME, long, STOPPED)
     assert await sqlite.get(ME, new.response.id) == long
 
@@ -266,7 +275,7 @@ async def test_a_file_that_is_gone_is_never_a_false_success(
 
 
 async def test_a_store_that_cannot_write_fails_its_check(sqlite: SqliteStore) -> None:
-    await sqlite._database.write(lambda connection: connection.execute("PRAGMA query_only = ON"))
+    await sqlite.database.write(lambda connection: connection.execute("PRAGMA query_only = ON"))
     with pytest.raises(StoreFault, match="may not be written"):
         await sqlite.check()
 

@@ -14,7 +14,7 @@ from antwort.errors import ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import EVERYTHING, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sql import SqlStore
+from antwort.storage.sql_store import SqlStore
 from storage_cases import STOPPED, asked, ended, message
 
 Act: TypeAlias = tuple[Literal["begin", "branch", "finish", "delete"], int]

@@ -14,7 +14,7 @@ from antwort.engine.approval_ids import new_request_id
 from antwort.engine.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
-from antwort.storage.run_log import DETACHED
+from antwort.storage.run_log.base import DETACHED
 from antwort.tools.base import ToolResult
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ from antwort.engine.window import count_input
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.runs.over import log_over
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.storage.run_log import RunLog
+from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log.factory import run_log_for
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
@@ -98,7 +98,7 @@ class Engine:
                 executor.remember_with(partial(_note_writing_tools, store, clock))
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)
-        self.runs = runs or log_over(store, self.settings.background)
+        self.runs = runs or run_log_for(store, self.settings.background)
         """The log of runs that another process can continue; None: there are none."""
         self.vault = vault or Vault.ephemeral()
         """Seals what is given out."""

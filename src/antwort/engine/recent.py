@@ -13,7 +13,8 @@ from typing import Protocol
 from antwort.api.items import InputItem
 from antwort.engine.packing import Packed, packed
 from antwort.identity import Identity
-from antwort.storage.base import Bound, Excess, HistoryTooLarge, Link, declaring_links, first_within
+from antwort.storage.base import Bound, HistoryTooLarge, Link
+from antwort.storage.selection import declaring_links, first_within
 
 LIMIT = 32 * 2**20
 TOTAL = 256 * 2**20
@@ -117,8 +118,8 @@ class Recent:
     def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
         """Raises `HistoryTooLarge`."""
         first = first_within([(link.size, link.is_compacted) for link in self._chain], bound)
-        if isinstance(first, Excess):
-            raise HistoryTooLarge(*first)
+        if isinstance(first, HistoryTooLarge):
+            raise first
         left_out = self._chain[:first] if bound is not None and bound.cut == "oldest" else ()
         declaring = declaring_links(link.unpacked() for link in left_out if link.is_declaring)
         return (*declaring, *(link.unpacked() for link in self._chain[first:]))

@@ -20,7 +20,7 @@ from antwort.engine.memory import is_trigger
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
 from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
-from antwort.storage.run_log import NewRun
+from antwort.storage.run_log.base import NewRun
 
 
 def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:

@@ -1,25 +1,25 @@
-"""The contract of a store. Everything is found within the identity's tenant and owner only."""
+"""The contract of a store of responses, conversations and approvals. An identity finds only what its tenant and owner
+have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, Span, is_within
 from antwort.api.items import InputItem, OutputItem, ResultPart
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
-from antwort.api.wire import encode, replace
 from antwort.identity import Identity
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The key that a request came with, to stand for its response from `now` on. Times are seconds since 1970."""
+    """The idempotency key of a request, which stands for its response from `now` on. Times are seconds since 1970."""
 
     key: str
     request_hash: bytes
@@ -28,25 +28,25 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key stands for."""
+    """The request and the response that an idempotency key stands for."""
 
     request_hash: bytes
     response_id: str
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client has decided about a call that waits for its approval."""
+    """The client's decision about a call that waits for its approval."""
 
     id: str
-    """Of the approval."""
+    """The id of the approval."""
     status: Literal["approved", "denied", "outdated"]
-    """`outdated`: approved, and not run, because the tool had changed since."""
+    """`outdated`: approved and not run, because the tool has changed since."""
     after: str | None = None
-    """The response that was told so before, as far as is known, and does not act on it any more."""
+    """The response that had the decision before, as far as is known, and no longer acts on it."""
 
 
 class CallResult(msgspec.Struct, frozen=True):
-    """The result of a call as the model reads it."""
+    """The result of a call as the model sees it."""
 
     output: str | tuple[ResultPart, ...]
     is_error: bool = False
@@ -73,56 +73,56 @@ class CallRecord(msgspec.Struct, frozen=True):
 
     settled_by: str
     result: CallResult | None
-    """None while the call runs, and for good if the process that ran it died."""
+    """None while the call runs, and for ever if its process died."""
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before the first inference."""
+    """A response before its first inference."""
 
     identity: Identity
     response: Response
     request: bytes
-    """The request as it came."""
+    """The request as it was received."""
     input: tuple[InputItem, ...]
     raw_input: tuple[bytes, ...]
-    """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
+    """The JSON of each input item as it was received. Its id is `input[i].id`."""
     claim: Claim | None = None
     approvals: tuple[Approval, ...] = ()
-    """Those among the decided ones that are not on record: they are kept with this response."""
+    """Decided approvals that are not stored yet: they are stored with this response."""
     decisions: tuple[Decision, ...] = ()
-    """What its request decides, and the response acts on."""
+    """The decisions of its request, which the response acts on."""
     worker: str | None = None
-    """The process that makes it in the foreground, by its name; None for one that no process stands for."""
+    """The name of the process that runs it in the foreground; None if there is none."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """An item that is added to a conversation."""
 
     item: InputItem
-    """`item.id` is the id it goes by there, unless another one has that already: then it gets a new one."""
+    """`item.id` is its id there, unless another item has that id: then it gets a new one."""
     raw: bytes
-    """Its JSON: as it came, or as it was sent."""
+    """Its JSON, as it was received or sent."""
     direction: Literal["input", "output"] = "input"
-    """Whether it is read as a client's, or as one of ours."""
+    """Whether it is parsed as an item of a client, or as one of ours."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of a chain, with all that a later inference needs of it."""
+    """A response of a chain, with everything that a later inference needs of it."""
 
     response: Response
     request: bytes
     input: tuple[InputItem, ...]
     turn_ends: tuple[int, ...]
-    """For each turn, how many output items there were when its inference ended."""
+    """For each turn, the number of output items when its inference ended."""
     abandoned: tuple[Span, ...] = ()
-    """Where in the output stands what was said in inferences that were made anew: no later one needs that."""
+    """Ranges of the output that inferences wrote which were repeated: no later inference needs them."""
 
     @property
     def output(self) -> tuple[OutputItem, ...]:
         return self.response.output
 
     def said(self, start: int = 0, end: int | None = None) -> tuple[OutputItem, ...]:
-        """Of the output, or of a part of it, what was not abandoned."""
+        """Return the output, or a part of it, without what was abandoned."""
         items = self.output[start:end]
         if not self.abandoned:
             return items
@@ -130,88 +130,46 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ITEM_BYTES = 512
-"""What an item of a history counts for beside its JSON: small ones take more room in memory than on record."""
+"""What an item of a history counts beside its JSON: small items take more memory than storage."""
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a history may be read at once."""
+    """How much of a history may be read."""
 
     most: int
     """Bytes: the JSON of the items and of the responses, and `ITEM_BYTES` for each item."""
     cut: Literal["never", "compacted", "oldest"] = "never"
-    """What is left out of a longer one: nothing, what stands before its last compaction, or whatever is oldest. What is
-    newest is read, whole responses of a chain, or whole items of a conversation; one at least. Before them stand the
-    `additional_tools` items of what was left out as the oldest, up to `DECLARED_BYTES`: their tools are still declared.
+    """What is left out of a longer history: nothing, what is before its last compaction, or the oldest. The newest is
+    read, in whole responses of a chain or whole items of a conversation; one at least. Before it come the
+    `additional_tools` items of the oldest that was left out, up to `DECLARED_BYTES`: their tools are still declared.
     """
 
 
 class HistoryTooLarge(Exception):
-    """A history has more bytes than may be read. Nothing of it was read."""
+    """A history has more bytes than may be read, and was not read."""
 
     def __init__(self, size: int, recent: int) -> None:
         super().__init__(f"{size} bytes")
         self.size = size
-        """Bytes of all of it, counted as a `Bound` does."""
+        """Bytes of the whole history, counted as a `Bound` does."""
         self.recent = recent
-        """Of that, from the last compaction on."""
-
-
-class Excess(NamedTuple):
-    """How large a history is that is not read: the arguments of `HistoryTooLarge`."""
-
-    size: int
-    recent: int
-
-
-def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | Excess:
-    """The place of the first part of a history that is read, or why none is. `sizes` are the bytes of each part, oldest
-    first, and whether it has a compaction.
-    """
-    total = sum(size for size, _ in sizes)
-    if bound is None or total <= bound.most:
-        return 0
-    recent = 0
-    for place in reversed(range(len(sizes))):
-        size, is_compacted = sizes[place]
-        if recent + size > bound.most and bound.cut == "oldest":
-            return place + 1 if recent else Excess(total, size)
-        recent += size
-        if is_compacted:
-            if recent <= bound.most and bound.cut != "never":
-                return place
-            break
-    return Excess(total, recent)
-
-
-def newest_within(sizes: Sequence[int], most: int) -> int:
-    """The place from which on all of them together have at most so many bytes."""
-    first = len(sizes)
-    while first and sizes[first - 1] <= most:
-        first -= 1
-        most -= sizes[first]
-    return first
-
-
-def declaring_links(links: Iterable[Link]) -> list[Link]:
-    """Of these, the newest that declare tools in items, up to `DECLARED_BYTES`, with nothing but those items."""
-    declaring: list[Link] = []
-    for link in links:
-        if items := tuple(filter(is_additional, link.input)):
-            response = replace(link.response, output=())
-            declaring.append(Link(response=response, request=link.request, input=items, turn_ends=()))
-    return declaring[newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES) :]
+        """Bytes from the last compaction on."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a list. `after` and `before` are ids of what is listed, and count in the direction of `order`.
-
-    With `before` alone it is the part that ends just before that one.
+    """A part of a list. `after` and `before` are ids in the list, and count in the direction of `order`. With `before`
+    alone, it is the part that ends just before that id.
     """
 
     limit: int = 20
     order: Literal["asc", "desc"] = "desc"
     after: str | None = None
     before: str | None = None
+
+    @property
+    def is_forward(self) -> bool:
+        """Whether the page starts at the front of the list, or at `after`; otherwise it ends at `before`."""
+        return self.before is None or self.after is not None
 
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,12 +178,12 @@ class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which responses of a list."""
+    """A filter of responses."""
 
     model: str | None = None
-    """None: of any model."""
+    """None: any model."""
     statuses: tuple[ResponseStatus, ...] = ()
-    """Empty: in any status."""
+    """Empty: any status."""
 
     def fits(self, response: Response) -> bool:
         return self.model in (None, response.model) and (not self.statuses or response.status in self.statuses)
@@ -235,7 +193,7 @@ EVERYTHING = Wanted()
 
 
 LARGEST_PAGE = 8 * 2**20
-"""Bytes of responses on a page, about: the one that goes over is its last. So no list holds up the others for long."""
+"""Bytes of a page, about: the one that exceeds it is the last. So no list delays other requests for long."""
 
 
 class ResponsePage(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,26 +207,26 @@ class ApprovalPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 WRITING_TOOLS_PER_SERVER = 500
-"""Names on record for one server. Beyond that, all of its tools count as writing: so no server can push out its own."""
+"""Names stored for one server. Beyond that, all its tools count as writing: no server can push out its own names."""
 WRITING_TOOLS_PER_TENANT = 20_000
-"""Names on record for one tenant. Beyond that, the servers that were listed least recently are forgotten."""
+"""Names stored for one tenant. Beyond that, the servers are dropped that were listed least recently."""
 SEEN_AGAIN_SECONDS = 86_400
-"""How old the time may be at which a server was listed, before it is written anew."""
+"""How old the stored time of a server's last listing may be."""
 
 
 def as_of(approval: Approval, now: int) -> Approval:
-    """As it stands at that time: one that nobody has decided expires, and no store writes that down."""
+    """Return the approval as it is at that time: an undecided one expires, and no store writes that down."""
     is_late = approval.status == "pending" and approval.expires_at <= now
     return msgspec.structs.replace(approval, status="expired") if is_late else approval
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the log of a response that has ended, as `runs` packs it: what is in it only that knows."""
+    """A piece of the event log of a response that has ended. Only the run log knows its format."""
 
     first: int
     """The number of its first event."""
     next: int
-    """And of the one behind its last."""
+    """The number of the event after its last."""
     data: bytes
 
 
@@ -276,27 +234,25 @@ PackedLog: TypeAlias = Sequence[LogPiece]
 
 
 class ResponseStore(Protocol):
-    """Methods raise `StoreFault` when the record cannot be read or written, and nothing else of their own.
+    """All methods raise `StoreFault` when the record cannot be read or written.
 
-    A deleted response is not found by anything but the chains of its descendants.
+    A deleted response is found only by the chains of its descendants.
     """
 
     async def begin(self, new: NewResponse) -> None:
-        """Commit the row, the input items, the claim and the decisions, `in_progress`, before the first inference: all
-        or nothing.
+        """Commit the response, its input items, its claim and its decisions before the first inference: all or nothing.
 
-        Raises `ResponseNotFound` naming `previous_response_id` when that response is gone by now, and `KeyInUse` when
-        the key of the claim stands for another response: one that is there, by a claim that has not expired; and what
-        `decide` raises.
+        Raises `ResponseNotFound` for `previous_response_id` when that response is gone by now, `KeyInUse` when a claim
+        that has not expired holds the key for another response, and what `decide` raises.
         """
         ...
 
     async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
-        """What the key stands for; nothing when its claim has expired, or its response is gone."""
+        """Return what the key stands for; None when its claim has expired, or its response is gone."""
         ...
 
     async def release(self, identity: Identity, key: str, response_id: str) -> None:
-        """The key does not stand for this response any more; for another one it still may."""
+        """Delete the claim of this response on the key, not that of another one."""
         ...
 
     async def finish(
@@ -308,15 +264,15 @@ class ResponseStore(Protocol):
         approvals: Sequence[Approval] = (),
         log: PackedLog | None = None,
     ) -> None:
-        """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
-        items there were when it happened. Returns only when the commit is done.
+        """Commit the outcome and the output items. `marks` are the run's internal events, each with the number of
+        output items at that time.
 
-        `entries` are added to the conversation that the response names, in this order and with nothing between them,
-        by the same commit; where that conversation is gone by now, they are not. `approvals` are those that it asks
-        for; they go when it is deleted. `log` is all that its stream has said, as `runs` packs it; it goes then, too.
+        The same commit adds `entries` to the conversation of the response, in this order and with nothing between them,
+        unless that conversation is gone by now. `approvals` are those that the response asks for; `log` is the packed
+        log of its events. Both are deleted with it.
 
-        Raises `IllegalTransition` when the row is final already, `ResponseNotFound` when it is gone: a response
-        deleted while it ran stays deleted.
+        Raises `IllegalTransition` when the response has ended already, and `ResponseNotFound` when it is gone: a
+        response that was deleted while it ran stays deleted.
         """
         ...
 
@@ -328,104 +284,102 @@ class ResponseStore(Protocol):
         items_from: int = 0,
     ) -> None:
         """Commit what a running response has produced so far: output items that will not change, and marks. The first
-        `items_from` items are on record already. Raises as `finish` does when the row is final or gone.
+        `items_from` items are stored already. Raises what `finish` raises.
         """
         ...
 
     async def get(self, identity: Identity, response_id: str) -> Response | None: ...
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
-        """Whether it was there. Its items stay for its descendants, hidden from everything else."""
+        """Return whether it was there. Its items stay for its descendants, hidden from everything else."""
         ...
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        """The response and its ancestors, oldest first; empty when it is not found. A few queries, however many links.
+        """Return the response and its ancestors, oldest first; nothing when it is not found. The number of queries does
+        not depend on the number of links. The request of a link may be without its input, which it has as items.
 
-        Their sizes are known before any is read. Raises `HistoryTooLarge` when the chain is beyond the bound, and
-        `InvalidField` naming `previous_response_id` when it has a cycle. The request of a link may be without its
-        input, which is there as items.
+        Raises `HistoryTooLarge` when the chain exceeds the bound, before any of it is read, and `InvalidField` for
+        `previous_response_id` when it has a cycle.
         """
         ...
 
     async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
-        """The response alone; None when it is not found. Its request is as it came, unless it is read without its
-        input.
+        """Return the response alone; None when it is not found. Its request is as it was received, unless it is read
+        without its input.
         """
         ...
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
-        """The items the request of that response brought; None when the response is not found.
-
-        Raises `InvalidField` naming `after` or `before` when that id is not one of them.
+        """Return the input items of the response; None when it is not found. Raises `InvalidField` for `after` or
+        `before` when that id is not one of them.
         """
         ...
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        """Those that fit, in the order of their creation: by `created_at`, then as they were begun. There may be fewer
-        than the page has room for, and yet more to come: a page of `LARGEST_PAGE` ends, and a record that cannot be
-        read is left out.
+        """Return responses in the order of their creation: by `created_at`, then as they were begun. A page may have
+        fewer than its limit though more follow: it ends at `LARGEST_PAGE`, and leaves out a record that cannot be read.
 
-        `after` and `before` may be any that the identity has, also one that does not fit, or not any more. Raises
-        `InvalidField` naming the one that is not there.
+        `after` and `before` may be any response of the identity, even one that is not wanted. Raises `InvalidField` for
+        one that is not there.
         """
         ...
 
     async def items(
         self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
     ) -> Mapping[str, InputItem]:
-        """The newest item under each id, across responses, as far as found; what no response has, across
-        conversations. Raises `HistoryTooLarge` when they are beyond the bound, whatever that says of cuts.
+        """Return the newest item under each id that is found: in a response, or else in a conversation. Raises
+        `HistoryTooLarge` when they exceed the bound, whatever its `cut`.
         """
         ...
 
     # ---- approvals ----
 
     async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
-        """Those that are there, as they are written: `as_of` tells which have expired."""
+        """Return those that are there, as they are stored: `as_of` tells which have expired."""
         ...
 
     async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None, now: int) -> ApprovalPage:
-        """In the order in which they were asked for, as they are written; with a status, those that have it `now`.
-        There may be fewer than the page has room for, and yet more to come.
+        """Return approvals in the order in which they were asked for, as they are stored; with a status, those that
+        have it `now`. A page may have fewer than its limit though more follow.
 
-        `after` and `before` may be any that the identity has. Raises `InvalidField` naming the one that is not there.
+        `after` and `before` may be any approval of the identity. Raises `InvalidField` for one that is not there.
         """
         ...
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
-        """What `begin` does with the decisions of a response, for one that is not kept: all or nothing. What is not
-        there is passed over. Raises `Conflict` where another response was told a decision since, or another one. What
-        was approved may still become outdated.
+        """Store the decisions of a response that is not stored itself: all or nothing. Approvals that are not there are
+        skipped. Raises `ApprovalInUse` where another response has the decision, or it was decided otherwise. An
+        approved call may still become outdated.
         """
         ...
 
     async def note_writing_tools(
         self, tenant: str, server: str, names: Collection[str], now: int
     ) -> frozenset[str] | None:
-        """Record the tools that a server lists as writing, and return all that were ever recorded for it; None when
-        every tool of it counts as writing, because there were more than `WRITING_TOOLS_PER_SERVER`.
+        """Store the tools that a server lists as writing, and return all that were ever stored for it; None when every
+        tool of it counts as writing, because there were more than `WRITING_TOOLS_PER_SERVER`.
 
-        Names are never removed one by one. Beyond `WRITING_TOOLS_PER_TENANT`, whole servers go, the least recently
-        listed first, and never the one that is noted.
+        Names are never removed one by one. Beyond `WRITING_TOOLS_PER_TENANT`, whole servers are dropped, the least
+        recently listed first, and never the one that is noted.
         """
         ...
 
     # ---- calls that a later response settles ----
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
-        """Record the claim before the call is run or declined. None: the claim holds. Otherwise the call is settled by
-        another response, or by the same one before, and this is its record.
+        """Store the claim before the call is run or declined, and return None; or return the record of an older claim,
+        by another response or the same one.
 
-        Raises `ResponseNotFound` or `ConversationNotFound` where the one that holds the claim is gone.
+        Raises `ResponseNotFound` or `ConversationNotFound` when the one that holds the claim is gone.
         """
         ...
 
     async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
-        """Take back a claim of this response whose call has not begun. One with a result stands."""
+        """Delete a claim of this response whose call has not begun. One with a result stays."""
         ...
 
     async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
-        """Record the result of a call that this response has claimed. The first result counts."""
+        """Store the result of a call that this response has claimed. The first result counts."""
         ...
 
     async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None: ...
@@ -441,24 +395,24 @@ class ResponseStore(Protocol):
     async def describe_conversation(
         self, identity: Identity, conversation_id: str, metadata: Metadata
     ) -> Conversation | None:
-        """It with this metadata in the place of what it had; None when it is not found."""
+        """Replace its metadata, and return it; None when it is not found."""
         ...
 
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
-        """Whether it was there. Its items go with it; responses that were its turns stay."""
+        """Return whether it was there. Its items are deleted with it; responses that were its turns stay."""
         ...
 
     async def said(
         self, identity: Identity, conversation_id: str, bound: Bound | None = None
     ) -> tuple[InputItem, ...] | None:
-        """All its items, oldest first; None when it is not found. Raises `HistoryTooLarge` when they are beyond the
+        """Return all its items, oldest first; None when it is not found. Raises `HistoryTooLarge` when they exceed the
         bound.
         """
         ...
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
-        """None when it is not found. Raises `InvalidField` naming `after` or `before` when that id is not one of its
-        items.
+        """Return some of its items; None when it is not found. Raises `InvalidField` for `after` or `before` when that
+        id is not one of its items.
         """
         ...
 
@@ -467,19 +421,19 @@ class ResponseStore(Protocol):
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
-        """Add them at the end, in this order and with nothing between them; the items with the ids they have got. None
-        when the conversation is not found. `approvals` are those that they ask for, of a response that is not kept;
-        they go when the conversation is deleted.
+        """Add items at the end, in this order and with nothing between them, and return them with the ids that they
+        got; None when the conversation is not found. `approvals` are those that they ask for, of a response that is not
+        stored; they are deleted with the conversation.
         """
         ...
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
-        """Whether it was there."""
+        """Return whether it was there."""
         ...
 
     async def fail_running(self, message: str) -> int:
-        """End the rows that a dead process left `queued` or `in_progress` as `failed`; how many there were. Those that
-        a durable run stands for are left alone, and those of workers that live.
+        """Fail the responses that a dead process left `queued` or `in_progress`, and return how many there were. Those
+        with a durable run, and those of living workers, are left alone.
         """
         ...
 
@@ -488,7 +442,3 @@ class ResponseStore(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-DECLARED_BYTES = 2**22
-"""How much of declared tools is read beside a history that is cut, the newest of them."""

@@ -1,9 +1,9 @@
-"""What stands in a row, from the values and back. Nothing here knows which database it is."""
+"""Convert values to rows and back, for any database."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -17,9 +17,12 @@ from antwort.api.wire import decode_any, encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
+from antwort.storage.database import Value
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 1
-"""The form of the JSON in a row, kept with it: a later form can tell the earlier ones."""
+"""The form of the JSON in a row, stored with it."""
 
 _UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, servers=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
@@ -28,24 +31,26 @@ _decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Deco
 _decode_abandoned = msgspec.json.Decoder(TurnAbandoned)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
-_DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
-"""Other JSON than was written, bytes that are not UTF-8, a value that is no JSON at all."""
+INVALID = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""Other JSON than was written, bytes that are not UTF-8, a value that is not JSON."""
 
-Values: TypeAlias = dict[str, str | int | bytes | None]
+RowValues: TypeAlias = dict[str, Value]
 Direction: TypeAlias = Literal["input", "output"]
 ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
 """id, direction, position, type, JSON."""
+EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
+"""id, direction, type, JSON."""
 MarkRow: TypeAlias = tuple[int, str, bytes, int]
 """number, kind, JSON, items_end."""
 
 
-def name_of(identity: Identity, response_id: str) -> Values:
-    """What a response, or a conversation, is found by."""
+def name_of(identity: Identity, response_id: str) -> RowValues:
+    """Return the columns by which a response or a conversation is found."""
     return {"tenant": identity.tenant, "owner": identity.owner, "id": response_id}
 
 
 def to_body(response: Response) -> bytes:
-    """The response without its output: items have rows of their own."""
+    """Return the JSON of the response without its output: items have rows of their own."""
     return encode(replace(response, output=()))
 
 
@@ -62,6 +67,10 @@ def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
     return [(number, _KINDS[type(mark)], encode(mark), items_end) for number, (items_end, mark) in enumerate(marks)]
 
 
+def entry_rows(entries: Sequence[Entry]) -> list[EntryRow]:
+    return [(entry.item.id, entry.direction, type_of(entry.item), entry.raw) for entry in entries]
+
+
 _KINDS: dict[type[Mark], str] = {
     TurnEnded: "turn",
     CallEnded: "call",
@@ -75,51 +84,61 @@ def type_of(item: InputItem) -> str:
 
 
 def renamed(item: InputItem, item_id: str) -> InputItem:
-    """The item under the id it goes by."""
+    """Return the item with this id."""
     if item.id == item_id:
         return item
     return OpaqueItem(item.type, item_id, item.fields) if isinstance(item, OpaqueItem) else replace(item, id=item_id)
 
 
-# ---- back ----
+# ---- rows to values: all raise `Damaged` ----
+
+
+def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
+    try:
+        return decoder.decode(raw)
+    except INVALID as exc:
+        raise Damaged from exc
 
 
 def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
-    try:
-        response = _decode_body.decode(body)
-    except _DAMAGED as exc:
-        raise Damaged from exc
+    response = decode(_decode_body, body)
     return replace(response, output=tuple(map(to_output, output))) if output else response
 
 
 def to_output(raw: bytes) -> OutputItem:
-    try:
-        return _decode_output.decode(raw)
-    except _DAMAGED as exc:
-        raise Damaged from exc
+    return decode(_decode_output, raw)
+
+
+def to_span(mark: bytes, items_end: int) -> Span:
+    """Return the range of output items of an abandoned turn."""
+    return decode(_decode_abandoned, mark).start, items_end
+
+
+def to_metadata(raw: bytes) -> Metadata:
+    return decode(_decode_metadata, raw)
 
 
 def without_input(request: bytes) -> bytes:
-    """A request less its input, which is there as items."""
+    """Return the JSON of a request without its input, which is stored as items."""
     try:
         return less_input(request)
-    except _DAMAGED as exc:
+    except INVALID as exc:
         raise Damaged from exc
 
 
 def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
-    """The item as it was when it was stored: what a client sent is read as it was read then."""
+    """Return the item as it was when it was stored: what a client sent is parsed as it was then."""
     try:
         if direction == "output":
             return renamed(_decode_output.decode(raw), item_id)
         return read_item(decode_any(raw), "item", _UNLIMITED, item_id=item_id)
-    except (*_DAMAGED, InvalidField) as exc:
+    except (*INVALID, InvalidField) as exc:
         raise Damaged from exc
 
 
 def shown_item(item: InputItem, raw: bytes) -> InputItem:
-    """An item that a client sent as it is given back: the fields that are not known here are as they came, and what is
-    sealed in it is left out.
+    """Return an item that a client sent as it is shown to it: with the fields that are not known here as they came, and
+    without what is sealed in it.
     """
     if isinstance(item, OpaqueItem):
         if KEY not in item.fields:
@@ -139,27 +158,12 @@ _KNOWN_FIELDS: dict[type, frozenset[str]] = {
 
 
 def added_item(entry: Entry, item_id: str) -> InputItem:
-    """An entry of a conversation as it is given back under the id that it goes by."""
+    """Return an entry of a conversation as it is shown, with the id that it got."""
     item = renamed(entry.item, item_id)
     return item if entry.direction == "output" else shown_item(item, entry.raw)
 
 
 def to_shown(item_id: str, direction: Direction, raw: bytes) -> InputItem:
-    """The item of a row as it is given back."""
+    """Return the item of a row as it is shown."""
     item = to_item(item_id, direction, raw)
     return item if direction == "output" else shown_item(item, raw)
-
-
-def to_span(mark: bytes, items_end: int) -> Span:
-    """The places of what was said in an inference that was made anew."""
-    try:
-        return _decode_abandoned.decode(mark).start, items_end
-    except _DAMAGED as exc:
-        raise Damaged from exc
-
-
-def to_metadata(raw: bytes) -> Metadata:
-    try:
-        return _decode_metadata.decode(raw)
-    except _DAMAGED as exc:
-        raise Damaged from exc

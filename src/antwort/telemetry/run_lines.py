@@ -6,7 +6,7 @@ import logging
 
 from antwort.engine.runs.summary import RunSummary
 from antwort.notes import Value, note
-from antwort.storage.run_log import Claimed
+from antwort.storage.run_log.base import Claimed
 
 _logger = logging.getLogger("antwort.runs")
 _LONGEST_MODEL = 100

@@ -9,7 +9,7 @@ from typing import TypeVar
 from antwort.engine.runs.summary import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.run_log import (
+from antwort.storage.run_log.base import (
     Claimed,
     Ending,
     Fenced,
@@ -114,17 +114,8 @@ class WatchedRunLog:
     async def submit(self, run: NewRun) -> None:
         await self._timed("submit", self._runs.submit(run))
 
-    async def adopt(
-        self,
-        worker: str,
-        identity: Identity,
-        response_id: str,
-        records: Sequence[Record],
-        *,
-        has_room: bool | None = None,
-    ) -> Lease:
-        adopting = self._runs.adopt(worker, identity, response_id, records, has_room=has_room)
-        lease = await self._timed("adopt", adopting)
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
+        lease = await self._timed("adopt", self._runs.adopt(worker, identity, response_id))
         self._held[lease.run_id] = lease
         return lease
 

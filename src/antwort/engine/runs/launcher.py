@@ -27,7 +27,7 @@ from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.storage.base import Claim
-from antwort.storage.run_log import Lease
+from antwort.storage.run_log.base import Lease
 
 ABANDONED = "The server was stopped while the response was being made."
 DISCARD_SECONDS = 2.0

@@ -41,7 +41,7 @@ from antwort.identity import TENANT, Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
-from antwort.storage.run_log import DETACHED
+from antwort.storage.run_log.base import DETACHED
 from antwort.tools.base import Progress
 
 _TERMINAL = frozenset(TERMINAL)

@@ -17,9 +17,9 @@ from antwort.engine.fold import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, HandedOver, ResponseNotFound, StoreFault
-from antwort.runs.packed import pack
 from antwort.storage.base import PackedLog, ResponseStore
-from antwort.storage.run_log import Ending, Fenced, Lease, Record, RunLog, Unavailable
+from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, RunLog, Unavailable
+from antwort.storage.run_log.codec import pack
 
 _log = logging.getLogger("antwort.engine")
 

@@ -55,7 +55,7 @@ from antwort.errors import (
 )
 from antwort.identity import TENANT
 from antwort.storage.base import Link
-from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, Lease, Record
+from antwort.storage.run_log.base import DETACHED, Claimed, Ending, Fenced, Lease, Record
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 

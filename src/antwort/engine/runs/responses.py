@@ -49,7 +49,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
+from antwort.storage.run_log.base import Gone, Record, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 

@@ -21,8 +21,8 @@ from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, Shut
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
-from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable
-from antwort.storage.run_log import Worker as WorkerInfo
+from antwort.storage.run_log.base import DETACHED, Lease, RunLog, Unavailable
+from antwort.storage.run_log.base import Worker as WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 
@@ -98,7 +98,7 @@ class Worker:
     async def adopt(self, plan: Plan) -> Lease:
         """Return the lease of a foreground run, whose row is there: another process can continue it."""
         await self.start()
-        return await self.runs.adopt(self.name, plan.identity, plan.response.id, ())
+        return await self.runs.adopt(self.name, plan.identity, plan.response.id)
 
     def hold(self, lease: Lease, live: LiveRun) -> None:
         """Hold a foreground run until its end. It takes no slot as long as it has a client."""

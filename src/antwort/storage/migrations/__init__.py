@@ -12,17 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from antwort.db import Connection as Link
-from antwort.db import Database
-from antwort.db.base import Dialect
 from antwort.errors import StoreFault
+from antwort.storage.database import Connection as Link
+from antwort.storage.database import Database, Dialect
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection, Engine
 
-    from antwort.db.postgres import PostgresDatabase
-    from antwort.db.sqlite import SqliteDatabase
+    from antwort.storage.postgres import PostgresDatabase
+    from antwort.storage.sqlite import SqliteDatabase
 
 REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """All revisions, oldest first."""
@@ -85,7 +84,7 @@ def _in_sqlite(path: Path, change: Callable[[Connection], None]) -> None:
     from sqlalchemy import create_engine, event
     from sqlalchemy.pool import NullPool
 
-    from antwort.db.sqlite import BUSY_SECONDS, store_fault
+    from antwort.storage.sqlite import BUSY_SECONDS, store_fault
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
@@ -100,7 +99,7 @@ def _in_postgres(database: PostgresDatabase, change: Callable[[Connection], None
     from sqlalchemy import create_engine
     from sqlalchemy.pool import NullPool
 
-    from antwort.db.postgres_faults import store_fault
+    from antwort.storage.postgres import store_fault
 
     def alone(connection: Connection) -> None:
         """Whoever was faster may have done it, or more than is known here."""
@@ -110,7 +109,7 @@ def _in_postgres(database: PostgresDatabase, change: Callable[[Connection], None
             _check(found, "postgresql")
         change(connection)
 
-    engine = create_engine("postgresql+psycopg://", creator=database.connect_patiently, poolclass=NullPool)
+    engine = create_engine("postgresql+psycopg://", creator=database.connect_for_migration, poolclass=NullPool)
     _run(engine, alone, store_fault)
 
 

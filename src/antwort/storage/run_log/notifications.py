@@ -1,0 +1,291 @@
+"""Wake-ups for those who follow a run or wait for work. They are hints: whoever is woken looks into the log, and looks
+there from time to time anyway.
+
+Processes that share a PostgreSQL send them with NOTIFY. A payload is the name of the sender, which ignores it, and `w`
+(there may be work), `c` (there may be cancels) or `e resp_1,resp_2` (these runs have new events).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from random import uniform
+from selectors import EVENT_READ, DefaultSelector
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from antwort.api.payload import PIECE, payload
+from antwort.errors import StoreFault
+from antwort.ids import new_id
+from antwort.storage.database import Connection
+from antwort.storage.run_log.base import Record
+
+if TYPE_CHECKING:
+    from antwort.storage.postgres import BoundedConnection
+
+CHANNEL = "antwort_runs"
+_NOTIFY = "SELECT pg_notify(:channel, :payload)"
+KEEPALIVE_SECONDS = (1.0, 5.0)
+"""Between the keep-alives of a reader: without notifications, and with them."""
+_POLL_SECONDS = (10.0, 15.0)
+"""Between the looks of a reader who gets notifications, at random, so that not all look at once."""
+_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.05, 2.0
+"""Between attempts to open the connection again."""
+_CLOSE_SECONDS = 1.0
+_IDLE_SECONDS = 10.0
+_MAX_BUFFERED_RECORDS = 256
+_MAX_NOTIFIED_RUNS = 150
+"""In one payload: PostgreSQL takes less than 8,000 bytes, and an id has 37."""
+
+
+class Wakeup:
+    """A flag that stays set until whoever waits for it clears it, which has to happen before looking."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def set_later(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.set)
+
+    async def wait(self, seconds: float) -> bool:
+        """Return whether it was set within that time."""
+        if not self._event.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._event.wait()
+        return self._event.is_set()
+
+
+class TailBuffer:
+    """Buffer for one reader the records of a run that are written in this process, so that it need not read them from
+    the database. A slow reader loses the oldest, and reads these from the log.
+    """
+
+    __slots__ = ("_key", "_records", "_size", "wakeup")
+
+    def __init__(self, key: int) -> None:
+        """`key` is the key of the run in the log: another run may have the same id later."""
+        self.wakeup = Wakeup()
+        self._key = key
+        self._records: deque[Record] = deque(maxlen=_MAX_BUFFERED_RECORDS)
+        self._size = 0
+
+    def add(self, key: int | None, record: Record | None, size: int = 0) -> None:
+        """Wake the reader. `size` is about the number of characters in the record."""
+        if record is not None and key == self._key:
+            self._size += size
+            if self._size > PIECE:
+                self._records.clear()
+                self._size = size
+            if size <= PIECE:
+                self._records.append(record)
+        self.wakeup.set()
+
+    def take(self, at: int) -> list[Record]:
+        """Return the buffered records from that index of the log on, without gaps."""
+        found: list[Record] = []
+        self._size = 0  # what is left is little, or will be dropped before it is much
+        while self._records and self._records[0].at <= at + len(found):
+            if (record := self._records.popleft()).at == at + len(found):
+                found.append(record)
+        return found
+
+
+class TailBuffers:
+    """The buffers of all readers in this process, by the id of their run."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, list[TailBuffer]] = {}
+
+    @contextmanager
+    def follow(self, run_id: str, key: int) -> Iterator[TailBuffer]:
+        buffer = TailBuffer(key)
+        self._buffers.setdefault(run_id, []).append(buffer)
+        try:
+            yield buffer
+        finally:
+            self._buffers[run_id].remove(buffer)
+            if not self._buffers[run_id]:
+                del self._buffers[run_id]
+
+    def publish(self, run_id: str, key: int | None = None, record: Record | None = None) -> None:
+        """Wake the readers of the run, and give them the record if there is one."""
+        if buffers := self._buffers.get(run_id):
+            size = 0 if record is None else sum(map(payload, record.events))
+            for buffer in buffers:
+                buffer.add(key, record, size)
+
+    def wake_all(self) -> None:
+        for run_id in self._buffers:
+            self.publish(run_id)
+
+
+class NotificationListener:
+    """A thread that keeps a connection open, and opens it again when it is lost. Notifications that were sent meanwhile
+    are lost, too: `on_missed` is called then.
+
+    The callbacks run on the event loop that this is made on.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], BoundedConnection],
+        on_payloads: Callable[[list[str]], object],
+        on_missed: Callable[[], object],
+        *,
+        idle_seconds: float = _IDLE_SECONDS,
+    ) -> None:
+        """A connection that is silent for `idle_seconds` is tested."""
+        self._connect, self._idle_seconds = connect, idle_seconds
+        self._on_payloads, self._on_missed = on_payloads, on_missed
+        self._loop = asyncio.get_running_loop()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._is_closed = Event()
+        self._is_connected = Event()
+        self._thread = Thread(target=self._run, name="antwort-listener", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it receives notifications, as far as is known."""
+        return self._is_connected.is_set()
+
+    async def close(self) -> None:
+        self._is_closed.set()
+        self._wake_sender.send(b"!")
+        await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)
+        if not self._thread.is_alive():  # else it waits for a server that hangs, and reads from its socket afterwards
+            self._wake_receiver.close()
+            self._wake_sender.close()
+
+    def _run(self) -> None:
+        import psycopg
+
+        pause = _FIRST_RETRY_SECONDS
+        while not self._is_closed.is_set():
+            with suppress(StoreFault, psycopg.Error, OSError):
+                with self._connect() as raw:
+                    raw.add_notify_handler(lambda notice: self._call(self._on_payloads, [notice.payload]))
+                    raw.execute(f"LISTEN {CHANNEL}".encode())
+                    pause = _FIRST_RETRY_SECONDS
+                    self._is_connected.set()
+                    self._call(self._on_missed)
+                    self._listen(raw)
+                continue
+            self._is_connected.clear()
+            self._is_closed.wait(pause)
+            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+
+    def _listen(self, raw: BoundedConnection) -> None:
+        """Return when this is closed; raise when the connection is lost."""
+        with DefaultSelector() as selector:
+            selector.register(raw.fileno(), EVENT_READ)
+            selector.register(self._wake_receiver, EVENT_READ)
+            while not self._is_closed.is_set():
+                raw.pgconn.consume_input()
+                payloads: list[str] = []
+                while (notice := raw.pgconn.notifies()) is not None:
+                    payloads.append(notice.extra.decode())
+                if payloads:
+                    self._call(self._on_payloads, payloads)
+                if not selector.select(self._idle_seconds):
+                    raw.execute(b"SELECT 1")  # what arrives with its answer goes to the notify handler
+
+    def _call(self, callback: Callable[..., object], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback, *args)
+
+
+class Notifications:
+    """The wake-ups of one process: from itself and, with PostgreSQL, from the other processes."""
+
+    def __init__(
+        self,
+        connect: Callable[[], BoundedConnection] | None = None,
+        poll: float | None = None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
+    ) -> None:
+        """`connect` opens a connection to listen on; None if there are no other processes. `poll` is the number of
+        seconds after which a reader looks into the log whatever it is notified of; None leaves that to whether
+        notifications arrive.
+        """
+        self.work, self.cancels, self.tails = Wakeup(), Wakeup(), TailBuffers()
+        self._sender = new_id("sender")
+        self._connect, self._poll = connect, poll
+        self._keepalive_seconds = keepalive_seconds
+        self._listener: NotificationListener | None = None
+        self._is_closed = False
+
+    def listen(self) -> None:
+        """Start to listen to the other processes, if that has not happened yet."""
+        if self._listener is None and self._connect is not None and not self._is_closed:
+            self._listener = NotificationListener(self._connect, self.receive, self.wake_all)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
+
+    @property
+    def arrive(self) -> bool:
+        """Whether readers can rely on notifications."""
+        return self._connect is None or (self._listener is not None and self._listener.is_connected)
+
+    @property
+    def keepalive_seconds(self) -> float:
+        """How long a reader waits until its next keep-alive."""
+        without, with_notifications = self._keepalive_seconds
+        return self._poll or (with_notifications if self.arrive else without)
+
+    def poll_seconds(self) -> float:
+        """Return after how many seconds, and at least one keep-alive, a reader looks without a notification."""
+        return uniform(*_POLL_SECONDS) if self.arrive and self._poll is None else 0.0  # noqa: S311 - only spreads load
+
+    # ---- to other processes, once the transaction is committed; with SQLite there are none ----
+
+    def send_work(self, connection: Connection) -> None:
+        self._send(connection, "w")
+
+    def send_cancels(self, connection: Connection) -> None:
+        self._send(connection, "c")
+
+    def send_events(self, connection: Connection, ids: Sequence[str]) -> None:
+        for start in range(0, len(ids), _MAX_NOTIFIED_RUNS):
+            self._send(connection, f"e {','.join(ids[start : start + _MAX_NOTIFIED_RUNS])}")
+
+    def _send(self, connection: Connection, text: str) -> None:
+        if connection.dialect == "postgresql":
+            connection.execute(_NOTIFY, {"channel": CHANNEL, "payload": f"{self._sender} {text}"})
+
+    # ---- from other processes ----
+
+    def receive(self, payloads: Sequence[str]) -> None:
+        for text in payloads:
+            match text.split(" "):
+                case [self._sender, *_]:
+                    pass
+                case [_, "e", ids]:
+                    for run_id in ids.split(","):
+                        self.tails.publish(run_id)
+                case [_, "w"]:
+                    self.work.set()
+                case [_, "c"]:
+                    self.cancels.set()
+
+    def wake_all(self) -> None:
+        """Wake everybody: notifications may have been missed."""
+        self.work.set()
+        self.cancels.set()
+        self.tails.wake_all()

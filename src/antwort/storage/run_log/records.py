@@ -1,0 +1,251 @@
+"""The records of runs in a database: a queue that appends them, and functions that read them piece by piece.
+
+The log of a run that has ended is packed later. It has other records then, with the same events under the same numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, MutableMapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import NamedTuple
+
+from antwort.api.items import OutputItem
+from antwort.api.payload import LARGE, PIECE
+from antwort.errors import StoreFault
+from antwort.storage.database import Connection, Database
+from antwort.storage.rows import RowValues, to_output
+from antwort.storage.run_log import statements as sql
+from antwort.storage.run_log.base import Lease, Record, Unavailable
+from antwort.storage.run_log.codec import decode_events, decompress, encode_events, with_output, without_output
+from antwort.storage.run_log.notifications import Notifications
+from antwort.storage.sql_responses import OUTPUT, TRANSACTION_BYTES, UpdateRows, has_output
+
+_MAX_RECORDS = 256
+"""In one piece."""
+_ALL = 2**31 - 1
+
+# ---- writing ----
+
+
+class Append(NamedTuple):
+    """A record to be written under the fence of a lease."""
+
+    key: int
+    id: str
+    fence: int
+    at: int
+    first: int
+    next: int
+    events: bytes
+
+
+class AppendQueue:
+    """The appends of one process, to any runs. Those that come while a transaction is under way go with the next one.
+
+    No transaction has more than `TRANSACTION_BYTES`, unless a single append has.
+    """
+
+    def __init__(self, database: Database, notifications: Notifications) -> None:
+        self._database, self._notifications = database, notifications
+        self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def append(self, lease: Lease, record: Record) -> bool:
+        """Return whether the lease held, and the record is written, now or before."""
+        append = Append(lease.key, lease.run_id, lease.fence, *to_row(record))
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append((append, done))
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+        return await done
+
+    async def close(self) -> None:
+        """Wait until all that was accepted is written."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                sizes = accumulate(len(append.events) for append, _ in self._waiting)
+                count = max(1, sum(size <= TRANSACTION_BYTES for size in sizes))
+                batch, self._waiting = self._waiting[:count], self._waiting[count:]
+                await self._write(sorted(batch, key=lambda waiting: (waiting[0].key, waiting[0].at)))
+        finally:
+            self._task = None
+
+    async def _write(self, batch: Sequence[tuple[Append, asyncio.Future[bool]]]) -> None:
+        outcome: set[int] | Exception
+        try:
+            outcome = await self._database.write(partial(self._insert, appends=[append for append, _ in batch]))
+        except Exception as exc:  # every waiter must get it
+            outcome = exc
+        for place, (_, done) in enumerate(batch):
+            if done.done():  # the waiter was cancelled
+                continue
+            if isinstance(outcome, Exception):
+                done.set_exception(Unavailable.because_of(outcome) if isinstance(outcome, StoreFault) else outcome)
+            else:
+                done.set_result(place in outcome)
+
+    def _insert(self, connection: Connection, appends: Sequence[Append]) -> set[int]:
+        """Return the places of those whose fence held."""
+        if connection.dialect == "sqlite":
+            held = set[int]()
+            for place, append in enumerate(appends):
+                values = append._asdict()
+                is_new = connection.execute(sql.APPEND, values).rowcount > 0
+                if is_new or connection.execute(sql.HELD_BY, values).fetchone() is not None:
+                    held.add(place)
+            return held
+        columns = zip(*appends, strict=True)
+        names = ("keys", "ids", "fences", "ats", "firsts", "nexts", "events")
+        lists = {name: list(column) for name, column in zip(names, columns, strict=True)}
+        held = {place for (place,) in connection.execute(sql.APPEND_ALL, lists)}
+        self._notifications.send_events(connection, [appends[place].id for place in held])
+        return held
+
+
+def to_row(record: Record) -> tuple[int, int, int, bytes]:
+    return (record.at, record.first, record.next, encode_events(record.events))
+
+
+def has_ended_with(connection: Connection, key: int, last: Record, update: UpdateRows) -> bool:
+    """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
+    packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    if packed is None:
+        row = connection.execute(sql.ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
+        has_ended = row is not None and bytes(row[0]) == encode_events(last.events)
+    else:  # the records are others: compare the last event and its number
+        at, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or packed
+        piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
+        has_ended = (
+            piece.next == last.next
+            and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
+        )
+    return has_ended and has_output(connection, key, update)
+
+
+# ---- reading: about as much at once as a reader is given ----
+
+
+class StoredPiece(NamedTuple):
+    """Consecutive records of a log."""
+
+    key: int
+    records: Sequence[Record]
+    end: int
+    """The index of the next record."""
+    is_last: bool
+    """Whether the log ends with this piece."""
+    has_more: bool = False
+    """Whether there may be a next piece already."""
+    is_packed: bool = False
+    """Whether the records are those of a packed log: indexes count these."""
+
+
+def read_piece(
+    connection: Connection,
+    name: RowValues,
+    after: int,
+    last: StoredPiece | None,
+    shared: MutableMapping[tuple[str, int], Record],
+) -> StoredPiece | None:
+    """Return the piece behind the last one or, without it, the one with the event behind the number `after`; None when
+    there is no log. Large records are looked up in `shared` and added there.
+    """
+    row = connection.execute(sql.LOG, name).fetchone()
+    if row is None:
+        return None
+    key, is_packed, is_open, has_ended = row
+    if not is_open and not has_ended:
+        return None
+    is_known = last is not None and last.is_packed == bool(is_packed)
+    at = last.end if last is not None and is_known else _find_place(connection, key, after)
+
+    def share(place: int, read: Callable[[], Record | None]) -> list[Record]:
+        record = shared.get((str(name["id"]), place))
+        if record is None:
+            if (record := read()) is None:
+                return []
+            shared[str(name["id"]), place] = record
+        return [record]
+
+    if is_packed:
+        records = share(-1 - at, lambda: read_packed(connection, key, at))  # never the index of an unpacked record
+        is_last = not records or records[0].is_last
+        return StoredPiece(key, records, at + 1, is_last, has_more=not is_last, is_packed=True)
+    sizes, has_more = _measure(connection, key, at, has_ended=bool(has_ended))
+    if len(sizes) == 1 and sizes[0] > LARGE:
+        records = share(at, lambda: _with_output(connection, key, read_records(connection, key, at, 1))[0])
+    else:
+        records = _with_output(connection, key, read_records(connection, key, at, len(sizes)))
+    is_last = records[-1].is_last if records else bool(has_ended)
+    return StoredPiece(key, records, at + len(records), is_last, has_more=has_more)
+
+
+def read_records(connection: Connection, key: int, at: int = 0, limit: int = _ALL) -> list[Record]:
+    """Return the records as they are stored: the output of the response is not in them. Raises `Damaged`."""
+    rows = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
+    return [Record(place, first, decode_events(raw)) for place, first, raw in rows]
+
+
+def read_packed(connection: Connection, key: int, at: int) -> Record | None:
+    """Return a piece of a packed log as one record. The first is in the row of the log; the others replace its
+    records.
+    """
+    if at == 0:
+        row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    else:
+        row = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": 1}).fetchone()
+    if row is None:
+        return None
+    place, first, raw = row
+
+    def opening() -> bytes:
+        return bytes(connection.execute(sql.PACKED, {"key": key}).fetchone()[2])
+
+    return _with_output(connection, key, [Record(place, first, decompress(raw, opening))])[0]
+
+
+def _with_output(connection: Connection, key: int, records: list[Record]) -> list[Record]:
+    """Return the records with the output of the response, without which the last record of a run is stored."""
+    if not records or not records[-1].is_last:
+        return records
+
+    def output() -> list[OutputItem]:
+        return [to_output(raw) for (raw,) in connection.execute(OUTPUT, (key,))]
+
+    *others, last = records
+    return [*others, Record(last.at, last.first, with_output(last.events, output))]
+
+
+def _find_place(connection: Connection, key: int, after: int) -> int:
+    """Return the index of the record that holds the event with that number."""
+    if after < 0:  # SQLite would read the whole log to find that there is none
+        return 0
+    row = connection.execute(sql.PLACE, {"key": key, "after": after}).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _measure(connection: Connection, key: int, at: int, *, has_ended: bool) -> tuple[list[int], bool]:
+    """Return the sizes of the records of one piece from `at` on, and whether there may be more. A large record is a
+    piece of its own. SQLite reads a record to tell its size, so none is measured behind the first that does not fit.
+    """
+    sizes: list[int] = []
+    total = 0
+    for (size,) in connection.execute(sql.SIZES, {"key": key, "at": at, "limit": _MAX_RECORDS}):
+        total += size
+        if sizes and (total > PIECE or size > LARGE or sizes[0] > LARGE):
+            return sizes, True
+        sizes.append(size)
+    if len(sizes) == _MAX_RECORDS:
+        return sizes, True
+    if has_ended and sizes:  # the last record is read with the output
+        output = connection.execute(sql.OUTPUT_SIZE, {"key": key}).fetchone()[0]
+        if len(sizes) > 1 and (total + output > PIECE or sizes[-1] + output > LARGE):
+            return sizes[:-1], True
+        sizes[-1] += output
+    return sizes, False

@@ -1,0 +1,632 @@
+"""The run log in a database, beside the responses that its runs make and in the same transactions.
+
+The functions inside the methods are operations: plain functions that run in a transaction, on a thread of the database,
+and may run a second time after a rollback. What commonly happens is returned, not raised: an operation that raises
+makes the database repeat all of its transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, TypeVar, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, IllegalTransition, transition
+from antwort.api.wire import UNSET, replace
+from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
+from antwort.identity import Identity
+from antwort.storage.base import PackedLog
+from antwort.storage.database import Connection, Database, Operation, Value, Values
+from antwort.storage.rows import ItemRow, RowValues, name_of, to_response
+from antwort.storage.run_log import statements as sql
+from antwort.storage.run_log.base import (
+    Claimed,
+    Ending,
+    Fenced,
+    Gone,
+    Lease,
+    Load,
+    NewRun,
+    Outline,
+    Record,
+    Renewed,
+    Traits,
+    Unavailable,
+    Worker,
+    records_after,
+)
+from antwort.storage.run_log.codec import compress, decode_identity, encode_identity, pack, without_output
+from antwort.storage.run_log.notifications import KEEPALIVE_SECONDS, Notifications
+from antwort.storage.run_log.records import (
+    AppendQueue,
+    StoredPiece,
+    has_ended_with,
+    read_packed,
+    read_piece,
+    read_records,
+    to_row,
+)
+from antwort.storage.sql_responses import (
+    INSERT_RECORD,
+    NewRows,
+    begin_response,
+    early_pieces,
+    fail_response,
+    finish_response,
+    has_begun,
+    rest_of_log,
+    stage_output,
+    staged,
+    staged_output,
+    to_new_rows,
+    to_update_rows,
+    update_response,
+)
+
+if TYPE_CHECKING:
+    from antwort.storage.postgres import PostgresDatabase
+
+T = TypeVar("T")
+
+_log = logging.getLogger("antwort.runs")
+
+LOST = "The process that made this response is gone."
+UNREADABLE = "The record of this response is damaged."
+
+_SPARE_CHOICES = 8
+"""Runs that are chosen beyond the free slots: other workers may claim some of them first."""
+_PARALLEL_READS = 2
+"""Pieces of logs that are read at once, so that other reads do not wait for long."""
+_RETRY_SECONDS = 0.05
+"""After a claim or a cancel that other processes were in the way of."""
+_NO_LIMIT = 2**31 - 1
+_FOREVER = 1e18
+_ORPHANS_AT_ONCE = 200
+_LOGS_AT_ONCE = 50
+"""In one transaction of `sweep`: others have to write, too."""
+_MAX_WARNINGS = 1000
+_DEAD_LEASES = 10
+"""A dead worker is deleted after so many times the duration of a lease."""
+
+
+class SqlRunLog:
+    """A run log in an open and migrated database, which the store closes: `close` this one first.
+
+    SQLite belongs to one process, which has a lock on the file: a worker lives as long as the process, and those of
+    earlier processes are dead. With PostgreSQL a worker lives for `lease` seconds, by the clock of the database.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = 20.0,
+        queue: int = 1000,
+        per_owner: int | None = None,
+        keep_log: float = 604800.0,
+        poll: float | None = None,
+        keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
+    ) -> None:
+        """`poll` and `keepalive_seconds` are those of `Notifications`."""
+        self._database, self._lease_seconds = database, lease
+        self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
+        self._is_alone = database.dialect == "sqlite"
+        self._has_joined = not self._is_alone
+        """False: the registered workers are those of processes that have ended."""
+        connect = None if self._is_alone else cast("PostgresDatabase", database).connect
+        self._notifications = Notifications(connect, poll, keepalive_seconds)
+        self._appends = AppendQueue(database, self._notifications)
+        self._finishing: set[Lease] = set()
+        self._damaged_keys: set[int] = set()
+        """Of the logs that a warning was logged for."""
+        self._read_slots = asyncio.Semaphore(_PARALLEL_READS)
+        self._large_records: WeakValueDictionary[tuple[str, int], Record] = WeakValueDictionary()
+        """Large records that readers hold right now, to share them."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(durability="system" if self._is_alone else "disk", many=not self._is_alone)
+
+    async def close(self) -> None:
+        await self._appends.close()
+        await self._notifications.close()
+
+    # ---- workers ----
+
+    async def join(self, worker: Worker) -> None:
+        self._notifications.listen()
+        if not self._has_joined:
+            await self._write(lambda connection: connection.execute(sql.DELETE_WORKERS).rowcount)
+            self._has_joined = True
+        await self._write(partial(self._extend, worker=worker))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda connection: connection.execute(sql.LEAVE, {"worker": worker}).rowcount)
+        self._notifications.work.set()
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        self._notifications.cancels.clear()
+        named = frozenset(leases)
+
+        def renew(connection: Connection) -> Renewed:
+            self._extend(connection, worker)
+            of_worker = {"worker": worker.name}
+            rows = connection.execute(sql.HELD, of_worker).fetchall()
+            held = frozenset(Lease(run_id, fence, worker.name, key) for run_id, key, fence in rows)
+            cancelled = frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker))
+            return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
+
+        renewed = await _as_unavailable(self._database.write_urgent(renew))
+        # A run that is being finished has ended, or `finish` will tell that it was lost.
+        return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
+
+    def _extend(self, connection: Connection, worker: Worker) -> None:
+        expires_at = _FOREVER if self._is_alone else _now(connection) + self._lease_seconds
+        connection.execute(sql.JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
+
+    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+        def find(connection: Connection) -> Worker | None:
+            values: Values = {**name_of(identity, response_id), "now": _now(connection)}
+            row = connection.execute(sql.OWNER, values).fetchone()
+            return None if row is None else Worker(*row)
+
+        return await self._read(find)
+
+    # ---- new runs ----
+
+    async def submit(self, run: NewRun) -> None:
+        new = run.new
+        name = name_of(new.identity, new.response.id)
+        first = to_row(Record(0, 0, run.events))
+
+        def submit(connection: Connection, new_rows: NewRows) -> int | None:
+            """Return how many runs are queued if the queue is full."""
+            if new_rows.is_staged:
+                exists = has_begun(connection, name)
+            else:
+                exists = connection.execute(sql.EXISTS, name).fetchone() is not None
+            if exists:
+                return None
+            if (queued := _count_queued(connection)) >= self._queue:
+                return queued
+            key = begin_response(connection, new_rows)
+            values: Values = {
+                **name,
+                "identity": encode_identity(new.identity),
+                "now": _now(connection),
+                "conversation_id": _conversation_of(new.response),
+            }
+            connection.execute(sql.INSERT_QUEUED, values)
+            connection.execute(INSERT_RECORD, (key, *first))
+            self._notifications.send_work(connection)
+            return None
+
+        try:
+            rows = to_new_rows(new)
+            if early_pieces(self._database, rows.items):  # before much is written in vain
+                queued = await self._database.read(_count_queued)
+                if queued >= self._queue:
+                    raise QueueFull(queued)
+            async with staged(self._database, rows) as new_rows:
+                full = await self._database.write(partial(submit, new_rows=new_rows))
+                if full is not None:
+                    raise QueueFull(full)
+        except StoreFault as exc:
+            raise Unavailable.because_of(exc) from exc
+        self._notifications.work.set()
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
+        name = name_of(identity, response_id)
+
+        def adopt(connection: Connection) -> Lease | None:
+            found = connection.execute(sql.TO_ADOPT, name).fetchone()
+            if found is None:
+                return None
+            key, status, maker, created_at, cancelled_at, body, holder, fence = found
+            if fence is None:
+                if status in FINAL or maker not in (None, worker):
+                    return None
+                fence = 1
+                values: Values = {
+                    **name,
+                    "key": key,
+                    "worker": worker,
+                    "identity": encode_identity(identity),
+                    "begun_at": float(created_at),
+                    "is_cancelled": cancelled_at is not None,
+                    "conversation_id": _conversation_of(to_response(body)),
+                }
+                connection.execute(sql.INSERT_ADOPTED, values)
+            elif holder != worker:  # else the answer to an earlier call was lost
+                return None
+            return Lease(response_id, fence, worker, key)
+
+        if (lease := await self._write(adopt)) is None:
+            raise Fenced
+        return lease
+
+    # ---- claims ----
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        self._notifications.work.clear()
+
+        def choose(connection: Connection, limit: int) -> list[tuple[int, int, int]]:
+            """Return key, fence and `has_turn` of the next runs."""
+            per_owner = _NO_LIMIT if self._per_owner is None else self._per_owner
+            values: Values = {"now": _now(connection), "worker": worker, "count": limit, "per_owner": per_owner}
+            return connection.execute(sql.CHOOSE, values).fetchall()
+
+        def claim(connection: Connection, chosen: Sequence[tuple[int, int, int]]) -> list[Claimed]:
+            """Other processes may have claimed some of the chosen runs, or be about to."""
+            now, claimed = _now(connection), list[Claimed]()
+            for key, fence, has_turn in chosen:
+                if len(claimed) == count:
+                    break
+                if has_turn and not _try_lock(connection, sql.LOCK_CONVERSATION, {"key": key}):
+                    continue
+                values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
+                if connection.execute(sql.LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
+                    continue
+                if (taken := _take(connection, worker, key, now)) is not None:
+                    claimed.append(taken)
+            return claimed
+
+        def choose_and_claim(connection: Connection) -> list[Claimed] | None:
+            """Count the runs of owners in one process at a time. Return None while another one counts."""
+            if not _try_lock(connection, sql.LOCK_OWNER_COUNTS, {}):
+                return None
+            return claim(connection, choose(connection, count))
+
+        if self._per_owner is not None:
+            found = await self._write(choose_and_claim)
+            claimed, is_incomplete = found or [], found is None
+        else:  # the choice looks at all queued runs, so no write should wait for it
+            chosen = await self._read(partial(choose, limit=count + _SPARE_CHOICES))
+            claimed = await self._write(partial(claim, chosen=chosen)) if chosen else []
+            is_incomplete = len(claimed) < min(count, len(chosen))  # others were faster; there may be more behind
+        if is_incomplete:
+            self._notifications.work.set_later(_RETRY_SECONDS)
+        return claimed
+
+    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+        def take(connection: Connection) -> Claimed | None:
+            now = _now(connection)
+            values: Values = {**name_of(identity, response_id), "now": now, "worker": worker}
+            row = connection.execute(sql.LOCK_FREE[connection.dialect], values).fetchone()
+            return None if row is None else _take(connection, worker, row[0], now)
+
+        return await self._write(take)
+
+    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+        values = {"tenant": identity.tenant, "owner": identity.owner, "conversation_id": conversation_id}
+        return await self._read(lambda connection: connection.execute(sql.IS_BUSY, values).fetchone() is not None)
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        def release(connection: Connection) -> None:
+            connection.execute(sql.RELEASE, {**_values_of(lease), "lost": int(is_lost)})
+            self._notifications.send_work(connection)
+
+        await self._write(release)
+        self._notifications.work.set()
+
+    async def cancel(self, identity: Identity, response_id: str) -> bool:
+        name = name_of(identity, response_id)
+        kinds = (
+            (sql.LOCK_RUN_TO_CANCEL, sql.RUN_TO_CANCEL, sql.CANCEL_RUN),
+            (sql.LOCK_RESPONSE_TO_CANCEL, sql.RESPONSE_TO_CANCEL, sql.CANCEL_RESPONSE),
+        )
+
+        def cancel(connection: Connection) -> bool | None:
+            """Return None when another transaction has locked the row."""
+            for lock, find, change in kinds:
+                if (row := connection.execute(lock[connection.dialect], name).fetchone()) is not None:
+                    connection.execute(change, {"key": row[0], "at": int(_now(connection))})
+                    self._notifications.send_cancels(connection)
+                    self._notifications.send_work(connection)
+                    return True
+                if connection.execute(find, name).fetchone() is not None:
+                    return None
+            return False
+
+        is_found = await _as_unavailable(self._database.write_urgent(cancel))
+        while is_found is None:
+            await asyncio.sleep(_RETRY_SECONDS)
+            is_found = await _as_unavailable(self._database.write_urgent(cancel))
+        if is_found:
+            self._notifications.cancels.set()
+            self._notifications.work.set()
+        return is_found
+
+    # ---- writing ----
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        if not await self._appends.append(lease, record):
+            raise Fenced
+        self._notifications.tails.publish(lease.run_id, lease.key, record)
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        self._finishing.add(lease)
+        try:
+            await self._end(lease, ending, record)
+        finally:
+            self._finishing.discard(lease)
+        self._notifications.tails.publish(lease.run_id, lease.key, record)
+
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        await self._end(lease, ending, None)
+
+    async def _end(self, lease: Lease, ending: Ending, record: Record | None) -> None:
+        """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
+        key, values = lease.key, _values_of(lease)
+        last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
+        row = None if last is None else to_row(last)
+        update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+
+        def stage(connection: Connection, items: list[ItemRow]) -> None:
+            """Write a part of a large output in advance, unless another worker has the run."""
+            if connection.execute(sql.HELD_BY, values).fetchone() is not None:
+                stage_output(connection, update.values, items)
+
+        def end(connection: Connection) -> bool:
+            """Return whether it is written, now or before."""
+            if connection.execute(sql.LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
+                return last is not None and has_ended_with(connection, key, last, update)
+            try:
+                finish_response(connection, update)
+                is_written = True
+            except (ResponseNotFound, IllegalTransition):  # raised before anything was written
+                is_written = False
+            if is_written and row is not None:
+                connection.execute(INSERT_RECORD, (key, *row))
+                connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(_now(connection))})
+                connection.execute(sql.DELETE_RUN, {"key": key})
+            else:
+                _delete(connection, key)
+            # Other runs may have waited for it, in its conversation or for the limit of its owner.
+            self._notifications.send_events(connection, [lease.run_id])
+            self._notifications.send_work(connection)
+            return is_written
+
+        if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
+            await self._write(lambda connection: connection.execute(sql.DELETE_OUTPUT, values).rowcount)
+        async with staged_output(self._database, update.items, lambda items: self._write(partial(stage, items=items))):
+            is_written = await self._write(end)
+        if not is_written:
+            raise Fenced
+        self._notifications.work.set()
+
+    # ---- reading ----
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        def read(connection: Connection) -> list[Record] | None:
+            is_held = connection.execute(sql.HELD_BY, _values_of(lease)).fetchone() is not None
+            return read_records(connection, lease.key) if is_held else None
+
+        if (records := await self._read(read)) is None:
+            raise Fenced
+        return records
+
+    async def read(
+        self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        self._notifications.listen()
+        name = name_of(identity, response_id)
+        piece = await self._next_piece(name, after, None)
+        with self._notifications.tails.follow(response_id, piece.key) as tail:
+            is_new = True  # `tail` does not have what was written between the first look and now
+            while True:
+                if found := records_after(piece.records, after):
+                    yield found
+                    after = found[-1].next - 1
+                if piece.is_last or not (follow or piece.has_more):
+                    return
+                look_at = monotonic() + self._notifications.poll_seconds()
+                while not (is_new or piece.has_more):
+                    if await tail.wakeup.wait(self._notifications.keepalive_seconds):
+                        break
+                    yield []
+                    if monotonic() >= look_at or not self._notifications.arrive:
+                        break
+                is_new = False
+                tail.wakeup.clear()
+                records = [] if piece.is_packed else tail.take(piece.end)
+                if records:
+                    piece = StoredPiece(piece.key, records, records[-1].at + 1, is_last=records[-1].is_last)
+                else:
+                    piece = await self._next_piece(name, after, piece)
+
+    async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
+        async with self._read_slots:
+            piece = await self._read(partial(read_piece, name=name, after=after, last=last, shared=self._large_records))
+        if piece is None:
+            raise Gone
+        return piece
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        name = name_of(identity, response_id)
+        return await self._read(lambda connection: connection.execute(sql.HAS_LOG, name).fetchone() is not None)
+
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        def count(connection: Connection) -> int:
+            row = connection.execute(sql.SENT, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return 0
+            key, end = row
+            if end is None and (packed := read_packed(connection, key, 0)) is not None:
+                return packed.next  # the only piece
+            return end or 0
+
+        return await self._read(count)
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        def find(connection: Connection) -> Outline | None:
+            row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
+            return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
+
+        return await self._read(find)
+
+    # ---- hints ----
+
+    async def wait_for_work(self, seconds: float) -> None:
+        await self._notifications.work.wait(seconds)
+
+    async def wait_for_cancels(self, seconds: float) -> None:
+        await self._notifications.cancels.wait(seconds)
+
+    async def load(self) -> Load:
+        def count(connection: Connection) -> Load:
+            total, running, first = connection.execute(sql.LOAD).fetchone()
+            oldest = 0.0 if first is None else max(_now(connection) - first, 0.0)
+            return Load(queued=total - running, running=running, oldest=oldest)
+
+        return await self._read(count)
+
+    # ---- housekeeping ----
+
+    async def sweep(self) -> int:
+        def fail_orphans(connection: Connection) -> int:
+            values = {"now": _now(connection), "limit": _ORPHANS_AT_ONCE}
+            rows = connection.execute(sql.LOCK_ORPHANS[connection.dialect], values).fetchall()
+            for key, body in rows:
+                fail_response(connection, key, body, LOST)
+            return len(rows)
+
+        def delete_old_logs(connection: Connection) -> int:
+            values = {"old": int(_now(connection) - self._keep_log), "limit": _LOGS_AT_ONCE}
+            keys = connection.execute(sql.DELETE_OLD_LOGS, values).fetchall()
+            for key in keys:
+                connection.execute(sql.DELETE_RECORDS, key)
+            return len(keys)
+
+        def delete_dead_workers(connection: Connection) -> None:
+            long_ago = _now(connection) - _DEAD_LEASES * self._lease_seconds
+            connection.execute(sql.DELETE_DEAD_WORKERS, {"long_ago": long_ago})
+
+        failed_count = 0
+        while count := await self._write(fail_orphans):
+            failed_count += count
+            if count < _ORPHANS_AT_ONCE:
+                break
+        await self._pack_logs()
+        while await self._write(delete_old_logs) == _LOGS_AT_ONCE:
+            pass
+        await self._write(delete_dead_workers)
+        return failed_count
+
+    async def _pack_logs(self) -> None:
+        """Pack the logs of ended runs one by one, compressed on a thread of its own: nothing waits for more than one
+        log, and only one is in memory.
+        """
+
+        def find(connection: Connection, after: int) -> list[tuple[int, str]]:
+            return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
+
+        def replace_records(connection: Connection, key: int, pieces: PackedLog) -> None:
+            """The first piece goes to the row of the log, and the others to the place of its records."""
+            if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
+                connection.execute(sql.DELETE_RECORDS, (key,))
+                connection.executemany(INSERT_RECORD, rest_of_log(key, pieces))
+
+        def pack_and_compress(records: Sequence[Record]) -> PackedLog:
+            return compress(pack(record.events for record in records))
+
+        last = -1
+        while logs := await self._read(partial(find, after=last)):
+            for key, response_id in logs:
+                try:
+                    records = await self._read(partial(read_records, key=key))
+                except Damaged:  # it is found again each time, and logged once
+                    if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
+                        self._damaged_keys.add(key)
+                        _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
+                    continue
+                pieces = await asyncio.to_thread(pack_and_compress, records)
+                await self._write(partial(replace_records, key=key, pieces=pieces))
+            last = logs[-1][0]
+
+    # ---- the database ----
+
+    async def _write(self, operation: Operation[T]) -> T:
+        return await _as_unavailable(self._database.write(operation))
+
+    async def _read(self, operation: Operation[T]) -> T:
+        return await _as_unavailable(self._database.read(operation))
+
+
+# ---- operations ----
+
+
+def _try_lock(connection: Connection, statement: str, values: Values) -> bool:
+    """Take an advisory lock until the end of the transaction. SQLite has one writer, and needs none."""
+    if connection.dialect == "sqlite":
+        return True
+    row = connection.execute(statement, values).fetchone()
+    return row is not None and bool(row[0])
+
+
+def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed | None:
+    """Claim a run that is locked. If its record is damaged, fail its response, so that it blocks no other run."""
+    row = connection.execute(sql.TAKE, {"key": key, "worker": worker, "now": now}).fetchone()
+    run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
+    status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
+    try:
+        response, owner = to_response(body), decode_identity(bytes(identity))
+        if status == "queued":
+            begun = replace(response, status=transition(response.status, "in_progress"))
+            update_response(connection, key, begun)
+    except (StoreFault, IllegalTransition):
+        fail_response(connection, key, body, UNREADABLE)
+        _delete(connection, key)
+        return None
+    return Claimed(
+        lease=Lease(run_id, fence, worker, key),
+        identity=owner,
+        request=bytes(request),
+        response=replace(response, status="queued") if response.background else response,
+        attempt=attempt,
+        is_cancelled=bool(is_cancelled),
+        begun_at=begun_at,
+        waited=max(begun_at - queued_at, 0.0) if fence == 1 else None,
+    )
+
+
+def _delete(connection: Connection, key: int) -> None:
+    """Delete a run and its log, which nobody continues. The outcome of its response is all that is left."""
+    connection.execute(sql.DELETE_RECORDS, (key,))
+    connection.execute(sql.DELETE_RUN, {"key": key})
+
+
+def _count_queued(connection: Connection) -> int:
+    return int(connection.execute(sql.COUNT_QUEUED).fetchone()[0])
+
+
+def _now(connection: Connection) -> float:
+    """Return the seconds since 1970, by one clock for all processes."""
+    return time.time() if connection.dialect == "sqlite" else float(connection.execute(sql.CLOCK).fetchone()[0])
+
+
+# ---- values ----
+
+
+def _values_of(lease: Lease) -> dict[str, Value]:
+    return {"key": lease.key, "id": lease.run_id, "fence": lease.fence}
+
+
+def _conversation_of(response: Response) -> str | None:
+    return None if response.conversation is UNSET else response.conversation.id
+
+
+async def _as_unavailable(result: Awaitable[T]) -> T:
+    """Raise `Unavailable` for a fault of the database, so that the caller tries again, unless that is of no use."""
+    try:
+        return await result
+    except StoreFault as exc:
+        raise Unavailable.because_of(exc) from exc

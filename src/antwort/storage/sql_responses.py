@@ -1,0 +1,504 @@
+"""Write responses to a database: operations that the store and the run log share.
+
+Values become rows before an operation is queued, so that the writer only writes. What a client can name is found by
+tenant, owner and id together, all else by key.
+
+A large response is written in several transactions, so that short ones of others go between: SQLite has one writer, and
+50 MB in one transaction keep all others waiting for a third of a second. Its items are written first: until the last
+transaction, a new response is hidden, and new output only adds to a response that is in progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from antwort.api.approvals import Approval
+from antwort.api.events import Mark
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, IllegalTransition, ResponseStatus
+from antwort.api.wire import UNSET
+from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
+from antwort.identity import Identity
+from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
+from antwort.storage.database import Connection, Database, per_dialect
+from antwort.storage.rows import (
+    SCHEMA_VERSION,
+    EntryRow,
+    ItemRow,
+    MarkRow,
+    RowValues,
+    entry_rows,
+    input_rows,
+    mark_rows,
+    name_of,
+    output_rows,
+    to_body,
+    to_response,
+)
+from antwort.storage.rules import check_beginning, check_ending, check_running, failed
+from antwort.storage.run_log.codec import compress
+from antwort.storage.selection import in_pieces
+from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
+from antwort.storage.sql_conversations import insert_entries
+
+TRANSACTION_BYTES = 4 * 1024 * 1024
+"""Bytes of items in one transaction, unless a single one is larger."""
+_COMPRESSED_INLINE = 8192
+"""Bytes that take no longer to compress than to hand over to another thread."""
+
+
+class NewRows(NamedTuple):
+    """A new response, ready to be written."""
+
+    values: RowValues
+    items: list[ItemRow]
+    claim: RowValues | None
+    approvals: list[RowValues]
+    decisions: list[RowValues]
+    is_staged: bool = False
+    """Whether its row is there already, hidden, with all items but these."""
+
+
+class UpdateRows(NamedTuple):
+    """What a response has produced so far, or its outcome, ready to be written."""
+
+    response: Response
+    values: RowValues
+    items: list[ItemRow]
+    turns: list[MarkRow]
+    entries: Sequence[EntryRow] = ()
+    approvals: Sequence[RowValues] = ()
+    log: PackedLog | None = None
+    """Compressed."""
+
+
+def to_new_rows(new: NewResponse) -> NewRows:
+    """Raises `IllegalTransition` for a response that has ended."""
+    response = new.response
+    check_beginning(response.status)
+    name = name_of(new.identity, response.id)
+    values: RowValues = {
+        "parent_id": response.previous_response_id,
+        "model": response.model,
+        "status": response.status,
+        "background": response.background,
+        "created_at": response.created_at,
+        "worker": new.worker,
+        "schema_version": SCHEMA_VERSION,
+        "request": new.request,
+        "body": to_body(response),
+    }
+    return NewRows(
+        values=name | values,
+        items=input_rows(new),
+        claim=None if new.claim is None else name | msgspec.structs.asdict(new.claim),
+        approvals=approval_rows(new.identity, new.approvals),
+        decisions=decision_rows(new.identity, response.id, new.decisions),
+    )
+
+
+def to_update_rows(
+    identity: Identity,
+    response: Response,
+    marks: Sequence[tuple[int, Mark]],
+    entries: Sequence[Entry] = (),
+    approvals: Sequence[Approval] = (),
+    log: PackedLog | None = None,
+    *,
+    items_from: int = 0,
+) -> UpdateRows:
+    return UpdateRows(
+        response=response,
+        values=name_of(identity, response.id) | {"body": to_body(response)},
+        items=output_rows(response.output, items_from),
+        turns=mark_rows(marks),
+        entries=entry_rows(entries),
+        approvals=approval_rows(identity, approvals),
+        log=log,
+    )
+
+
+async def compressed(log: PackedLog) -> list[LogPiece]:
+    """Compress a log before it is written, so that neither the writer nor the event loop waits for a large one."""
+    is_small = len(log) == 1 and len(log[0].data) <= _COMPRESSED_INLINE
+    return compress(log) if is_small else await asyncio.to_thread(compress, log)
+
+
+# ---- beginning ----
+
+# SQLite has one writer, which may count for itself. A thread goes by the key of its first response.
+_NEXT_KEY = {
+    "sqlite": {"next": "(SELECT coalesce(max(key), 0) + 1 AS key FROM responses)"},
+    "postgresql": {"next": "(SELECT nextval('responses_key_seq') AS key)"},
+}
+_INSERT_FIRST = per_dialect(
+    """
+    INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model,
+                           status, background, created_at, worker, schema_version, request, body)
+    SELECT next.key, :tenant, :owner, :id, next.key, 0, :model,
+           :status, :background, :created_at, :worker, :schema_version, :request, :body
+    FROM {next} AS next
+    RETURNING key
+    """,
+    **_NEXT_KEY,
+)
+# A child continues its parent's thread unless another child does so already.
+_INSERT_CHILD = per_dialect(
+    """
+    INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth, model,
+                           status, background, created_at, worker, schema_version, request, body)
+    SELECT next.key, :tenant, :owner, :id, parent.key,
+           CASE WHEN EXISTS (SELECT 1 FROM responses AS other
+                             WHERE other.thread_key = parent.thread_key AND other.depth = parent.depth + 1)
+                THEN next.key ELSE parent.thread_key END,
+           parent.depth + 1, :model,
+           :status, :background, :created_at, :worker, :schema_version, :request, :body
+    FROM {next} AS next
+    CROSS JOIN responses AS parent
+    WHERE parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
+    RETURNING key
+    """,
+    **_NEXT_KEY,
+)
+_INSERT_ITEM = """
+    INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+# In a file, the oldest are first. Each claim deletes some that have expired, so that there are never many.
+_EXPIRE_CLAIMS = per_dialect(
+    "DELETE FROM idempotency_keys WHERE {row} IN ({oldest}) AND expires_at <= :now",
+    sqlite={"row": "rowid", "oldest": "SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32"},
+    postgresql={
+        "row": "(tenant, owner, key)",
+        "oldest": """
+            SELECT tenant, owner, key FROM idempotency_keys
+            WHERE expires_at <= :now ORDER BY expires_at LIMIT 32 FOR UPDATE SKIP LOCKED
+        """,
+    },
+)
+# A claim that has expired, or whose response is gone; the table may have another one for the key by now.
+_DROP_CLAIM = """
+    DELETE FROM idempotency_keys
+    WHERE tenant = :tenant AND owner = :owner AND key = :key
+      AND (expires_at <= :now OR NOT EXISTS (
+          SELECT 1 FROM responses
+          WHERE responses.tenant = :tenant AND responses.owner = :owner
+            AND responses.id = idempotency_keys.response_id AND responses.deleted_at IS NULL))
+"""
+# The count of rows tells whether the key was free.
+_CLAIM = """
+    INSERT INTO idempotency_keys (tenant, owner, key, request_hash, response_id, created_at, expires_at)
+    VALUES (:tenant, :owner, :key, :request_hash, :id, :now, :expires_at)
+    ON CONFLICT DO NOTHING
+"""
+FIND = """
+    SELECT key, body FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+# No client can name a response that is hidden.
+_STAGED = """
+    SELECT key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+      AND status IN ('queued', 'in_progress') AND deleted_at IS NOT NULL
+"""
+_ALL_STAGED = "SELECT key FROM responses WHERE status IN ('queued', 'in_progress') AND deleted_at IS NOT NULL"
+_SHOW = "UPDATE responses SET deleted_at = NULL WHERE key = ?"
+_HIDE = """
+    UPDATE responses SET deleted_at = :now
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+    RETURNING key
+"""
+
+
+def begin_response(connection: Connection, new: NewRows) -> int:
+    """Do what `ResponseStore.begin` does, and return the key of the row."""
+    if new.is_staged:
+        (key,) = connection.execute(_STAGED, new.values).fetchone()
+        connection.execute(_SHOW, (key,))
+    else:
+        key = _insert(connection, new.values)
+    _insert_items(connection, key, new.values, new.items)
+    if new.claim is not None:
+        connection.execute(_EXPIRE_CLAIMS[connection.dialect], new.claim)
+        connection.execute(_DROP_CLAIM, new.claim)
+        if connection.execute(_CLAIM, new.claim).rowcount == 0:
+            raise KeyInUse
+    insert_approvals(connection, new.approvals, response_key=key)
+    decide(connection, new.decisions)
+    return int(key)
+
+
+def has_begun(connection: Connection, values: RowValues) -> bool:
+    """Return whether `begin_response` was committed: ids are unique, so a row with this one is this response."""
+    return connection.execute(FIND, values).fetchone() is not None
+
+
+def _insert(connection: Connection, values: RowValues) -> int:
+    statement = _INSERT_FIRST if values["parent_id"] is None else _INSERT_CHILD
+    rows = connection.execute(statement[connection.dialect], values).fetchall()
+    if not rows:
+        raise ResponseNotFound(str(values["parent_id"]), param="previous_response_id")
+    return int(rows[0][0])
+
+
+def _insert_items(connection: Connection, key: int, values: RowValues, items: Sequence[ItemRow]) -> None:
+    of = key, values["tenant"], values["owner"]
+    connection.executemany(_INSERT_ITEM, [(*of, *item) for item in items])
+
+
+# ---- turns and outcomes ----
+
+# How much of its output and of its marks is stored: a response in the foreground records each turn.
+_RECORDED = per_dialect("""
+    SELECT key, status,
+           (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output'),
+           (SELECT count(*) FROM turns WHERE turns.response_key = responses.key)
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+    {lock}
+""")
+_UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
+_UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
+_INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
+# What was recorded with a turn stays, however the response ends.
+_RECORDED_ITEMS = "SELECT coalesce(max(items_end), 0) FROM turns WHERE response_key = ?"
+_DROP_OUTPUT = "DELETE FROM items WHERE response_key = ? AND direction = 'output' AND position >= ?"
+_INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at, log) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+INSERT_RECORD = """
+    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
+
+
+def record_turn(connection: Connection, update: UpdateRows) -> None:
+    """Do what `ResponseStore.record_turn` does. `update.items` may be without those that are stored."""
+    key, status, items, turns = _recorded(connection, update)
+    check_running(status)
+    connection.execute(_UPDATE_BODY, (update.values["body"], key))
+    _insert_items(connection, key, update.values, [item for item in update.items if item[2] >= items])
+    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
+
+
+def finish_response(connection: Connection, end: UpdateRows) -> int:
+    """Do what `ResponseStore.finish` does, and return the key of the row."""
+    response = end.response
+    key, status, items, turns = _recorded(connection, end)
+    check_ending(status, response.status)
+    connection.execute(_UPDATE, (response.status, response.completed_at, end.values["body"], key))
+    if items > len(end.items):  # another end was staged before
+        (recorded,) = connection.execute(_RECORDED_ITEMS, (key,)).fetchone()
+        connection.execute(_DROP_OUTPUT, (key, max(recorded, len(end.items))))
+    _insert_items(connection, key, end.values, end.items[items:])
+    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
+    insert_approvals(connection, end.approvals, response_key=key)
+    if end.entries and response.conversation is not UNSET:
+        insert_entries(connection, end.values | {"id": response.conversation.id}, end.entries)
+    if end.log is not None:
+        is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), end.log[0].data)).rowcount
+        if is_new and len(end.log) > 1:
+            connection.executemany(INSERT_RECORD, rest_of_log(key, end.log))
+    return key
+
+
+def has_finished(connection: Connection, end: UpdateRows) -> bool:
+    """Return whether `finish_response` was committed: the row ends as this one does."""
+    row = connection.execute(FIND, end.values).fetchone()
+    return row is not None and row[1] == end.values["body"]
+
+
+def has_output(connection: Connection, key: int, end: UpdateRows) -> bool:
+    """Return whether the stored output is this one."""
+    return [bytes(raw) for (raw,) in connection.execute(OUTPUT, (key,))] == [item[-1] for item in end.items]
+
+
+def rest_of_log(response_key: int, log: PackedLog) -> list[tuple[int, int, int, int, bytes]]:
+    """Return the rows of all pieces but the first, which is stored with the log itself: most logs have no other."""
+    return [(response_key, at, piece.first, piece.next, piece.data) for at, piece in enumerate(log) if at]
+
+
+def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, ResponseStatus, int, int]:
+    """Lock the row. Return its key, its status, and how many output items and marks are stored."""
+    row = connection.execute(_RECORDED[connection.dialect], update.values).fetchone()
+    if row is None:
+        raise ResponseNotFound(update.response.id)
+    key, status, items, turns = row
+    return key, status, items, turns
+
+
+# ---- large responses ----
+
+_locks: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
+"""One piece of one response is written at a time: the writer puts everything that waits into one transaction."""
+
+
+@asynccontextmanager
+async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
+    """Write a large new response, hidden, but for its last piece, and yield what is left to write. If the body raises,
+    all of it is removed.
+    """
+    pieces = early_pieces(database, new.items)
+    if not pieces:
+        yield new
+        return
+
+    def stage(items: list[ItemRow]) -> Awaitable[None]:
+        return database.write(partial(_stage_input, values=new.values, items=items))
+
+    try:
+        async with staged_output(database, new.items, stage):
+            yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
+    except BaseException:
+        with suppress(StoreFault):  # what is left then is removed when the file is opened again
+            await database.write(partial(_drop_staged, values=new.values))
+        raise
+
+
+@asynccontextmanager
+async def staged_output(
+    database: Database, items: Sequence[ItemRow], stage: Callable[[list[ItemRow]], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Write all but the last piece of `items` by `stage`. The caller writes the rest."""
+    pieces = early_pieces(database, items)
+    if not pieces:
+        yield
+        return
+    lock = _locks.setdefault(database, asyncio.Lock())
+    for piece in pieces:
+        async with lock:
+            await stage(piece)
+    async with lock:
+        yield
+
+
+def early_pieces(database: Database, items: Sequence[ItemRow]) -> list[list[ItemRow]]:
+    """Return all but the last piece of items that are too large for one transaction. PostgreSQL has several writers,
+    and takes them all at once.
+    """
+    if database.dialect != "sqlite":
+        return []
+    pieces = in_pieces([len(item[-1]) for item in items], TRANSACTION_BYTES)
+    return [list(items[piece.start : piece.stop]) for piece in pieces][:-1]
+
+
+def stage_output(connection: Connection, values: RowValues, items: Sequence[ItemRow]) -> None:
+    """Write some items of a response before its end, or before a turn is recorded. If it has ended already, or is gone,
+    nothing is written.
+    """
+    row = connection.execute(_RECORDED[connection.dialect], values).fetchone()
+    if row is not None and row[1] not in FINAL:
+        _insert_items(connection, row[0], values, [item for item in items if item[2] >= row[2]])
+
+
+def _stage_input(connection: Connection, values: RowValues, items: Sequence[ItemRow]) -> None:
+    """Write some items of a response that has yet to begin. Its row is there from the first piece on, hidden."""
+    row = connection.execute(_STAGED, values).fetchone()
+    if row is None and has_begun(connection, values):
+        return
+    if row is None:
+        row = (_insert(connection, values),)
+        connection.execute(_HIDE, values | {"now": values["created_at"]})
+    _insert_items(connection, int(row[0]), values, items)
+
+
+def _drop_staged(connection: Connection, values: RowValues) -> None:
+    _remove_hidden(connection, connection.execute(_STAGED, values).fetchall())
+
+
+def drop_all_staged(connection: Connection) -> None:
+    """Remove what a process left that ended while it wrote new responses."""
+    for row in connection.execute(_ALL_STAGED).fetchall():
+        _remove_hidden(connection, [row])
+
+
+# ---- deletion and recovery ----
+
+# A transaction that ends or claims a run locks its row first, and then the row of its response.
+_LOCK_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
+_DELETE_RUN = (
+    "DELETE FROM runs WHERE response_key = ?",
+    "DELETE FROM run_events WHERE response_key = ?",
+    "DELETE FROM run_logs WHERE response_key = ?",
+)
+_REMOVE_HIDDEN = """
+    DELETE FROM responses
+    WHERE key = ? AND deleted_at IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
+    RETURNING parent_key
+"""
+# Without a durable run, and without a living worker. A file belongs to one process, so that none of its workers lives.
+_RUNNING = per_dialect(
+    """
+    SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')
+      AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+      {unless_alive}
+    {skip_locked}
+    """,
+    sqlite={"unless_alive": ""},
+    postgresql={
+        "unless_alive": """
+            AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.name = responses.worker
+                            AND workers.expires_at > extract(epoch FROM clock_timestamp()))
+        """
+    },
+)
+_FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
+
+
+def delete_response(connection: Connection, values: RowValues) -> bool:
+    """Hide the response, and remove it unless others follow it. Hidden ones before it are removed with it when nothing
+    follows them any more.
+    """
+    connection.execute(_LOCK_RUN[connection.dialect], values)
+    rows = connection.execute(_HIDE, values).fetchall()
+    for (key,) in rows:
+        delete_approvals(connection, key)
+        for statement in _DELETE_RUN:
+            connection.execute(statement, (key,))
+    _remove_hidden(connection, rows)
+    return bool(rows)
+
+
+def is_gone(connection: Connection, values: RowValues) -> bool:
+    """Return whether `delete_response` was committed."""
+    connection.execute(_LOCK_RUN[connection.dialect], values)
+    return connection.execute(_RECORDED[connection.dialect], values).fetchone() is None
+
+
+def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
+    """Return how many responses were failed, and the ids of those whose body cannot be read."""
+    rows = connection.execute(_RUNNING[connection.dialect]).fetchall()
+    damaged = []
+    for key, response_id, body in rows:
+        if not fail_response(connection, key, body, message):
+            damaged.append(str(response_id))
+    return len(rows), damaged
+
+
+def fail_response(connection: Connection, key: int, body: bytes, message: str) -> bool:
+    """End a response as failed, and return whether its body could be read; if not, only its columns are set."""
+    try:
+        response = failed(to_response(body), message)
+    except (StoreFault, IllegalTransition):
+        connection.execute(_FAIL, (key,))
+        return False
+    update_response(connection, key, response)
+    return True
+
+
+def update_response(connection: Connection, key: int, response: Response) -> None:
+    """Store the status and the body of a response that has this key."""
+    connection.execute(_UPDATE, (response.status, response.completed_at, to_body(response), key))
+
+
+def _remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:
+    """Remove the response with that key, and the hidden ones before it, as far as nothing follows them."""
+    while rows and rows[0][0] is not None:
+        rows = connection.execute(_REMOVE_HIDDEN, rows[0]).fetchall()

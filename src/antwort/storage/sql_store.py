@@ -1,0 +1,508 @@
+"""The store over a database, in plain SQL: a query builder would cost more time than the database.
+
+What a client can name is found by tenant, owner and id together, all else by key. A large chain is read in several
+operations, so that others do not wait for all of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain as chained
+from itertools import repeat
+from operator import itemgetter
+from typing import Any, Self, get_args
+
+from antwort.api.approvals import Approval
+from antwort.api.events import Mark, Span
+from antwort.api.items import InputItem, OutputItem
+from antwort.api.responses import Response
+from antwort.api.status import ResponseStatus
+from antwort.api.wire import replace
+from antwort.errors import StoreFault
+from antwort.identity import Identity
+from antwort.storage import sql_responses as sql
+from antwort.storage.base import (
+    ITEM_BYTES,
+    LARGEST_PAGE,
+    Bound,
+    Claimed,
+    Entry,
+    HistoryTooLarge,
+    ItemPage,
+    Link,
+    NewResponse,
+    PackedLog,
+    Page,
+    ResponsePage,
+    Wanted,
+)
+from antwort.storage.database import Connection, Cursor, Database, write_once
+from antwort.storage.migrations import migrate
+from antwort.storage.rows import (
+    ItemRow,
+    RowValues,
+    name_of,
+    to_item,
+    to_output,
+    to_response,
+    to_shown,
+    to_span,
+    without_input,
+)
+from antwort.storage.rules import cycle
+from antwort.storage.selection import (
+    DECLARED_BYTES,
+    PIECE_BYTES,
+    first_within,
+    in_pieces,
+    newest_within,
+    page_terms,
+    sql_order,
+    take_page,
+)
+from antwort.storage.sql_calls import SqlCalls
+from antwort.storage.sql_conversations import SqlConversations
+
+log = logging.getLogger("antwort.storage")
+
+_IDS_PER_QUERY = 500
+_KEYS_PER_QUERY = 1024
+_SMALL_REQUEST = 2**16
+"""Bytes of a request that is returned whole: to leave out its input costs more than the input."""
+_MOST_WARNINGS = 1000
+_STATUSES: tuple[ResponseStatus, ...] = get_args(ResponseStatus)
+
+# The threads of a chain, each with the depth up to which it belongs to it: from a thread's first row, whose key the
+# thread goes by, to the thread of its parent. UNION ends a cycle; CROSS JOIN keeps the order of loops. A database knows
+# the length of a long value without reading it; the request does not count.
+_CHAIN_SIZES = """
+    WITH RECURSIVE span(thread_key, depth) AS (
+        SELECT thread_key, depth FROM responses
+        WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+        UNION
+        SELECT fork.thread_key, fork.depth
+        FROM span
+        CROSS JOIN responses AS first ON first.key = span.thread_key
+        CROSS JOIN responses AS fork ON fork.key = first.parent_key
+    )
+    SELECT link.depth, link.key, link.parent_key,
+           length(link.body)
+           + coalesce((SELECT sum(length(raw) + :item_bytes) FROM items WHERE response_key = link.key), 0)
+    FROM span
+    CROSS JOIN responses AS link ON link.thread_key = span.thread_key AND link.depth <= span.depth
+"""
+# In the order of the index, by the keys of responses: the database would copy what it sorts.
+_LINKS = "SELECT key, request, body FROM responses WHERE key IN ({})"
+_LINK_ITEMS = """
+    SELECT response_key, direction, id, raw FROM items
+    WHERE response_key IN ({{}}) {terms} ORDER BY response_key, direction, position
+"""
+_ALL_ITEMS = _LINK_ITEMS.format(terms="")
+_OUTPUT_ITEMS = _LINK_ITEMS.format(terms="AND direction = 'output'")
+_DECLARING_ITEMS = _LINK_ITEMS.format(terms="AND type = 'additional_tools'")
+_LINK_TURNS = """
+    SELECT response_key, kind, mark, items_end FROM turns
+    WHERE response_key IN ({}) AND kind IN ('turn', 'abandoned') ORDER BY response_key, number
+"""
+_DECLARED_SIZES = """
+    SELECT response_key, sum(length(raw)) FROM items
+    WHERE response_key IN ({}) AND type = 'additional_tools' GROUP BY response_key
+"""
+_COMPACTED = "SELECT DISTINCT response_key FROM items WHERE response_key IN ({}) AND type = 'compaction'"
+_INPUT_PLACE = """
+    SELECT position FROM items
+    WHERE response_key = :key AND direction = 'input' AND id = :cursor
+    ORDER BY position {last_first} LIMIT 1
+"""
+_INPUT_PAGE = """
+    SELECT id, direction, raw FROM items
+    WHERE response_key = :key AND direction = 'input' {terms}
+    ORDER BY position {order}
+    LIMIT :limit
+"""
+# The newest under each id: some columns, and the ids.
+_NEWEST_ITEMS = """
+    SELECT {} FROM items
+    WHERE key IN (SELECT max(items.key)
+                  FROM items
+                  CROSS JOIN responses ON responses.key = items.response_key AND responses.deleted_at IS NULL
+                  WHERE items.tenant = ? AND items.owner = ? AND items.id IN ({})
+                  GROUP BY items.id)
+    ORDER BY id
+"""
+_NEWEST_ENTRIES = """
+    SELECT {} FROM conversation_items
+    WHERE key IN (SELECT max(key) FROM conversation_items
+                  WHERE tenant = ? AND owner = ? AND id IN ({})
+                  GROUP BY id)
+    ORDER BY id
+"""
+_RESPONSE_PLACE = """
+    SELECT created_at, key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :cursor AND deleted_at IS NULL
+"""
+# The index goes by status first, so that a rare status is found among many others at once. A list of several statuses
+# is merged from one short list of each.
+_LISTED = """
+    SELECT created_at, key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND status = :status AND deleted_at IS NULL {terms}
+    ORDER BY created_at {order}, key {order}
+    LIMIT :limit
+"""
+_BODY = "SELECT id, body FROM responses WHERE key = ?"
+
+_CLAIMED = """
+    SELECT request_hash, response_id FROM idempotency_keys AS claims
+    WHERE tenant = :tenant AND owner = :owner AND key = :key AND expires_at > :now
+      AND EXISTS (SELECT 1 FROM responses
+                  WHERE responses.tenant = claims.tenant AND responses.owner = claims.owner
+                    AND responses.id = claims.response_id AND responses.deleted_at IS NULL)
+"""
+_RELEASE = """
+    DELETE FROM idempotency_keys WHERE tenant = :tenant AND owner = :owner AND key = :key AND response_id = :id
+"""
+_CHECK_READ = "SELECT version_num FROM alembic_version"
+_CHECK_WRITE = "UPDATE alembic_version SET version_num = version_num"
+_SEAL = "SELECT token FROM seals WHERE place = 0"
+_PUT_SEAL = """
+    INSERT INTO seals (place, token) VALUES (0, :token)
+    ON CONFLICT (place) DO UPDATE SET token = excluded.token WHERE seals.token = :replaces
+"""
+
+
+class SqlStore(SqlConversations, SqlCalls):
+    def __init__(self, database: Database) -> None:
+        """`database` is open and migrated; the store closes it."""
+        self._database = database
+        self._warned: set[str] = set()
+        """Ids of responses that lists have left out."""
+
+    @classmethod
+    async def open_database(cls, database: Database) -> Self:
+        """Open the database, migrate it if necessary, and remove what was left of responses that did not begin."""
+        await database.open()
+        try:
+            await migrate(database)
+            if database.dialect == "sqlite":  # the only one that stages large responses
+                await database.write(sql.drop_all_staged)
+        except BaseException:
+            await database.close()
+            raise
+        return cls(database)
+
+    @property
+    def database(self) -> Database:
+        """The database, open as long as the store is."""
+        return self._database
+
+    # ---- writing ----
+
+    async def begin(self, new: NewResponse) -> None:
+        async with sql.staged(self._database, sql.to_new_rows(new)) as rows:
+            await write_once(
+                self._database,
+                partial(sql.begin_response, new=rows),
+                lambda connection, _: sql.has_begun(connection, rows.values),
+            )
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        def read(connection: Connection) -> Claimed | None:
+            values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
+            row = connection.execute(_CLAIMED, values).fetchone()
+            return None if row is None else Claimed(request_hash=row[0], response_id=row[1])
+
+        return await self._database.read(read)
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        def release(connection: Connection) -> None:
+            connection.execute(_RELEASE, name_of(identity, response_id) | {"key": key})
+
+        await self._database.write(release)
+
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
+        log: PackedLog | None = None,
+    ) -> None:
+        packed = None if log is None else await sql.compressed(log)
+        end = sql.to_update_rows(identity, response, marks, entries, approvals, packed)
+        async with sql.staged_output(self._database, end.items, partial(self._stage, end)):
+            await write_once(
+                self._database,
+                partial(sql.finish_response, end=end),
+                lambda connection, _: sql.has_finished(connection, end),
+            )
+
+    async def record_turn(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        items_from: int = 0,
+    ) -> None:
+        update = sql.to_update_rows(identity, response, marks, items_from=items_from)
+        async with sql.staged_output(self._database, update.items, partial(self._stage, update)):
+            # To write it twice changes nothing.
+            await write_once(self._database, partial(sql.record_turn, update=update), lambda *_: False)
+
+    async def _stage(self, update: sql.UpdateRows, items: Sequence[ItemRow]) -> None:
+        await self._database.write(partial(sql.stage_output, values=update.values, items=items))
+
+    async def delete(self, identity: Identity, response_id: str) -> bool:
+        values = name_of(identity, response_id) | {"now": int(time.time())}
+        return await write_once(
+            self._database,
+            partial(sql.delete_response, values=values),
+            lambda connection, _: sql.is_gone(connection, values),
+        )
+
+    async def fail_running(self, message: str) -> int:
+        count, damaged = await self._database.write(partial(sql.fail_running, message=message))
+        for response_id in damaged:
+            log.warning("the record of %s, left running, is damaged: only its status could be set", response_id)
+        return count
+
+    # ---- reading ----
+
+    async def get(self, identity: Identity, response_id: str) -> Response | None:
+        def read(connection: Connection) -> Response | None:
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return None
+            key, body = row
+            return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
+
+        return await self._database.read(read)
+
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        values = name_of(identity, response_id)
+        found = await self._database.read(partial(_read_chain, values=values, bound=bound))
+        if isinstance(found, HistoryTooLarge):
+            raise found
+        links, pieces = found
+        for keys in pieces:
+            piece = await self._database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
+            if len(piece) < len(keys):  # the response was deleted meanwhile, and the links that were kept for it
+                return ()
+            links += piece
+        return links
+
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        def read(connection: Connection) -> Link | None:
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return None
+            if with_input:
+                return _links(connection, row[:1])[0]
+            return _links(connection, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
+
+        return await self._database.read(read)
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
+        def read(connection: Connection) -> ItemPage | None:
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return None
+            values: RowValues = {"key": row[0], "limit": page.limit + 1}
+            terms = page_terms(connection, page, ("position",), _INPUT_PLACE, values)
+            query = _INPUT_PAGE.format(terms=terms, order=sql_order(page))
+            rows, has_more = take_page(connection.execute(query, values), page)
+            return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
+
+        return await self._database.read(read)
+
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
+        def read(connection: Connection) -> dict[str, InputItem] | HistoryTooLarge:
+            if bound is not None:
+                size = sum(size for _, size in _newest(connection, identity, ids, f"id, length(raw) + {ITEM_BYTES}"))
+                if size > bound.most:
+                    return HistoryTooLarge(size, size)
+            return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
+
+        found = await self._database.read(read)
+        if isinstance(found, HistoryTooLarge):
+            raise found
+        return found
+
+    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        found, damaged = await self._database.read(partial(_list, identity=identity, page=page, wanted=wanted))
+        for response_id in damaged:  # a warning for each, once: lists are read again and again
+            if response_id not in self._warned and len(self._warned) < _MOST_WARNINGS:
+                self._warned.add(response_id)
+                log.warning("the record of %s cannot be read: lists leave it out", response_id)
+        return found
+
+    async def check(self) -> None:
+        await self._database.read(lambda connection: connection.execute(_CHECK_READ).fetchone())
+        await self._database.write(lambda connection: connection.execute(_CHECK_WRITE))
+
+    async def close(self) -> None:
+        await self._database.close()
+
+
+# ---- chains ----
+
+
+def _read_chain(
+    connection: Connection, values: RowValues, bound: Bound | None
+) -> tuple[tuple[Link, ...], Sequence[Sequence[int]]] | HistoryTooLarge:
+    """Return the links of a small chain. Of a large one, return those that declare tools before it, and the keys of its
+    links in pieces, each for an operation.
+    """
+    rows = sorted(connection.execute(_CHAIN_SIZES, values | {"item_bytes": ITEM_BYTES}), key=itemgetter(0))
+    if rows and rows[0][2] is not None:  # only a cycle has no beginning
+        raise cycle()
+    keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
+    declaring: tuple[Link, ...] = ()
+    if bound is not None and sum(sizes) > bound.most:
+        compacted = {key for (key,) in _of_keys(connection, _COMPACTED, keys)}
+        first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
+        if isinstance(first, HistoryTooLarge):  # raised by the caller: the transaction has not failed
+            return first
+        if bound.cut == "oldest":
+            declaring = _declaring_links(connection, keys[:first])
+        keys, sizes = keys[first:], sizes[first:]
+    pieces = [keys[piece.start : piece.stop] for piece in in_pieces(sizes, PIECE_BYTES)]
+    if len(pieces) > 1:
+        return declaring, pieces
+    return (*declaring, *_links(connection, keys, max_request=_SMALL_REQUEST)), ()
+
+
+def _declaring_links(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:
+    """Return the newest links that declare tools in items, with nothing but those items."""
+    sizes = dict(_of_keys(connection, _DECLARED_SIZES, keys))
+    found = [key for key in keys if key in sizes]
+    newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
+    links = _links(connection, newest, _DECLARING_ITEMS, max_request=0)
+    return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
+
+
+def _links(
+    connection: Connection, keys: Sequence[int], items: str = _ALL_ITEMS, *, max_request: int | None = None
+) -> tuple[Link, ...]:
+    """Return the links that are there, in the order of `keys`. Larger requests than `max_request` are returned without
+    their input. Rows become values one by one, so that no more than one is in memory twice.
+    """
+    inputs: defaultdict[int, list[InputItem]] = defaultdict(list)
+    outputs: defaultdict[int, list[OutputItem]] = defaultdict(list)
+    for key, direction, item_id, raw in _of_keys(connection, items, keys):
+        if direction == "output":
+            outputs[key].append(to_output(raw))
+        else:
+            inputs[key].append(to_item(item_id, direction, raw))
+    ends: defaultdict[int, list[int]] = defaultdict(list)
+    abandoned: defaultdict[int, list[Span]] = defaultdict(list)
+    for key, kind, mark, end in _of_keys(connection, _LINK_TURNS, keys):
+        if kind == "turn":
+            ends[key].append(end)
+        else:
+            abandoned[key].append(to_span(mark, end))
+    found: dict[int, Link] = {}
+    for key, request, body in _of_keys(connection, _LINKS, keys):
+        found[key] = Link(
+            response=replace(to_response(body), output=tuple(outputs[key])),
+            request=request if max_request is None or len(request) <= max_request else without_input(request),
+            input=tuple(inputs[key]),
+            turn_ends=tuple(ends[key]),
+            abandoned=tuple(abandoned[key]),
+        )
+    return tuple(found[key] for key in keys if key in found)
+
+
+def _of_keys(connection: Connection, statement: str, keys: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Yield what is found under the keys, each row when it is asked for."""
+
+    def found(some: Sequence[int]) -> Cursor:
+        # The last key is repeated up to a power of two, so that there are few statements, and they stay prepared.
+        count = 1 << (len(some) - 1).bit_length()
+        marks = ", ".join("?" * count)
+        return connection.execute(statement.format(marks), [*some, *repeat(some[-1], count - len(some))])
+
+    starts = range(0, len(keys), _KEYS_PER_QUERY)
+    return chained.from_iterable(found(keys[start : start + _KEYS_PER_QUERY]) for start in starts)
+
+
+# ---- items and lists ----
+
+
+def _newest(connection: Connection, identity: Identity, ids: Sequence[str], columns: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the newest item under each id, which is the first of the columns: of a response, or else a conversation."""
+    found: set[str] = set()
+    for query in (_NEWEST_ITEMS, _NEWEST_ENTRIES):
+        missing = [item_id for item_id in ids if item_id not in found]
+        for start in range(0, len(missing), _IDS_PER_QUERY):
+            some = missing[start : start + _IDS_PER_QUERY]
+            values = identity.tenant, identity.owner, *some
+            for row in connection.execute(query.format(columns, ", ".join("?" * len(some))), values):
+                found.add(row[0])
+                yield row
+
+
+def _list(connection: Connection, identity: Identity, page: Page, wanted: Wanted) -> tuple[ResponsePage, Sequence[str]]:
+    """Return a page, and the ids of responses on it that cannot be read."""
+    chosen: list[Response] = []
+    damaged: list[str] = []
+    size = 0
+    has_more = False
+    for key in _listed_keys(connection, identity, page, wanted):
+        has_more = len(chosen) == page.limit or size >= LARGEST_PAGE
+        if has_more:
+            break
+        response_id, body = connection.execute(_BODY, (key,)).fetchone()
+        output = [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))]
+        try:
+            chosen.append(to_response(body, output))
+        except StoreFault:
+            damaged.append(response_id)
+        else:
+            size += len(body) + sum(map(len, output))
+    responses = tuple(chosen if page.is_forward else reversed(chosen))
+    return ResponsePage(responses=responses, has_more=has_more), damaged
+
+
+def _listed_keys(connection: Connection, identity: Identity, page: Page, wanted: Wanted) -> Iterator[int]:
+    """Yield the keys of all that fit, in order. One query finds as many as a page needs, and one more."""
+    values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "limit": page.limit + 1}
+    terms = page_terms(connection, page, ("created_at", "key"), _RESPONSE_PLACE, values)
+    if wanted.model is not None:
+        terms += " AND model = :model"
+        values["model"] = wanted.model
+    beyond = ""
+    while True:
+        query = _LISTED.format(terms=terms + beyond, order=sql_order(page))
+        found: list[tuple[int, int]] = []
+        for status in wanted.statuses or _STATUSES:
+            found += connection.execute(query, values | {"status": status})
+        found.sort(reverse=sql_order(page) == "DESC")
+        yield from (key for _, key in found[: page.limit + 1])
+        if len(found) <= page.limit:
+            return
+        values |= {"last_at": found[page.limit][0], "last_key": found[page.limit][1]}
+        beyond = f" AND (created_at, key) {'>' if sql_order(page) == 'ASC' else '<'} (:last_at, :last_key)"
+
+
+# ---- seals ----
+
+
+def find_seal(connection: Connection) -> str | None:
+    """Return the sealed text of the processes that share a database: one that can open it has the key of the others."""
+    row = connection.execute(_SEAL).fetchone()
+    return None if row is None else str(row[0])
+
+
+def put_seal(connection: Connection, token: str, replaces: str | None) -> str:
+    """Write the sealed text if there is none, or in the place of `replaces`. Return the one that is there then: another
+    process may have been faster.
+    """
+    connection.execute(_PUT_SEAL, {"token": token, "replaces": replaces})
+    return find_seal(connection) or token
