@@ -29,8 +29,9 @@ HELLO = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="hello"))
 async def running(
     script: str, *asked: int, largest: int = 10_000, unsolicited: int = 2**40
 ) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
-    """A program that was asked something under each of those numbers."""
-    command = (sys.executable, "-c", textwrap.dedent(script))
+    """A program that was asked something under each of those numbers before it does anything."""
+    reads = f"import sys\nfor _ in range({len(asked)}): sys.stdin.readline()\n"
+    command = (sys.executable, "-c", reads + textwrap.dedent(script))
     spec = ServerSpec(label="x", transport="stdio", command=command, largest=largest, unsolicited=unsolicited)
     async with program(spec, unasked(spec)) as (inbox, outbox):
         for number in asked:
