@@ -32,7 +32,6 @@ ROOMS = (
     "engine",
     "transport",
     "telemetry",
-    "inspector",
     "local",
 )
 MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "peers", "sealing", "toolsets")
@@ -55,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "storage.memory",
         "storage.run_log.factory",
         "storage.run_log.codec",
-        "storage.selection",
+        "storage.paging",
         "tools.routing",
         "tools.limits",
         "tools.grammar",
@@ -70,7 +69,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "vault",
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
-    "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.
     "chat": ("api", "net.client", "net.response", "net.sse", *LEAVES),
     # Beside contracts, the hook through which it checks the streams of engines, and the server in front of one.

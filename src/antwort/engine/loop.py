@@ -56,7 +56,7 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
         if plan.call_records is not None:
             await live.signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
-            if live.is_leaving:
+            if live.is_handing_over:
                 raise HandedOver
             if isinstance(step, Infer) and live.run.marks:
                 await live.signal.race(partial(live.log.checkpoint, live.run))
@@ -122,8 +122,8 @@ def _reported(error: Exception, run: Run) -> AntwortError | None:
 
 
 def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -> list[Batch]:
-    """Announce a new run, and show what its tool servers offer. A resumed run first closes the items that were left
-    open, by `closing_events`, in a batch of their own: a mark ends it.
+    """Return the first batches: a new run is announced, with what its tool servers offer. A resumed run first gets
+    `closing_events`, which close the items that were left open, as a batch of their own: marks stand at the end of one.
     """
     begun = Batch()
     if not run.is_announced:

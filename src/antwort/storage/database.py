@@ -77,7 +77,8 @@ class Database(Protocol):
 
     async def write_urgent(self, operation: Operation[T]) -> T:
         """Do what `write` does, for short operations that must not wait for long ones: on a second connection where the
-        database takes several writers. No row that one of the two holds may be waited for by the other.
+        database takes several writers. An urgent operation must not wait for a row that `write` has locked, nor the
+        reverse: use `{skip_locked}`.
         """
         ...
 

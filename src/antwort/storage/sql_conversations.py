@@ -18,6 +18,16 @@ from antwort.api.wire import encode
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.database import Connection, Database, per_dialect, write_once
+from antwort.storage.paging import (
+    DECLARED_BYTES,
+    PIECE_BYTES,
+    first_within,
+    in_pieces,
+    newest_within,
+    page_terms,
+    sql_order,
+    take_page,
+)
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -28,16 +38,6 @@ from antwort.storage.rows import (
     to_item,
     to_metadata,
     to_shown,
-)
-from antwort.storage.selection import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
 )
 from antwort.storage.sql_calls import approval_rows, insert_approvals
 

@@ -29,6 +29,7 @@ from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
 from antwort.storage.database import Connection, Database, per_dialect
+from antwort.storage.paging import in_pieces
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -45,7 +46,6 @@ from antwort.storage.rows import (
 )
 from antwort.storage.rules import check_beginning, check_ending, check_running, failed
 from antwort.storage.run_log.codec import compress
-from antwort.storage.selection import in_pieces
 from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 

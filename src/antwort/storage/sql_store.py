@@ -42,6 +42,16 @@ from antwort.storage.base import (
 )
 from antwort.storage.database import Connection, Cursor, Database, write_once
 from antwort.storage.migrations import migrate
+from antwort.storage.paging import (
+    DECLARED_BYTES,
+    PIECE_BYTES,
+    first_within,
+    in_pieces,
+    newest_within,
+    page_terms,
+    sql_order,
+    take_page,
+)
 from antwort.storage.rows import (
     ItemRow,
     RowValues,
@@ -54,16 +64,6 @@ from antwort.storage.rows import (
     without_input,
 )
 from antwort.storage.rules import cycle
-from antwort.storage.selection import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
-)
 from antwort.storage.sql_calls import SqlCalls
 from antwort.storage.sql_conversations import SqlConversations
 

@@ -1,4 +1,7 @@
-"""Let one request at a time take a turn in a conversation, first come first served."""
+"""Let one request at a time take a turn in a conversation, first come first served.
+
+That is for requests in the foreground. Background runs of a conversation are ordered by `RunLog.claim`.
+"""
 
 from __future__ import annotations
 

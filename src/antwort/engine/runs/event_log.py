@@ -65,7 +65,7 @@ _first_of = attrgetter("first")
 
 
 class EventLog:
-    """The events of one run: the only place that numbers them, and the only buffer.
+    """The events of one run in this process: the place that numbers them, and their buffer.
 
     `append` records a batch with the `recorder`, where there is one, and publishes it. Readers subscribe at any number
     that is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read

@@ -89,7 +89,8 @@ class KeptRun(msgspec.Struct, frozen=True):
 
 
 class IdempotencyKeys:
-    """The keys of an engine: where a stored response has one, its row says so; the others are in memory.
+    """The keys of an engine. Those of stored responses are on record, in a table of their own; those of responses that
+    are not stored, and of runs that start here, are in memory.
 
     A run with a key outlives its client, in its process, and no reader holds it back.
     """

@@ -73,10 +73,10 @@ class LiveRun:
     failure: Exception | None = None
     """An unexpected error for which a durable run stopped; another attempt may succeed."""
     is_detached = False
-    is_leaving = False
+    is_handing_over = False
     """Whether it stops at the end of its step: another process continues from there."""
     is_asking = False
-    """Whether an inference is in progress, or was cut; not one that the backend never took up."""
+    """Whether an inference that the backend took up has not reported its usage: it is in progress, or was cut."""
     truncated = 0
     """Inferences from which something was left out, so that they fit into the context."""
     _keepalive: KeepAlive | None = None
@@ -151,7 +151,7 @@ class LiveRun:
         reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
         return LiveSubscription(self, reader)
 
-    def part(self, token: object) -> None:
+    def remove_client(self, token: object) -> None:
         """A client has left, and the run continues."""
         if not self.ended.is_set and token in self.clients:
             self.clients.remove(token)
@@ -194,7 +194,7 @@ class LiveRun:
 
     def hand_over(self) -> None:
         """Let the run come to the end of its step, and stop there."""
-        self.is_leaving = True
+        self.is_handing_over = True
 
     def lose(self) -> None:
         """Another process has the run: write and publish nothing more."""

@@ -1,4 +1,7 @@
-"""Continue an interrupted run: load its record, plan it again and run it to its end, or end it where that fails."""
+"""Run what this worker has claimed from the run log: new background runs, and those whose process died.
+
+A run is loaded with its record, planned again, and run to its end, or ended where that fails.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,7 @@ class HeldRun:
             raise HandedOver
 
 
-class ClaimedRun(msgspec.Struct, frozen=True):
+class LoadedRun(msgspec.Struct, frozen=True):
     """A claimed run, with its record."""
 
     claimed: Claimed
@@ -242,7 +245,7 @@ class Recovery:
 
     # ---- its record ----
 
-    async def _find(self, held: HeldRun, claimed: Claimed) -> ClaimedRun:
+    async def _find(self, held: HeldRun, claimed: Claimed) -> LoadedRun:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
@@ -260,7 +263,7 @@ class Recovery:
                 request, problem = _unread_request(link), error
             plan = self._bare_plan(claimed, request)
         deadline = asyncio.get_running_loop().time() + plan.budget.seconds - self._seconds_since(claimed)
-        return ClaimedRun(claimed, records, plan, deadline, problem, is_planned)
+        return LoadedRun(claimed, records, plan, deadline, problem, is_planned)
 
     def _seconds_since(self, claimed: Claimed) -> float:
         """Seconds since it was claimed for the first time."""
@@ -283,7 +286,7 @@ class Recovery:
 
     # ---- its plan ----
 
-    async def _plan(self, found: ClaimedRun) -> Plan:
+    async def _plan(self, found: LoadedRun) -> Plan:
         """Plan the run. Raises how the run ends, if nothing is left to be done, and what is wrong with it by now. A
         store that is not available is retried until the deadline.
         """
@@ -319,7 +322,7 @@ class Recovery:
 
     # ---- its end, where it is not continued ----
 
-    async def _end(self, held: HeldRun, found: ClaimedRun, error: Exception) -> None:
+    async def _end(self, held: HeldRun, found: LoadedRun, error: Exception) -> None:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
         held.recorder = recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))

@@ -178,7 +178,7 @@ class LiveSubscription(Subscription):
         if self._ends_run:
             self.run.stop(ClientLeft())
         elif self._is_client:
-            self.run.part(self._token)
+            self.run.remove_client(self._token)
 
     def stop(self, reason: Exception) -> None:
         is_ending = isinstance(reason, ShuttingDown) and not self.run.is_durable
@@ -230,7 +230,7 @@ class StoredSubscription(Subscription):
 
     @property
     def is_over(self) -> bool:
-        """Once it has read nothing."""
+        """Whether the response has ended. It is known only after `read` has returned nothing."""
         return not self.has_left
 
     async def read(self) -> list[NumberedBatch]:
