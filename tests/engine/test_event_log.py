@@ -326,6 +326,27 @@ async def test_without_a_bound_for_replays_only_what_readers_have_not_read_is_ke
     assert texts(await fast.read()) == texts(await late.read()) == ["d"]
 
 
+@pytest.mark.proves("CP-028")
+@pytest.mark.parametrize("has_ended", [False, True])
+async def test_a_reader_that_begins_behind_a_large_batch_gets_what_comes_after_it(has_ended: bool) -> None:
+    log = EventLog(replay_bytes=EVERYTHING)
+    log.publish([delta("x" * 600_000)])
+    late = log.read(0)
+    log.publish([delta("y")])
+    if has_ended:
+        log.end()
+    assert texts(await late.read()) == ["y"]
+
+
+async def test_readers_of_a_log_that_has_ended_hold_nothing_when_they_are_dropped() -> None:
+    log = EventLog(replay_bytes=EVERYTHING)
+    log.publish([delta("a")])
+    log.end()
+    assert texts(await log.read().read()) == ["a"]
+    log.read()
+    assert log.readers == 0
+
+
 async def test_without_readers_nothing_is_kept_but_the_numbers() -> None:
     log = EventLog()
     log.publish([delta("a"), delta("b")])

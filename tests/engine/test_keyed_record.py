@@ -286,6 +286,22 @@ async def test_a_key_that_another_process_takes_at_the_same_moment_leads_to_its_
         assert at.provider.requests == []
 
 
+async def test_all_who_wait_are_led_to_the_response_of_a_key_that_another_process_takes_meanwhile() -> None:
+    class Late(MemoryStore):
+        async def begin(self, new: NewResponse) -> None:
+            await asyncio.sleep(0)
+            if not self._claims:  # another process is faster
+                other = msgspec.structs.replace(new, response=replace(new.response, id="resp_other"))
+                await super().begin(other)
+                await self.finish(ANONYMOUS, replace(other.response, status="completed"), ())
+            await super().begin(new)
+
+    async with ground(HELLO, store=Late()) as at:
+        readers = await asyncio.gather(*[at.engine.start(ask(), ANONYMOUS, key="key") for _ in range(4)])
+        assert [(reader.response_id, reader.is_replay) for reader in readers] == [("resp_other", True)] * 4
+        assert at.provider.requests == []
+
+
 async def test_one_with_the_right_body_is_not_refused_because_of_one_with_the_wrong_body() -> None:
     """Both come while the store is being asked whose the key is."""
 

@@ -114,6 +114,39 @@ async def test_logs_are_packed_one_by_one(log: RunLog, home: Home) -> None:
     assert await count(home, "run_logs WHERE log IS NULL") == 0
 
 
+class Overtaken:
+    """A database, and another process that packs all logs as soon as this one has found which are to be packed."""
+
+    def __init__(self, database: Database, other: RunLog) -> None:
+        self._database, self._other = database, other
+        self._has_swept = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    async def read(self, operation: Operation[T]) -> T:
+        found = await self._database.read(operation)
+        if isinstance(found, list) and found and not self._has_swept:
+            self._has_swept = True
+            await self._other.sweep()
+        return found
+
+
+async def test_a_log_that_another_process_packs_meanwhile_is_not_taken_for_a_damaged_one(
+    log: RunLog, home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(home, SqlHome)
+    claimed = await begun(log)
+    await log.append(claimed.lease, said(1, 2, "a" * 2**19))
+    await log.append(claimed.lease, said(2, 3, "b" * 2**19))
+    await finish(log, claimed, 3, 4)
+    with caplog.at_level(logging.WARNING, "antwort.runs"):
+        await SqlRunLog(cast("Database", Overtaken(home.database, log))).sweep()
+    assert caplog.records == []
+    assert await count(home, "run_events WHERE response_key = ?", claimed.lease.key) > 1
+    assert (await everything(log, claimed.lease.run_id))[-1].next == 5
+
+
 async def test_a_run_whose_identity_is_damaged_fails_and_stands_in_nobodys_way(log: RunLog, home: Home) -> None:
     await log.submit(new_run("resp_1"))
     await log.submit(new_run("resp_2"))

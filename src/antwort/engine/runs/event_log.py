@@ -211,7 +211,8 @@ class EventLog:
         """Read the events with numbers greater than `after`. A reader that `holds_back` makes the run wait for it."""
         start = max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
         reader = LogReader(self, self._batches[start:], after)
-        self._readers.append(reader)
+        if not self.is_ended:
+            self._readers.append(reader)
         if holds_back:
             self._primary = reader
         return reader
@@ -276,8 +277,9 @@ class LogReader:
     async def read(self) -> list[NumberedBatch]:
         """Return the next batches, a keep-alive, or nothing when the log has ended or the reader is closed."""
         while True:
-            if self._unread and (batches := self._take()):
-                return batches
+            while self._unread:
+                if batches := self._take():
+                    return batches
             if self.is_lost:
                 raise ServerFault("The reader is too far behind.")
             if self._log.is_ended or self._is_closed:

@@ -136,7 +136,11 @@ class IdempotencyKeys:
             if known is not None:
                 if known.request_hash != digest:
                     raise KeyReused
-                return await self._replay(known, streams=bool(request.stream))
+                try:
+                    return await self._replay(known, streams=bool(request.stream))
+                except KeyInUse as error:  # it has not started, as the key was taken elsewhere
+                    beaten = error
+                    continue
             claim = self._claim(key, digest)
             if (stored := await self._find_stored(identity, claim)) is not None:
                 found = await self._follow(identity, stored)

@@ -217,6 +217,7 @@ class Recovery:
             found = await held.signal.race(partial(self._find, held, claimed))
         except Cancelled:
             found = await self._find(held, claimed)  # its end is to be recorded
+        seconds_before = self._seconds_since(claimed)
         try:
             plan = await held.signal.race(partial(self._plan, found))
         except DETACHED:
@@ -235,7 +236,7 @@ class Recovery:
                 run=run,
                 opening=closing_events,
                 outlives_client=True,
-                seconds_before=self._seconds_since(claimed),
+                seconds_before=seconds_before,
             )
         except BaseException:
             plan.release()

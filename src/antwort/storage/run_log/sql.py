@@ -529,6 +529,11 @@ class SqlRunLog:
         def find(connection: Connection, after: int) -> list[tuple[int, str]]:
             return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
 
+        def find_records(connection: Connection, key: int) -> Sequence[Record] | None:
+            """Return None where another process has packed the log by now: its records are pieces of the packed log."""
+            is_unpacked = connection.execute(sql.IS_UNPACKED, {"key": key}).fetchone() is not None
+            return read_records(connection, key) if is_unpacked else None
+
         def replace_records(connection: Connection, key: int, pieces: PackedLog) -> None:
             """The first piece goes to the row of the log, and the others to the place of its records."""
             if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
@@ -542,11 +547,13 @@ class SqlRunLog:
         while logs := await self._read(partial(find, after=last)):
             for key, response_id in logs:
                 try:
-                    records = await self._read(partial(read_records, key=key))
+                    records = await self._read(partial(find_records, key=key))
                 except Damaged:  # it is found again each time, and logged once
                     if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
                         self._damaged_keys.add(key)
                         _log.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
+                    continue
+                if records is None:
                     continue
                 pieces = await asyncio.to_thread(pack_and_compress, records)
                 await self._write(partial(replace_records, key=key, pieces=pieces))

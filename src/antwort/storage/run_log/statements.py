@@ -268,6 +268,7 @@ UNPACKED = """
     WHERE run_logs.log IS NULL AND run_logs.response_key > :after
     ORDER BY run_logs.response_key LIMIT :limit
 """
+IS_UNPACKED = "SELECT 1 FROM run_logs WHERE response_key = :key AND log IS NULL"
 PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
 DELETE_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
 DELETE_OLD_LOGS = """
