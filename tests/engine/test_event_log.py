@@ -335,7 +335,8 @@ async def test_a_reader_that_begins_behind_a_large_batch_gets_what_comes_after_i
     log.publish([delta("y")])
     if has_ended:
         log.end()
-    assert texts(await late.read()) == ["y"]
+    async with asyncio.timeout(5):
+        assert texts(await late.read()) == ["y"]
 
 
 async def test_readers_of_a_log_that_has_ended_hold_nothing_when_they_are_dropped() -> None:

@@ -384,7 +384,7 @@ class LiveRuns(dict[str, LiveRun]):
         super().__init__()
         self._store, self._on_summary = store, tuple(on_summary)
         self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
-        """Those of every run. Whoever continues runs without a client replaces `on_unread`."""
+        """The hooks of every run. The worker replaces `on_unread`."""
         self.unrecorded: dict[str, LiveRun] = {}
         """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
 

@@ -1,6 +1,6 @@
 """The contract of a run log: the runs that can outlive a process, who runs them, and their events.
 
-A run is identified by the id of its response. Whoever runs it holds a lease with a fence, a number that grows with
+A run is identified by the id of its response. Its worker holds a lease with a fence, a number that grows with
 every claim: a write under an older fence is rejected. Wake-ups are hints; the stored numbers are the truth.
 """
 

@@ -1,8 +1,8 @@
 """How the log of a run becomes bytes: records as JSON, and the log of an ended run packed and compressed. Pure.
 
 A packed log holds the same events under the same numbers in fewer bytes: consecutive deltas of a text are one string
-with the length of each, and a response that is sent again is stored as its changes. It comes in pieces, so that nobody
-has to hold all of it; each can be read by itself, or with the first one.
+with the length of each, and a response that is sent again is stored as its changes. It comes in pieces, so that a
+reader holds only a part of it; each can be read alone, or with the first one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _PLACES: dict[type, Callable[[RunEvent], object]] = {
 
 def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
     """Return all events, marks included, in pieces; a large event is a piece of its own. The boundaries between batches
-    are not stored. The bytes are not compressed yet: that can wait until nobody waits for it.
+    are not stored. The bytes are not compressed yet: `compress` does that.
     """
     pieces: list[LogPiece] = []
     known: Response | None = None

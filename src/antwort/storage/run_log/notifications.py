@@ -1,5 +1,5 @@
-"""Wake-ups for those who follow a run or wait for work. They are hints: whoever is woken looks into the log, and looks
-there from time to time anyway.
+"""Wake up readers of a run and workers without work. Wake-ups are hints: the receiver reads the log, and polls it
+from time to time in any case.
 
 Processes that share a PostgreSQL send them with NOTIFY. A payload is the name of the sender, which ignores it, and `w`
 (there may be work), `c` (there may be cancels) or `e resp_1,resp_2` (these runs have new events).
@@ -42,7 +42,7 @@ _MAX_NOTIFIED_RUNS = 150
 
 
 class Wakeup:
-    """A flag that stays set until whoever waits for it clears it, which has to happen before looking."""
+    """A flag that stays set until its waiter clears it, which must happen before the waiter reads the log."""
 
     __slots__ = ("_event",)
 
@@ -95,7 +95,7 @@ class TailBuffer:
     def take(self, at: int) -> list[Record]:
         """Return the buffered records from that index of the log on, without gaps."""
         found: list[Record] = []
-        self._size = 0  # what is left is little, or will be dropped before it is much
+        self._size = 0  # not exact: the records that stay are small, or are dropped first
         while self._records and self._records[0].at <= at + len(found):
             if (record := self._records.popleft()).at == at + len(found):
                 found.append(record)

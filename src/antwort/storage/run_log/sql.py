@@ -606,7 +606,7 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
 
 
 def _delete(connection: Connection, key: int) -> None:
-    """Delete a run and its log, which nobody continues. The outcome of its response is all that is left."""
+    """Delete a run that is not continued, and its log. Only the outcome of its response stays."""
     connection.execute(sql.DELETE_RECORDS, (key,))
     connection.execute(sql.DELETE_RUN, {"key": key})
 
