@@ -9,8 +9,8 @@ from antwort import Engine
 from antwort.api.compactions import CompactedResponse
 from antwort.api.items import Compaction, Message
 from antwort.api.wire import to_plain
-from antwort.engine.memory import Memories, Memory
-from antwort.engine.recap import recap_of
+from antwort.engine.context.compaction_item import Memories, Memory
+from antwort.engine.context.recap import recap_of
 from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities, ChatRequest

@@ -22,9 +22,9 @@ from antwort.api.items import (
 from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET
-from antwort.engine.fold import Run, fold
+from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Leftover, Plan, draft_response
-from antwort.engine.toolbox import Shelf, build_toolbox
+from antwort.engine.prompt.toolbox import Shelf, build_toolbox
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake

@@ -31,7 +31,7 @@ def _checked(item: Item) -> Item:
     return item
 """,
     "src/antwort/engine/__init__.py": "",
-    "src/antwort/engine/loop.py": """
+    "src/antwort/engine/loop/loop.py": """
 from uvicorn._types import ASGISendEvent
 from antwort.api import items
 from antwort.errors import Problem
@@ -78,7 +78,7 @@ def test_what_is_counted_can_be_named(house: dict[str, Any], root: Path) -> None
     assert house["single_importers"](modules) == ["antwort.api.items"]
     assert house["short_single_callers"](modules) == ["antwort.api.items._checked"]
     assert house["undeclared_imports"](modules, root / "pyproject.toml") == ["uvicorn"]
-    assert house["private_imports"](modules) == ["antwort.engine.loop: uvicorn._types.ASGISendEvent"]
+    assert house["private_imports"](modules) == ["antwort.engine.loop.loop: uvicorn._types.ASGISendEvent"]
     assert [(name, len(found)) for name, found in house["by_package"](modules)] == [
         ("api", 2),
         ("engine", 2),

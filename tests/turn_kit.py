@@ -40,8 +40,8 @@ from antwort.api.items import (
 )
 from antwort.api.status import ItemStatus
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.held import Shown
-from antwort.engine.turn import Turn
+from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.turn import Turn
 from antwort.errors import BackendError
 from antwort.providers.base import Delta
 
@@ -88,7 +88,7 @@ def play_in(
         counts[prefix] += 1
         return f"{prefix}_{counts[prefix]}"
 
-    with patch("antwort.engine.turn.new_id", counted):
+    with patch("antwort.engine.loop.turn.new_id", counted):
         turn = Turn(first, shown, style, may_be_resumed=may_be_resumed)
         batches: list[Batch] = []
         try:

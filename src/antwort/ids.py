@@ -1,4 +1,4 @@
-"""Opaque ids. Nothing may be read out of one but its prefix, and which two belong together (engine/pairs.py)."""
+"""Opaque ids. An id has a prefix that means something; which two belong together, engine/history/call_pairs.py knows."""
 
 from __future__ import annotations
 

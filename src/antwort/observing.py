@@ -10,8 +10,8 @@ from antwort.config.checks import keys_required
 from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
+from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.summary import RunSummary
-from antwort.engine.tool_runner import CallRecord
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log.base import RunLog

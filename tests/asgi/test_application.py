@@ -18,8 +18,8 @@ from antwort.api.requests import CreateRequest
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
 from antwort.config.settings import Secret, ServerSettings
+from antwort.engine.history.recent_responses import Recent
 from antwort.engine.plan import Plan
-from antwort.engine.recent import Recent
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say

@@ -17,7 +17,7 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, OutputItemDone, Res
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message
 from antwort.api.responses import Response
 from antwort.api.wire import replace
-from antwort.engine.fold import Run, fold
+from antwort.engine.loop.fold import Run, fold
 from antwort.testing import GrammarError, StreamChecker
 from antwort.testing.frames import read_event
 from chaos.client import ENDS, UNDER_WAY, Seen, Told

@@ -210,7 +210,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
 import antwort
 import antwort.api.items as items
 from antwort import errors, Engine
-from antwort.engine.loop import run_loop
+from antwort.engine.loop.loop import run_loop
 from antwort.storage import sqlite
 import antwortlike, os
 
@@ -221,4 +221,4 @@ def later():
     from antwort.testing import say
 """
     found = sorted(imported(source, KNOWN))
-    assert found == ["__init__", "__init__", "api.items", "app", "engine.loop", "errors", "storage.sqlite", "testing"]
+    assert found == ["__init__", "__init__", "api.items", "app", "engine.loop.loop", "errors", "storage.sqlite", "testing"]

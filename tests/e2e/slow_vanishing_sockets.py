@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
-from antwort.engine.recent import Recent
+from antwort.engine.history.recent_responses import Recent
 from antwort.transport.server import Ping
 from antwort.transport.session import Session
 from chat_backend import ChatBackend, Says

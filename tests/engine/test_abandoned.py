@@ -21,12 +21,12 @@ from antwort.api.events import (
 )
 from antwort.api.items import OutputItem
 from antwort.api.wire import replace
-from antwort.engine.compacting import _is_compact
-from antwort.engine.fold import fold
-from antwort.engine.pairs import run_ids, shown_id
+from antwort.engine.context.compaction import _is_compact
+from antwort.engine.history.call_pairs import run_ids, shown_id
+from antwort.engine.loop.fold import fold
+from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import Plan
 from antwort.engine.runs.summary import count_untold
-from antwort.engine.steps import choice_for
 from antwort.identity import ANONYMOUS
 from antwort.ids import new_id
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, think

@@ -12,7 +12,7 @@ from antwort.api.requests import Limits, read_request
 from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.recent import Recent
+from antwort.engine.history.recent_responses import Recent
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import InvalidField, TooManyValues
 from antwort.identity import ANONYMOUS

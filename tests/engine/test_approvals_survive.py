@@ -15,11 +15,11 @@ from antwort.api.items import (
     Message,
     OutputText,
 )
-from antwort.engine.decisions import NO_APPROVAL
-from antwort.engine.packing import packed
+from antwort.engine.context.summary_prompt import entries_of
+from antwort.engine.context.verbatim import divide
+from antwort.engine.history.decisions import NO_APPROVAL
+from antwort.engine.history.packing import packed
 from antwort.engine.runs.replay import replay_events
-from antwort.engine.summary import entries_of
-from antwort.engine.verbatim import divide
 from antwort.storage.base import Link, Page
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from approval_kit import GUARDED, again, asked, check_pairs, decision, depot, told

@@ -10,8 +10,8 @@ import pytest
 from antwort.api.events import McpCallCompleted, McpCallFailed
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import UNSET
-from antwort.engine.decisions import NO_APPROVAL
-from antwort.engine.transcript import NO_RESULT
+from antwort.engine.history.decisions import NO_APPROVAL
+from antwort.engine.prompt.transcript import NO_RESULT
 from antwort.errors import AntwortError, Conflict, InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import Page

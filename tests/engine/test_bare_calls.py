@@ -13,9 +13,9 @@ from antwort.api.items import FunctionCall, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
-from antwort.engine.answers import INTERRUPTED
 from antwort.engine.engine import Engine
-from antwort.engine.transcript import NO_RESULT
+from antwort.engine.loop.result_events import INTERRUPTED
+from antwort.engine.prompt.transcript import NO_RESULT
 from antwort.errors import BackendUnavailable
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

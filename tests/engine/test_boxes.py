@@ -9,9 +9,9 @@ import pytest
 
 from antwort.api.items import McpListTools
 from antwort.api.tools import McpTool
-from antwort.engine.boxes import Boxes
+from antwort.engine.prompt.toolbox import Shelf, build_toolbox
+from antwort.engine.prompt.toolbox_cache import Boxes
 from antwort.engine.settings import EngineSettings
-from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, Unanswered
 from antwort.tools.limits import limited

@@ -10,9 +10,9 @@ import pytest
 from antwort.api.events import TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, to_plain
-from antwort.engine.answers import INTERRUPTED
-from antwort.engine.budgets import budget_of, last_tokens, tokens_spent
 from antwort.engine.engine import Engine
+from antwort.engine.loop.budgets import budget_of, last_tokens, tokens_spent
+from antwort.engine.loop.result_events import INTERRUPTED
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities

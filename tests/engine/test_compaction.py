@@ -9,8 +9,8 @@ import pytest
 
 from antwort.api.items import Compaction, FunctionCall
 from antwort.api.wire import UNSET
+from antwort.engine.context.recap import Recap
 from antwort.engine.engine import Engine
-from antwort.engine.recap import Recap
 from antwort.errors import (
     AntwortError,
     BackendError,

@@ -14,12 +14,12 @@ from msgspec.structs import replace
 
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
-from antwort.engine.fold import Run, fold
-from antwort.engine.memory import Memories, Memory
-from antwort.engine.meter import Meter
+from antwort.engine.context.compaction_item import Memories, Memory
+from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.verbatim import divide
+from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Plan
-from antwort.engine.translate import messages
-from antwort.engine.verbatim import divide
+from antwort.engine.prompt.messages import messages
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from antwort.api.events import CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
-from antwort.engine.answers import INTERRUPTED, NOT_BEGUN
-from antwort.engine.fold import Run, fold
+from antwort.engine.loop.fold import Run, fold
+from antwort.engine.loop.result_events import INTERRUPTED, NOT_BEGUN
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.errors import Cancelled
 from antwort.identity import Identity

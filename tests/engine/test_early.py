@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
 from antwort.api.wire import UNSET
-from antwort.engine.answers import INTERRUPTED
-from antwort.engine.early import beginnings, may_be_early
 from antwort.engine.engine import Engine
-from antwort.engine.fold import Run
+from antwort.engine.loop.early import beginnings, may_be_early
+from antwort.engine.loop.fold import Run
+from antwort.engine.loop.result_events import INTERRUPTED
+from antwort.engine.loop.tool_runner import CallRecord
+from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.runs.subscription import LiveSubscription
-from antwort.engine.tool_runner import CallRecord
-from antwort.engine.turn import Turn
 from antwort.errors import BackendError
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import CallDelta, Finished

@@ -27,7 +27,7 @@ from antwort.api.events import (
 from antwort.api.items import FunctionCallOutput, OutputText
 from antwort.api.payload import CUT_FROM, PIECE
 from antwort.api.responses import Response
-from antwort.engine.fold import Run
+from antwort.engine.loop.fold import Run
 from antwort.engine.runs.event_log import (
     EVENT_OVERHEAD_BYTES,
     MAX_LAG_BATCHES,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from antwort.engine.fitting import fit
-from antwort.engine.recap import Recap, recalled, recap_of
-from antwort.engine.shortening import Pictures
+from antwort.engine.context.recap import Recap, recalled, recap_of
+from antwort.engine.context.shortening import Pictures
+from antwort.engine.context.truncation import fit
 from antwort.providers.base import ChatMessage
 from fitting_kit import CUT, GONE, PICTURE, answer, assistant, size, step, system, text_of, total, user
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.fitting import fit
-from antwort.engine.shortening import Pictures
+from antwort.engine.context.shortening import Pictures
+from antwort.engine.context.truncation import fit
 from antwort.providers.base import ChatMessage
 from fitting_kit import conversations, numbers, refused, size, text_of, total
 from plan_kit import STEADY

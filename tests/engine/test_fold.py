@@ -35,7 +35,7 @@ from antwort.api.responses import (
 )
 from antwort.api.status import IllegalTransition, ResponseStatus
 from antwort.api.wire import replace, to_plain
-from antwort.engine.fold import Finish, Run, apply, as_ours, ending, fold, interrupted, settled
+from antwort.engine.loop.fold import Finish, Run, apply, as_ours, ending, fold, interrupted, settled
 from antwort.errors import (
     AntwortError,
     BackendCut,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.items import OpaqueItem
 from antwort.api.requests import Limits, read_item
-from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.prompt.foreign import foreign_call, foreign_result
 from antwort.errors import InvalidField
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import ask, engine_of, sent

@@ -15,9 +15,9 @@ from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
+from antwort.engine.loop.steps import LOST
 from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
-from antwort.engine.steps import LOST
 from antwort.errors import ClientLeft, HandedOver, RequestCancelled, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta

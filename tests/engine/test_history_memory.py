@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from antwort.engine.history_memory import HistoryMemory
+from antwort.engine.history.memory_limit import HistoryMemory
 from antwort.errors import HistoryMemoryFull
 from serving import until
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from antwort.api.items import McpCall, McpListTools
 from antwort.api.tools import OpaqueTool
-from antwort.engine.hosted import in_force, policy_for
+from antwort.engine.prompt.hosted_tools import in_force, policy_for
+from antwort.engine.prompt.messages import chat_request
 from antwort.engine.settings import EngineSettings, HostedPolicy
-from antwort.engine.translate import chat_request
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities
 from antwort.storage.memory import MemoryStore

@@ -13,9 +13,9 @@ from antwort.api.logins import KEY
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
-from antwort.engine.credentials import Credentials, without_credentials
 from antwort.engine.engine import Engine
-from antwort.engine.recent import Recent
+from antwort.engine.history.credentials import Credentials, without_credentials
+from antwort.engine.history.recent_responses import Recent
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link

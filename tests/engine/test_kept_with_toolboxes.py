@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import UNSET, replace
-from antwort.engine.held import Shown
+from antwort.engine.loop.call_display import Shown
 from antwort.engine.plan import Plan, draft_response
+from antwort.engine.prompt.messages import chat_request
 from antwort.engine.settings import EngineSettings, HostedPolicy
-from antwort.engine.translate import chat_request
 from antwort.tools.base import ToolDefinition
 from engine_kit import SERVER, ask, weather_tool
 from plan_kit import depot, plan_of, run_of

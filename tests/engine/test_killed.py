@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.engine.steps import LOST
+from antwort.engine.loop.steps import LOST
 from antwort.identity import ANONYMOUS
 from engine_kit import server_calls, text_of
 from killed_program import open_engine

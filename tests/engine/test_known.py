@@ -12,7 +12,7 @@ from antwort.api.limits import Limits
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.known import known_places
+from antwort.engine.history.deduplication import known_places
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities

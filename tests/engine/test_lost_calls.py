@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
-from antwort.engine.fold import Finish, Run, fold
+from antwort.engine.loop.fold import Finish, Run, fold
+from antwort.engine.loop.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.settings import EngineSettings
-from antwort.engine.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
 from antwort.errors import Cancelled
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, ScriptedProvider, answer, call, say

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from antwort.api.inputs import read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
 from antwort.api.limits import Limits
-from antwort.engine.memory import Memories, Memory, MemoryLost, distinct, in_force, is_instruction, since_compaction
+from antwort.engine.context.compaction_item import (
+    Memories,
+    Memory,
+    MemoryLost,
+    distinct,
+    in_force,
+    is_instruction,
+    since_compaction,
+)
 from antwort.vault import CannotOpen, Vault
 from plan_kit import STEADY, called, result, said, server_called, thought
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine import meter as meters
-from antwort.engine import rates
-from antwort.engine.meter import Meter
-from antwort.engine.sizes import PER_REQUEST, size_of
+from antwort.engine.context import rates
+from antwort.engine.context import token_counter as meters
+from antwort.engine.context.text_sizes import PER_REQUEST, size_of
+from antwort.engine.context.token_counter import Meter
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Provider
 from antwort.testing import DemoProvider, ScriptedProvider
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.naming import labelled_name, legal_name, named_apart
+from antwort.engine.prompt.tool_names import labelled_name, legal_name, named_apart
 from antwort.tools.base import ToolDefinition, ToolKind
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.items import CustomToolCall
-from antwort.engine.held import Shown
+from antwort.engine.loop.call_display import Shown
 from antwort.engine.plan import Plan
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities

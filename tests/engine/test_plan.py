@@ -19,12 +19,12 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.wire import replace
-from antwort.engine.held import Shown
-from antwort.engine.naming import legal_name
+from antwort.engine.loop.call_display import Shown
 from antwort.engine.plan import Plan
-from antwort.engine.readable import check_capabilities
+from antwort.engine.prompt.modalities import check_capabilities
+from antwort.engine.prompt.tool_names import legal_name
+from antwort.engine.prompt.toolbox import Shelf, build_toolbox, model_name
 from antwort.engine.settings import EngineSettings
-from antwort.engine.toolbox import Shelf, build_toolbox, model_name
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities

@@ -20,9 +20,9 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
-from antwort.engine.fold import Run, fold
+from antwort.engine.loop.fold import Run, fold
+from antwort.engine.loop.steps import open_calls, waiting_calls
 from antwort.engine.plan import Plan
-from antwort.engine.steps import open_calls, waiting_calls
 from antwort.errors import BackendError, Cancelled
 from antwort.identity import ANONYMOUS
 from antwort.testing import (

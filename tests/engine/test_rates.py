@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine import rates
-from antwort.engine.rates import Rate, Rates, Report
-from antwort.engine.sizes import Size
+from antwort.engine.context import rates
+from antwort.engine.context.rates import Rate, Rates, Report
+from antwort.engine.context.text_sizes import Size
 
 
 def after(*reports: Report) -> Rate:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.recap import Recap, parted, recalled, recap_of
+from antwort.engine.context.recap import Recap, parted, recalled, recap_of
 from antwort.providers.base import ChatMessage
 from fitting_kit import PICTURE
 from plan_kit import STEADY

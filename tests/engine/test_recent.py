@@ -13,8 +13,8 @@ from antwort.api.requests import Limits, parse_request
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
-from antwort.engine.packing import packed
-from antwort.engine.recent import Budget, Recent
+from antwort.engine.history.packing import packed
+from antwort.engine.history.recent_responses import Budget, Recent
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity

@@ -25,11 +25,11 @@ from antwort.api.events import (
 )
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
-from antwort.engine.fold import Run
+from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.rows import new_row
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder
+from antwort.engine.runs.rows import new_row
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page

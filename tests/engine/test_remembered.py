@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.engine.remembered import LASTS, Remembered, Room
-from antwort.engine.sizes import Size
+from antwort.engine.context.remembered import LASTS, Remembered, Room
+from antwort.engine.context.text_sizes import Size
 from antwort.providers.base import ChatMessage, ChatRequest
 from fitting_kit import assistant, step, system, user
 

@@ -37,7 +37,7 @@ from antwort.api.items import (
 )
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.wire import UNSET, decode, encode, replace
-from antwort.engine.fold import Run, fold
+from antwort.engine.loop.fold import Run, fold
 from antwort.engine.runs.replay import replay_events
 from antwort.engine.settings import LoopSettings
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, think

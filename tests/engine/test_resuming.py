@@ -15,7 +15,7 @@ from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool
 from antwort.api.wire import encode
-from antwort.engine.steps import LOST
+from antwort.engine.loop.steps import LOST
 from antwort.errors import StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import UNSET
+from antwort.engine.context.summarizer import without_thoughts
 from antwort.engine.engine import Engine
-from antwort.engine.scribe import without_thoughts
 from antwort.errors import BackendError
 from antwort.providers.base import ChatRequest
 from antwort.testing import Answer, ScriptedProvider, answer, say, think, tokens

@@ -11,9 +11,9 @@ from antwort.api.events import OutputItemAdded, OutputItemDone
 from antwort.api.items import Reasoning, ReasoningText, SummaryText
 from antwort.api.wire import UNSET, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.fold import fold
+from antwort.engine.loop.fold import fold
+from antwort.engine.loop.turn import Turn
 from antwort.engine.settings import EngineSettings
-from antwort.engine.turn import Turn
 from antwort.errors import BackendError, InvalidField
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ReasoningDelta

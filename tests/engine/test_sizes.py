@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.sizes import Size, message_size, size_of, text_size
+from antwort.engine.context.text_sizes import Size, message_size, size_of, text_size
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage, ChatRequest
 
 

@@ -11,9 +11,8 @@ import pytest
 from antwort.api.events import Mark, TurnAbandoned
 from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
-from antwort.engine.fold import Finish
-from antwort.engine.plan import Leftover, OpenCall
-from antwort.engine.steps import (
+from antwort.engine.loop.fold import Finish
+from antwort.engine.loop.steps import (
     OVER_LIMIT,
     Compact,
     Infer,
@@ -25,6 +24,7 @@ from antwort.engine.steps import (
     next_step,
     tokens_left,
 )
+from antwort.engine.plan import Leftover, OpenCall
 from antwort.testing import tokens
 from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor

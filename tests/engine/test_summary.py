@@ -12,7 +12,7 @@ from antwort.api.inputs import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.limits import Limits
 from antwort.api.wire import UNSET, decode
-from antwort.engine.summary import Entry, entries_of, question, take_piece
+from antwort.engine.context.summary_prompt import Entry, entries_of, question, take_piece
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 HI = Entry(role="user", text="Hi")

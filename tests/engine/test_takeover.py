@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antwort.api.events import CallBegun, CallEnded, ResponseInProgress
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine.steps import LOST
+from antwort.engine.loop.steps import LOST
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, answer, call, say, think
 from engine_kit import ask, items_of, text_of

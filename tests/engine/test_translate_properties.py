@@ -25,8 +25,8 @@ from antwort.api.items import (
     OutputItem,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.pairs import call_id_of
-from antwort.engine.translate import all_said, messages, messages_of
+from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.prompt.messages import all_said, messages, messages_of
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought

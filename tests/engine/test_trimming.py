@@ -19,9 +19,9 @@ from antwort.api.items import (
     ToolError,
 )
 from antwort.api.wire import replace
-from antwort.engine.foreign import foreign_result
-from antwort.engine.trimming import trimmed
-from antwort.engine.verbatim import answered_by, called_by, item_size
+from antwort.engine.context.trimming import trimmed
+from antwort.engine.context.verbatim import answered_by, called_by, item_size
+from antwort.engine.prompt.foreign import foreign_result
 from plan_kit import STEADY, called, result, said, server_called
 
 LOG = "line\n" * 4000

@@ -30,8 +30,8 @@ from antwort.api.items import (
     SummaryText,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.held import Shown
-from antwort.engine.turn import Turn
+from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.turn import Turn
 from antwort.errors import BackendError
 from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import tokens

@@ -15,7 +15,7 @@ from antwort.api.events import (
     TurnEnded,
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
-from antwort.engine.opened import half_said
+from antwort.engine.loop.item_builders import half_said
 from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
 from turn_kit import call_closed, call_fed, call_opened, custom_call, message, play, play_in
 

@@ -14,9 +14,9 @@ from antwort.api.events import Batch, ResponseCreated, ResponseInProgress, TurnE
 from antwort.api.items import CustomToolCall, FunctionCall, LogProb, McpCall, Message, OutputText, Reasoning, Refusal
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
-from antwort.engine.fold import Finish, Run, ending, fold, interrupted, settled
-from antwort.engine.opened import half_said
-from antwort.engine.unwrapping import InputReader, input_of
+from antwort.engine.loop.custom_input import InputReader, input_of
+from antwort.engine.loop.fold import Finish, Run, ending, fold, interrupted, settled
+from antwort.engine.loop.item_builders import half_said
 from antwort.errors import BackendCut
 from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import StreamChecker, tokens

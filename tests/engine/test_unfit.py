@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from antwort.api.events import CustomInputDelta
 from antwort.api.items import CustomToolCall, McpCall
 from antwort.api.responses import Response
-from antwort.engine.fold import Finish
+from antwort.engine.loop.fold import Finish
+from antwort.engine.loop.steps import Infer, Refused, RunTools, next_step
 from antwort.engine.plan import Plan
-from antwort.engine.steps import Infer, Refused, RunTools, next_step
-from antwort.engine.transcript import NO_RESULT
+from antwort.engine.prompt.transcript import NO_RESULT
 from antwort.ids import new_id
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.grammar import Checks, read_grammar

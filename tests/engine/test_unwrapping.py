@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.unwrapping import InputReader, input_of, wrapped
+from antwort.engine.loop.custom_input import InputReader, input_of, wrapped
 from plan_kit import STEADY
 
 PATCH = '*** Begin Patch\n+x = "é"\t\\d 😀\n*** End Patch'

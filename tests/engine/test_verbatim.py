@@ -20,8 +20,8 @@ from antwort.api.items import (
     OpaqueItem,
 )
 from antwort.api.wire import replace
-from antwort.engine.latest import since_words
-from antwort.engine.verbatim import answered_by, called_by, divide, item_size, places
+from antwort.engine.context.verbatim import answered_by, called_by, divide, item_size, places
+from antwort.engine.history.latest import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 

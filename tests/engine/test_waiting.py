@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from antwort.api.events import Batch, CallEnded, CallOutcome, OutputItemAdded, OutputItemDone, TurnAbandoned
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall, OutputItem
 from antwort.api.wire import replace
-from antwort.engine.fold import Run, fold
-from antwort.engine.steps import open_calls, waiting_calls
+from antwort.engine.loop.fold import Run, fold
+from antwort.engine.loop.steps import open_calls, waiting_calls
 from engine_kit import ask
 from plan_kit import STEADY, called, ended, plan_of, result, said, server_called
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from antwort.api.responses import Response
+from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.window import Window
 from antwort.engine.engine import Engine
-from antwort.engine.held import Shown
-from antwort.engine.meter import Meter
-from antwort.engine.turn import Turn
-from antwort.engine.window import Window
+from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.turn import Turn
 from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, Finished, TextDelta

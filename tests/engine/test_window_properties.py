@@ -20,9 +20,9 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
 )
-from antwort.engine.meter import Meter
-from antwort.engine.translate import chat_request
-from antwort.engine.window import Window
+from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.window import Window
+from antwort.engine.prompt.messages import chat_request
 from antwort.errors import ContextTooLong
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.testing.demo import words_in

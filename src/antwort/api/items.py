@@ -185,9 +185,9 @@ class McpCall(Wire, tag="mcp_call"):
     """A call that is run here, or refused here, and its result in one item.
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
-    the item that shows the run later has none, and is tied to the first by its id (engine/pairs.py). `content` is ours,
-    too: the result in parts, where it is not text alone; `output` then names what is not text. `error` is an object, as
-    SDKs want it; older records, and what clients send, have its text alone.
+    the item that shows the run later has none, and is tied to the first by its id (engine/history/call_pairs.py).
+    `content` is ours, too: the result in parts, where it is not text alone; `output` then names what is not text.
+    `error` is an object, as SDKs want it; older records, and what clients send, have its text alone.
     """
 
     id: str
@@ -226,7 +226,7 @@ class McpApprovalResponse(Wire, tag="mcp_approval_response"):
 
 
 class ItemReference(Wire, tag="item_reference"):
-    """Stands for an item of an earlier response; never stored, never seen behind `engine/history.py`."""
+    """Stands for an item of an earlier response; never stored, never seen behind `engine/history/history.py`."""
 
     id: str
 

@@ -16,7 +16,7 @@ from antwort.config.repeating import printable
 if TYPE_CHECKING:
     from antwort.api.items import McpListTools
     from antwort.config.settings import Settings
-    from antwort.engine.servers import Shelf
+    from antwort.engine.prompt.discovery import Shelf
     from antwort.identity import Identity
     from antwort.tools.base import ToolDefinition
     from antwort.tools.routing import Toolbox
@@ -54,7 +54,7 @@ def _identity(given: Mapping[str, object]) -> Identity:
 @asynccontextmanager
 async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Shelf]:
     """Everything that runs tools, as a server would have it; without a server."""
-    from antwort.engine.servers import Shelf
+    from antwort.engine.prompt.discovery import Shelf
     from antwort.mcpservers import make_mcp
     from antwort.toolsets import load_tools
 
@@ -69,7 +69,7 @@ async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIte
 
 
 def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
-    from antwort.engine.servers import check_labels
+    from antwort.engine.prompt.discovery import check_labels
 
     try:
         known = check_labels(shelf.executors)
@@ -85,7 +85,7 @@ def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
 
 
 def _standing(shelf: Shelf) -> frozenset[str]:
-    from antwort.engine.servers import standing
+    from antwort.engine.prompt.discovery import standing
 
     return frozenset(tool.server_label for tool in standing(shelf))
 
@@ -94,7 +94,7 @@ async def _offered(labels: Sequence[str], shelf: Shelf) -> tuple[Toolbox, Sequen
     """Of a request that names these labels. What stands in it beside them shows as well."""
     from antwort.api.requests import CreateRequest
     from antwort.api.tools import McpTool
-    from antwort.engine.toolbox import build_toolbox
+    from antwort.engine.prompt.toolbox import build_toolbox
 
     request = CreateRequest(model=shelf.model, tools=tuple(McpTool(server_label=label) for label in labels))
     return await build_toolbox(request, shelf)

@@ -18,12 +18,15 @@ from antwort.api.responses import Model, Response
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
 from antwort.engine.asked import Asked, RequestFields, read_asked
-from antwort.engine.conversations import Conversations
-from antwort.engine.history_memory import HistoryMemory
-from antwort.engine.hosted import check_hosted
+from antwort.engine.context.window import count_input
+from antwort.engine.history.conversations import Conversations
+from antwort.engine.history.memory_limit import HistoryMemory
+from antwort.engine.history.recent_responses import Recent
+from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
-from antwort.engine.recent import Recent
+from antwort.engine.prompt.hosted_tools import check_hosted
+from antwort.engine.prompt.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
@@ -35,9 +38,6 @@ from antwort.engine.runs.subscription import Subscription
 from antwort.engine.runs.summary import RunSummary
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
-from antwort.engine.tool_runner import CallRecord
-from antwort.engine.toolbox import Shelf, check_labels, list_tools
-from antwort.engine.window import count_input
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider

@@ -24,19 +24,19 @@ from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
-from antwort.engine.approval_ids import ApprovalIds
-from antwort.engine.approving import is_asked
-from antwort.engine.budgets import Budget, budget_of, most_calls
-from antwort.engine.call_records import CallRecords
-from antwort.engine.credentials import Credentials
-from antwort.engine.declared import is_held
-from antwort.engine.fold import Run
-from antwort.engine.held import Shown
-from antwort.engine.history_memory import HistoryReader
-from antwort.engine.hosted import in_force
-from antwort.engine.memory import Memories
-from antwort.engine.meter import Meter
-from antwort.engine.naming import OWN
+from antwort.engine.context.compaction_item import Memories
+from antwort.engine.context.token_counter import Meter
+from antwort.engine.history.approval_ids import ApprovalIds
+from antwort.engine.history.approval_policy import is_asked
+from antwort.engine.history.call_records import CallRecords
+from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.memory_limit import HistoryReader
+from antwort.engine.loop.budgets import Budget, budget_of, most_calls
+from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.fold import Run
+from antwort.engine.prompt.declared_tools import is_held
+from antwort.engine.prompt.hosted_tools import in_force
+from antwort.engine.prompt.tool_names import OWN
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity

@@ -16,35 +16,35 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.engine.additional import UNBOUNDED, additional_tools
-from antwort.engine.approval_ids import ApprovalIds
-from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
-from antwort.engine.boxes import Boxes
-from antwort.engine.budgets import check_budget, seconds_of
-from antwort.engine.call_records import CallRecords
-from antwort.engine.chosen import check_choice
-from antwort.engine.client_results import results_by_call_id, with_call_ids
-from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
-from antwort.engine.credentials import Credentials
-from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
-from antwort.engine.history_memory import WAIT_SECONDS, HistoryMemory, HistoryReader
-from antwort.engine.known import held_in, known_places, referring
-from antwort.engine.media import media_steps
-from antwort.engine.memory import since_compaction
-from antwort.engine.meter import Meter
-from antwort.engine.pairs import is_made_here
+from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools
+from antwort.engine.context.compaction_item import since_compaction
+from antwort.engine.context.token_counter import Meter
+from antwort.engine.history.approval_ids import ApprovalIds
+from antwort.engine.history.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
+from antwort.engine.history.call_pairs import is_made_here
+from antwort.engine.history.call_records import CallRecords
+from antwort.engine.history.client_results import results_by_call_id, with_call_ids
+from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.deduplication import held_in, known_places, referring
+from antwort.engine.history.history import assemble, is_all_new, load_chain, load_said, without_repeats
+from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, HistoryReader
+from antwort.engine.history.recent_responses import Recent, Records
+from antwort.engine.history.references import is_known_by_id, recall_runs, resolve_references, without_references
+from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.loop.budgets import check_budget, seconds_of
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.readable import check_capabilities, has_media
-from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
-from antwort.engine.recent import Recent, Records
+from antwort.engine.prompt.additional_tools import UNBOUNDED, additional_tools
+from antwort.engine.prompt.foreign import note_unseen
+from antwort.engine.prompt.media import media_steps
+from antwort.engine.prompt.messages import check_said
+from antwort.engine.prompt.modalities import check_capabilities, has_media
+from antwort.engine.prompt.tool_choice import check_choice
+from antwort.engine.prompt.toolbox import Shelf, build_toolbox
+from antwort.engine.prompt.toolbox_cache import Boxes
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
-from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
-from antwort.engine.toolbox import Shelf, build_toolbox
-from antwort.engine.translate import check_said
 from antwort.errors import (
     BackendTimeout,
     ConversationLocked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.tool_runner import CallRecord
+from antwort.engine.loop.tool_runner import CallRecord
 from antwort.notes import Value, tell
 
 _logger = logging.getLogger("antwort.tools")

@@ -9,7 +9,7 @@ from antwort.api.bodies import body_steps, known_fields
 from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.limits import Limits
 from antwort.api.wire import Plain, Wire
-from antwort.engine.conversations import Conversations
+from antwort.engine.history.conversations import Conversations
 from antwort.errors import ConversationNotFound, InvalidField, ItemNotFound
 from antwort.event_loop import in_turns
 from antwort.transport.endpoints import LONGEST_ID, Offered, is_id, item_list, readable

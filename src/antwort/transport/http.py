@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.engine.engine import Engine
-from antwort.engine.recent import Budget
+from antwort.engine.history.recent_responses import Budget
 from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.cors import Cors

@@ -12,7 +12,7 @@ import msgspec
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
 from antwort.engine.engine import Engine
-from antwort.engine.recent import Budget, Recent
+from antwort.engine.history.recent_responses import Budget, Recent
 from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.event_loop import in_turns, next_turn

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from antwort.api.wire import encode
+from antwort.engine.context.verbatim import item_size
 from antwort.engine.runs.summary import RunSummary
-from antwort.engine.verbatim import item_size
 
 _BYTES_A_TOKEN = 4
 

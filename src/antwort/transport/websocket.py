@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from antwort.engine.recent import LIMIT, TOTAL
+from antwort.engine.history.recent_responses import LIMIT, TOTAL
 from antwort.errors import (
     AntwortError,
     BadUpgrade,

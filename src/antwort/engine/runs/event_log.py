@@ -13,7 +13,7 @@ import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
 from antwort.api.payload import CUT_FROM, PIECE, payload_of_all
-from antwort.engine.fold import Run
+from antwort.engine.loop.fold import Run
 from antwort.engine.runs.stream_observer import StreamObserver
 from antwort.errors import ServerFault
 

@@ -11,16 +11,16 @@ import msgspec
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.engine.approvals import check_reachable
+from antwort.engine.history.approvals import check_reachable
+from antwort.engine.history.recent_responses import Recent
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
-from antwort.engine.recent import Recent
 from antwort.engine.resources import Resources
-from antwort.engine.rows import brought_approvals, end_unborn, new_row
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
+from antwort.engine.runs.rows import brought_approvals, end_unborn, new_row
 from antwort.engine.runs.stream_observer import new_observer
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect

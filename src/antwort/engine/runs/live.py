@@ -14,19 +14,19 @@ from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, RunEvent
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once, Signal
-from antwort.engine.approvals import asked_for
-from antwort.engine.compacting import window_of
-from antwort.engine.fold import Run, fold
-from antwort.engine.loop import run_loop
+from antwort.engine.context.compaction import window_of
+from antwort.engine.history.approvals import asked_for
+from antwort.engine.loop.fold import Run, fold
+from antwort.engine.loop.loop import run_loop
+from antwort.engine.loop.tool_runner import CallRecord, ToolRunner
 from antwort.engine.plan import Plan
-from antwort.engine.rows import kept_input, kept_request, new_entries
+from antwort.engine.prompt.messages import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
 from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
+from antwort.engine.runs.rows import kept_input, kept_request, new_entries
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.engine.runs.summary import RunSummary, count_untold
-from antwort.engine.tool_runner import CallRecord, ToolRunner
-from antwort.engine.translate import Prompt
 from antwort.errors import (
     AntwortError,
     BackendTimeout,

@@ -12,10 +12,10 @@ from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
 from antwort.concurrency import Signal
-from antwort.engine.approvals import asked_for
-from antwort.engine.fold import Run, error_of
+from antwort.engine.history.approvals import asked_for
+from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
-from antwort.engine.rows import new_entries
+from antwort.engine.runs.rows import new_entries
 from antwort.errors import AntwortError, HandedOver, ResponseNotFound, StoreFault
 from antwort.storage.base import PackedLog, ResponseStore
 from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, RunLog, Unavailable

@@ -29,13 +29,15 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.answers import Answers
-from antwort.engine.credentials import Credentials
-from antwort.engine.fold import Run, fold, interrupted, settled
-from antwort.engine.loop import opening_batches
-from antwort.engine.lost import lost_before
-from antwort.engine.opened import Seal, half_said
-from antwort.engine.pairs import is_ours
+from antwort.engine.history.call_pairs import is_ours
+from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.lost_calls import lost_before
+from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.loop.fold import Run, fold, interrupted, settled
+from antwort.engine.loop.item_builders import Seal, half_said
+from antwort.engine.loop.loop import opening_batches
+from antwort.engine.loop.result_events import Answers
+from antwort.engine.loop.steps import LOST, Refused, open_calls
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
@@ -44,8 +46,6 @@ from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recorders import BatchRecorder
 from antwort.engine.runs.summary import RunSummary
-from antwort.engine.sealed import Sealed
-from antwort.engine.steps import LOST, Refused, open_calls
 from antwort.errors import (
     AntwortError,
     AttemptsExhausted,

@@ -17,8 +17,9 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace
 from antwort.concurrency import backoff
-from antwort.engine.fold import Run, fold
-from antwort.engine.pairs import asked_in, call_id_of
+from antwort.engine.history.call_pairs import asked_in, call_id_of
+from antwort.engine.loop.fold import Run, fold
+from antwort.engine.loop.steps import results_in
 from antwort.engine.resources import Resources
 from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
@@ -26,7 +27,6 @@ from antwort.engine.runs.replay import replay_events
 from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings
-from antwort.engine.steps import results_in
 from antwort.errors import (
     AntwortError,
     ApprovalInUse,

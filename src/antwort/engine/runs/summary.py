@@ -7,7 +7,7 @@ import msgspec
 from antwort.api.events import Compacted, TurnAbandoned, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
-from antwort.engine.fold import Run
+from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 
 

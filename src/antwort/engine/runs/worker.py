@@ -13,9 +13,9 @@ import msgspec
 from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
 from antwort.engine.plan import Plan
-from antwort.engine.rows import new_run
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recovery import HeldRun, Recovery
+from antwort.engine.runs.rows import new_run
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
 from antwort.identity import Identity

@@ -1,0 +1,1 @@
+"""What fits into the model's context: truncation, token counts, compaction."""

@@ -1,0 +1,1 @@
+"""What came before a request: earlier responses, conversations, calls and approvals."""

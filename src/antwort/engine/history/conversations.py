@@ -1,0 +1,119 @@
+"""Conversations that clients keep here: what can be done with them beside taking turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from antwort.api.conversations import Conversation, added_steps, read_metadata
+from antwort.api.items import InputItem, ItemReference
+from antwort.api.limits import Limits
+from antwort.api.responses import Metadata
+from antwort.api.wire import encode
+from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.prompt.media import media_steps
+from antwort.errors import ConversationNotFound, ItemNotFound
+from antwort.event_loop import in_turns
+from antwort.identity import ANONYMOUS, Identity
+from antwort.ids import new_id
+from antwort.net.media import MediaHosts
+from antwort.storage.base import Entry, ItemPage, Page, ResponseStore
+from antwort.vault import Vault
+
+Fields = dict[str, Any]
+"""An item as a client would send it."""
+
+
+class Conversations:
+    """Items are given as plain values, as a client sends them, and checked here.
+
+    All but `create` raise `ConversationNotFound` for what is not there, or not the identity's.
+    """
+
+    def __init__(self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Vault) -> None:
+        self._store, self._limits, self._clock, self._vault = store, limits, clock, vault
+        self._media = MediaHosts(limits.media_hosts)
+
+    async def create(
+        self,
+        items: list[Fields] | None = None,
+        metadata: Metadata | None = None,
+        identity: Identity = ANONYMOUS,
+    ) -> Conversation:
+        described = read_metadata(metadata, self._limits)
+        entries = await self._entries(identity, [] if items is None else items)
+        conversation = Conversation(id=new_id("conv"), created_at=int(self._clock()), metadata=described)
+        await self._store.begin_conversation(identity, conversation, entries)
+        return conversation
+
+    async def retrieve(self, conversation_id: str, identity: Identity = ANONYMOUS) -> Conversation:
+        return _found(await self._store.conversation(identity, conversation_id), conversation_id)
+
+    async def update(
+        self, conversation_id: str, metadata: Metadata | None, identity: Identity = ANONYMOUS
+    ) -> Conversation:
+        """The conversation with this metadata, and none of what it had before."""
+        described = read_metadata(metadata, self._limits)
+        updated = await self._store.describe_conversation(identity, conversation_id, described)
+        return _found(updated, conversation_id)
+
+    async def delete(self, conversation_id: str, identity: Identity = ANONYMOUS) -> None:
+        """Its items go with it. Responses that were its turns stay."""
+        if not await self._store.delete_conversation(identity, conversation_id):
+            raise ConversationNotFound(conversation_id)
+
+    async def items(self, conversation_id: str, page: Page, identity: Identity = ANONYMOUS) -> ItemPage:
+        page_of = await self._store.conversation_items(identity, conversation_id, page)
+        if page_of is None:
+            raise ConversationNotFound(conversation_id)
+        return page_of
+
+    async def add(
+        self, conversation_id: str, items: list[Fields], identity: Identity = ANONYMOUS
+    ) -> tuple[InputItem, ...]:
+        """The items as they stand there: one whose id is taken has another."""
+        added = await self._store.add_entries(identity, conversation_id, await self._entries(identity, items))
+        if added is None:
+            raise ConversationNotFound(conversation_id)
+        return added
+
+    async def item(self, conversation_id: str, item_id: str, identity: Identity = ANONYMOUS) -> InputItem:
+        """Raises `ItemNotFound` where there is a conversation without it."""
+        found = await self._store.conversation_item(identity, conversation_id, item_id)
+        if found is None:
+            await self.retrieve(conversation_id, identity)
+            raise ItemNotFound(item_id)
+        return found
+
+    async def delete_item(self, conversation_id: str, item_id: str, identity: Identity = ANONYMOUS) -> Conversation:
+        """The conversation that it was in. Raises `ItemNotFound` as `item` does."""
+        conversation = await self.retrieve(conversation_id, identity)
+        if not await self._store.delete_entry(identity, conversation_id, item_id):
+            raise ItemNotFound(item_id)
+        return conversation
+
+    async def _entries(self, identity: Identity, items: list[Fields]) -> list[Entry]:
+        """What is added for the items: for a reference, a copy of what it stands for. What is sealed must open: nobody
+        could do so later.
+        """
+        read, raw = await in_turns(added_steps(items, self._limits))
+        await in_turns(media_steps(read, "items", self._media))
+        Sealed(self._vault, identity).opened_input(read, "items")
+        credentials = Credentials(self._vault, identity)
+        wanted = [item.id for item in read if isinstance(item, ItemReference)]
+        found = await self._store.items(identity, wanted) if wanted else {}
+        entries = []
+        for at, (item, given) in enumerate(zip(read, raw, strict=True)):
+            meant = found.get(item.id) if isinstance(item, ItemReference) else item
+            if meant is None:
+                raise ItemNotFound(item.id, param=f"items[{at}].id")
+            kept = credentials.kept_item(meant)
+            entries.append(Entry(item=kept, raw=given if kept is item else encode(kept)))
+        return entries
+
+
+def _found(conversation: Conversation | None, conversation_id: str) -> Conversation:
+    if conversation is None:
+        raise ConversationNotFound(conversation_id)
+    return conversation

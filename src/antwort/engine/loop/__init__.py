@@ -1,0 +1,1 @@
+"""The agentic loop: infer, run tools, infer again."""

@@ -1,0 +1,198 @@
+"""Results become events, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.events import (
+    Batch,
+    CallEnded,
+    CallOutcome,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+    RunEvent,
+)
+from antwort.api.items import (
+    FunctionCallOutput,
+    InputText,
+    McpCall,
+    OutputItem,
+    OutputText,
+    ResultPart,
+    Text,
+    ToolError,
+    text_of,
+)
+from antwort.api.status import close
+from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.engine.history.call_pairs import call_id_of, run_ids
+from antwort.engine.loop.steps import Ready, Refused
+from antwort.engine.plan import OpenCall
+from antwort.ids import new_id
+from antwort.tools.base import Output, ToolResult
+
+INTERRUPTED = "The call was stopped; whether it has run to its end is not known."
+NOT_BEGUN = "The call was not run: the response was stopped before it began."
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """Instead of a result: the call stays open for the client."""
+
+
+Outcome: TypeAlias = ToolResult | Handed
+
+
+class Answers:
+    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
+
+    def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
+        self._calls = calls
+        self._output = output
+        self._index = len(output)
+        self._shown: dict[int, tuple[int, McpCall]] = {}  # where those of servers show that earlier responses left open
+        self._waiting: dict[int, Outcome] = {}  # of functions: they are written in the order of the calls
+        self._due = 0  # the first call whose result has not been written
+        self._written: set[int] = set()
+        self._unrun: set[int] = set()
+        self._events: Batch = []
+
+    def open(self) -> Batch:
+        """A server's call that an earlier response left open shows under a new item; others are open already."""
+        for at, answer in enumerate(self._calls):
+            call = answer.call
+            if call.at is None and isinstance(call.item, McpCall):
+                self._shown[at] = self._open_already(call) or self._show_again(call, call.item)
+        return self._taken() if self._events else []
+
+    def _is_servers(self, at: int) -> bool:
+        return isinstance(self._calls[at].call.item, McpCall)
+
+    def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
+        """A run that was picked up may have shown it."""
+        for at, item in enumerate(self._output):
+            if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) == call.call_id:
+                return at, item
+        return None
+
+    def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
+        at, self._index = self._index, self._index + 1
+        item_id, call_id = run_ids(call.call_id, is_approved=old.approval_request_id is not UNSET)
+        item = McpCall(
+            id=item_id,
+            server_label=old.server_label,
+            name=old.name,
+            arguments="",
+            status="in_progress",
+            approval_request_id=old.approval_request_id,
+            call_id=call_id,
+        )
+        self._events += [
+            OutputItemAdded(output_index=at, item=item),
+            McpCallInProgress(item_id=item.id, output_index=at),
+            McpArgumentsDelta(item_id=item.id, output_index=at, delta=call.arguments),
+            McpArgumentsDone(item_id=item.id, output_index=at, arguments=call.arguments),
+        ]
+        return at, replace(item, arguments=call.arguments)
+
+    def take(self, at: int, result: Outcome) -> None:
+        """Of those that came together, in the order of the calls."""
+        call = self._calls[at].call
+        if not isinstance(call.item, McpCall):
+            self._waiting[at] = result
+        elif call.at is None:
+            self._write_mcp(at, *self._shown[at], result)
+        else:
+            self._write_mcp(at, call.at, call.item, result)
+
+    def batch(self) -> Batch:
+        """The events of all results that may be written now."""
+        if self._waiting:
+            self._write_due()
+        return self._taken()
+
+    def _write_due(self) -> None:
+        while self._due < len(self._calls) and (self._is_servers(self._due) or self._due in self._waiting):
+            if not self._is_servers(self._due):
+                self._write_function(self._due, self._waiting.pop(self._due))
+            self._due += 1
+
+    def _taken(self) -> Batch:
+        events, self._events = self._events, []
+        return events
+
+    def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
+        """No more results come. Every call of this response is settled: without a result, it would look like one that
+        is still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
+        """
+        for at, answer in enumerate(self._calls):
+            call = answer.call
+            if at in self._written or at in self._waiting:
+                continue
+            if has_begun(call.call_id):
+                self.take(at, ToolResult(call.call_id, INTERRUPTED, is_error=True))
+            elif call.at is not None or is_queued(call.call_id):
+                self._unrun.add(at)
+                self.take(at, ToolResult(call.call_id, NOT_BEGUN, is_error=True))
+
+    def rest(self) -> Batch:
+        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
+        if self._waiting:
+            for at in sorted(self._waiting):
+                self._write_function(at, self._waiting.pop(at))
+        return self._taken() if self._events else []
+
+    def _write_function(self, at: int, result: Outcome) -> None:
+        if isinstance(result, Handed):
+            self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
+            self._written.add(at)
+            return
+        index, self._index = self._index, self._index + 1
+        item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
+        done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
+        self._events += [
+            OutputItemAdded(output_index=index, item=item),
+            OutputItemDone(output_index=index, item=done),
+            self._ended(at),
+        ]
+
+    def _write_mcp(self, at: int, index: int, item: McpCall, result: Outcome) -> None:
+        assert isinstance(result, ToolResult), "only a function is handed to the client"
+        text, parts = _in_text(result.output)
+        told: RunEvent
+        if result.is_error:
+            error = ToolError(content=(Text(text=text),))
+            done = replace(item, status=close(item.status, "failed"), error=error, content=parts)
+            told = McpCallFailed(item_id=item.id, output_index=index)
+        else:
+            done = replace(item, status=close(item.status, "completed"), output=text, content=parts)
+            told = McpCallCompleted(item_id=item.id, output_index=index)
+        self._events += (told, OutputItemDone(output_index=index, item=done), self._ended(at))
+
+    def _ended(self, at: int) -> CallEnded:
+        self._written.add(at)
+        answer = self._calls[at]
+        outcome: CallOutcome = "ran"
+        if at in self._unrun:
+            outcome = "refused"
+        elif isinstance(answer, Ready):
+            if answer.is_search:
+                outcome = "searched"
+        elif not answer.is_lost:
+            outcome = "over_limit" if answer.is_over_limit else "refused"
+        return CallEnded(call_id=answer.call.call_id, outcome=outcome)
+
+
+def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:
+    """An `mcp_call` shows text. What is more than text is kept beside it: the model is to see it."""
+    if isinstance(output, str):
+        return output, UNSET
+    is_text = all(isinstance(part, InputText | OutputText | Text) for part in output)
+    return text_of(output), UNSET if is_text else output

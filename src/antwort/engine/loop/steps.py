@@ -1,0 +1,343 @@
+"""What comes next: a pure function of what is there. Every rule about the course of the loop is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.events import Compacted
+from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpApprovalRequest,
+    McpCall,
+    OutputItem,
+)
+from antwort.api.tools import Forced
+from antwort.api.wire import UNSET
+from antwort.engine.history.approval_policy import unasked
+from antwort.engine.history.call_pairs import call_id_of, is_bare
+from antwort.engine.history.decisions import CHANGED
+from antwort.engine.history.lost_calls import lost_before
+from antwort.engine.loop.fold import Finish, Run, open_among
+from antwort.engine.loop.stops import NO_MORE, closing, is_spent, stop_reason
+from antwort.engine.loop.unfit import is_unfit, unfit_refusal
+from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.prompt.toolbox import called_name, model_name
+from antwort.providers.base import CUT
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
+from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
+from antwort.tools.search import is_search
+
+OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
+LOST = (
+    "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It "
+    "is not run a second time."
+)
+
+
+class Infer(msgspec.Struct, frozen=True):
+    """Ask the model."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A call to run here, with the tools it was made under."""
+
+    call: OpenCall
+    toolbox: Toolbox
+    definition: ToolDefinition
+    is_search: bool
+    """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
+    executor: ToolExecutor | None = None
+    """Who runs it, as was found when the step was taken; None: it is looked for when it is run."""
+
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether to run it twice does no more than to run it once."""
+        return self.definition.read_only or self.definition.idempotent or self.is_search
+
+
+def ready(call: OpenCall, toolbox: Toolbox, executor: ToolExecutor | None = None) -> Ready:
+    definition = toolbox.tools[call.name]
+    return Ready(call, toolbox, definition, definition.is_search, executor)
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A call that is answered with an error, without being run."""
+
+    call: OpenCall
+    message: str
+    is_over_limit: bool = False
+    is_lost: bool = False
+    """It was begun before, and may have run."""
+    is_declined: bool = False
+    """The request declines it for good."""
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """Answer these calls, in this order, side by side or one by one."""
+
+    calls: tuple[Ready | Refused, ...]
+    is_parallel: bool = True
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """Sum up what was said so far."""
+
+
+Step: TypeAlias = Infer | RunTools | Compact | Finish
+
+_INFER = Infer()
+
+_CUT = {reason: "max_output_tokens" if reason == "length" else reason for reason in CUT}
+
+
+def next_step(run: Run, plan: Plan) -> Step:
+    if (plan.begins_otherwise or run.lost) and (step := _before_all(run, plan)) is not None:
+        return step
+    if (last := run.last_turn) is None:
+        return Finish("incomplete", "token_budget") if is_spent(run, plan) else _INFER
+    if last.stop is not UNSET:  # made without tools: it ends the response
+        return _after_last_turn(last.stop, run, plan)
+    if run.last_finish in _CUT:
+        return Finish("incomplete", _CUT[run.last_finish])
+    if run.waiting:
+        if answers := answers_to(waiting_calls(run, plan.toolbox), run, plan):
+            return RunTools(answers, plan.request.parallel_tool_calls is not False)
+        return Finish("requires_action" if plan.toolbox.may_run else "completed")
+    if McpApprovalRequest in map(type, run.response.output):
+        return Finish("requires_action")
+    return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
+
+
+def _before_all(run: Run, plan: Plan) -> Step | None:
+    """What comes before any inference, or in its place."""
+    if plan.request.generate is False:
+        return Finish("completed")
+    if plan.compacts:
+        made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
+        return Compact() if next(made, None) is None else Finish("completed")
+    if earlier := _earlier_answers(run, plan):
+        return RunTools(earlier)
+    return Finish("requires_action") if asked_again(run.output, plan) else None
+
+
+def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
+    """Where it was cut as well: a call that was whole by then would be taken for one that is still to be run."""
+    calls = waiting_calls(run, plan.toolbox)
+    return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
+
+
+def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """Of calls that earlier responses have asked for. One that was begun is lost, also where nobody runs it now."""
+    if waiting := unanswered_leftovers(run, plan):
+        return tuple(_leftover_answer(left, run) for left in _next_leftovers(waiting))
+    return tuple(map(_lost, lost_before(run, chain.from_iterable(plan.history.stretches)))) if run.lost else ()
+
+
+def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
+    """Those that may begin now. One by one, the others are not shown before their turn: what shows counts as begun."""
+    return waiting if all(left.is_parallel for left in waiting) else waiting[:1]
+
+
+def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
+    """By the policy of the response that asked for it, whatever this one says."""
+    if left.refusal is None:
+        answer: Ready | Refused = ready(left.call, left.toolbox)
+    else:
+        answer = Refused(left.call, left.refusal, is_declined=left.is_declined)
+    return _lost(left.call) if _is_lost(left.call, answer, run) else answer
+
+
+def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and looks
+    for tools all the same.
+    """
+    answers: list[Ready | Refused] = []
+    left: list[OpenCall] = []
+    for call in calls:
+        if call.call_id in run.handed:
+            continue
+        answer = answer_to(call, plan)
+        if run.lost and _is_lost(call, answer, run):  # whatever would be done with it here, by whom, or not at all
+            answers.append(_lost(call))
+        elif answer is None:
+            left.append(call)
+        else:
+            answers.append(answer)
+    if (may_run := plan.calls_left(run)) < len(answers):
+        answers = _within_limit(answers, run, may_run)
+    if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
+        return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
+    return tuple(answers)
+
+
+def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
+    """Of the call by itself, whatever else was called."""
+    toolbox = plan.toolbox
+    if is_unfit(call.item, toolbox):
+        return Refused(call, unfit_refusal(call, plan))
+    way, executor = routed(call.name, toolbox)
+    if way is Route.SERVER:
+        if not toolbox.tools[call.name].needs_approval:
+            return ready(call, toolbox, executor)
+        problem = unasked(call.arguments)  # what can be approved was asked for, and is no open call
+        return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
+    if way is Route.REJECTED or way is Route.UNKNOWN:
+        return Refused(call, refusal(call.name, toolbox))
+    return None
+
+
+def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> list[Ready | Refused]:
+    """`max_tool_calls` counts what is run here, not turns; what is lost may have been. So many are `left`."""
+    kept: list[Ready | Refused] = []
+    for answer in answers:
+        if answer.is_lost if isinstance(answer, Refused) else not answer.is_search:
+            if left <= 0 and isinstance(answer, Ready):
+                is_lost = answer.call.call_id in run.lost
+                kept.append(_lost(answer.call) if is_lost else Refused(answer.call, OVER_LIMIT, is_over_limit=True))
+                continue
+            left -= 1
+        kept.append(answer)
+    return kept
+
+
+def _is_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> bool:
+    """What was begun by another and came to nothing that is known is run again only where that does no harm."""
+    return call.call_id in run.lost and not (isinstance(answer, Ready) and answer.may_be_repeated)
+
+
+def _lost(call: OpenCall) -> Refused:
+    return Refused(call, LOST, is_lost=True)
+
+
+def _after_results(run: Run, plan: Plan) -> Infer | Finish:
+    if plan.request.choice_mode == "none":
+        return Finish("completed")
+    if (reason := stop_reason(run, plan)) is not None and closing(run, plan) is None:
+        return Finish("incomplete", reason)
+    if plan.request.max_output_tokens is not None and tokens_left(run, plan) == 0:
+        return Finish("incomplete", reason or "max_output_tokens")
+    return _INFER
+
+
+def tokens_left(run: Run, plan: Plan) -> int | None:
+    """What `max_output_tokens` leaves for the next inference: it bounds the response, not the turn."""
+    if (limit := plan.request.max_output_tokens) is None or (usage := run.response.usage) is None:
+        return limit
+    summaries = (mark.usage for _, mark in run.marks if isinstance(mark, Compacted))
+    spent = usage.output_tokens - sum(each.output_tokens for each in summaries if each is not UNSET)
+    return max(0, limit - spent)
+
+
+def choice_for(run: Run, plan: Plan) -> str | Forced:
+    """`required` and a forced tool hold until the model has called: otherwise the loop could never end."""
+    if run.over_limit_turns:
+        return "none"
+    choice = plan.request.choice_mode
+    if choice == "auto":
+        return choice
+    return "auto" if run.turns and choice != "none" and not _must_call_again(run, plan) else choice
+
+
+def _must_call_again(run: Run, plan: Plan) -> bool:
+    """Whether all that was called so far was refused for its input, of each tool once, or only looked for tools, in one
+    turn.
+    """
+    calls = [item for item in run.said() if _is_call(item, plan)]
+    if run.turns == 1 and calls and all(_is_search(item, plan.toolbox) for item in calls):
+        return True
+    return bool(calls) and all(is_unfit(item, plan.toolbox) for item in calls)
+
+
+def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
+    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
+        return False
+    tool = toolbox.tools.get(item.name)
+    return tool is not None and is_search(tool)
+
+
+# ---- reading the items ----
+
+
+def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+    """The calls of this response that have no result yet, in order, where its last turn has ended. A call cut short is
+    not one.
+
+    The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
+    """
+    output = run.response.output
+    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in run.waiting.items()]
+
+
+def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+    """Those calls by the items alone, with what is open of a turn that has not ended."""
+    output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
+    found = open_among(output[start:], start)
+    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found.items()]
+
+
+def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> OpenCall:
+    if isinstance(item, McpCall):
+        return OpenCall(call_id, model_name(toolbox, item.server_label, item.name), item.arguments, at, item)
+    assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
+    arguments = item.arguments if isinstance(item, FunctionCall) else item.input
+    return OpenCall(call_id, called_name(toolbox, item), arguments, at, item)
+
+
+_RESULTS = (FunctionCallOutput, CustomToolCallOutput)
+
+
+def results_in(items: Iterable[InputItem]) -> frozenset[str]:
+    """The ids of the calls that have a result among `items`."""
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, McpCall):
+            if not is_bare(item):
+                found.add(call_id_of(item))
+        elif isinstance(item, _RESULTS):
+            found.add(item.call_id)
+    return frozenset(found)
+
+
+def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
+    if not plan.leftovers:
+        return []
+    answered = results_in(run.output) | run.handed
+    return [left for left in plan.leftovers if left.call.call_id not in answered]
+
+
+def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
+    """The earlier calls that the client is asked about once more, in the place of an inference: those that the output
+    shows as not run for that reason. A run that was picked up may have run one before its tool changed.
+    """
+    left = {each.call.call_id: each for each in plan.leftovers if each.asks_again}
+    if not left:
+        return []
+    shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
+    return [left[call_id] for call_id in shown if call_id in left]
+
+
+def ended_with_calls(run: Run, plan: Plan) -> bool:
+    """Whether the last turn called anything. All of it is answered when this is asked."""
+    if not run.has_called:
+        return False
+    if not (run.abandoned or plan.history.leftovers):
+        return True
+    return any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
+
+
+_CALLS = (FunctionCall, CustomToolCall, McpCall)
+
+
+def _is_call(item: InputItem, plan: Plan) -> bool:
+    """Whether the model has called something. What an earlier response asked for and this one ran is not among it."""
+    if isinstance(item, McpCall) and plan.history.leftovers:
+        return all(call_id_of(item) != left.call.call_id for left in plan.leftovers)
+    return isinstance(item, _CALLS)

@@ -1,0 +1,430 @@
+"""A turn: a backend's deltas become items and events. No I/O, no decisions about what comes next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
+from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
+from antwort.api.responses import Usage
+from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.engine.history.approval_ids import ApprovalIds, new_request_id
+from antwort.engine.history.call_pairs import shown_id
+from antwort.engine.loop.call_builders import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
+from antwort.engine.loop.call_display import HeldCall, Shown, settle, unless_refused
+from antwort.engine.loop.item_builders import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
+from antwort.errors import BackendError
+from antwort.ids import new_id
+from antwort.providers.base import (
+    CUT,
+    MAX_TURN_CALLS,
+    CallDelta,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from antwort.tools.base import HOUSE_LABEL, given_arguments
+
+_Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
+
+
+class _TooManyCalls(Exception):
+    """The turn calls more than it may."""
+
+
+class _Feeds(dict[type, Callable[["Turn", Any], None]]):
+    """What takes a delta, by its kind. A provider may make kinds of its own of ours; others say nothing."""
+
+    def __missing__(self, kind: type) -> Callable[[Turn, Any], None]:
+        return next((feed for known, feed in self.items() if issubclass(kind, known)), lambda _turn, _delta: None)
+
+
+class Turn:
+    """Feed it the deltas of one inference; `take` gives the events since the last `take`.
+
+    Items never interleave: one is written at a time, and it is closed before the next is added. A call is closed when
+    the backend begins the next item and the arguments of the call are a whole JSON object. Until then, whatever the
+    backend begins behind the call is held back. Of a server's call only the arguments are closed: the item stays open
+    for its result.
+
+    `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
+    the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
+    If it `may_be_resumed`, a function's call is not closed before the turn has ended: a process that picks the run up
+    makes the inference anew, and a client would run a call that was done as well as the one that comes in its place.
+    """
+
+    is_finished = False
+    is_cut = False
+    is_full = False
+    """Whether it was ended here, because it calls more than it may: nothing more of it is read."""
+    usage: Usage | None = None
+    """What the request has cost, where that is known: the inference has ended, and was asked for once."""
+
+    _finished: Finished | None = None
+    _writing: OpenItem | None = None  # the one item that is being written
+    _last_held: HeldCall | None = None  # the call that the last delta went to, if that call is not shown
+    _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
+    _has_clients = False  # whether a call was shown that the client is to run
+    _counted = 0  # how many were shown of those that a response runs only so many of
+    _whole: tuple[OpenCall, ...] = ()  # those that became complete since somebody asked
+    _is_over = False  # whether nothing more is held back
+
+    def __init__(
+        self,
+        first_index: int,
+        shown: Callable[[str], Shown],
+        reasoning: ReasoningStyle = "text",
+        seal: Seal | None = None,
+        *,
+        is_eager: bool = False,
+        approval_ids: ApprovalIds | None = None,
+        most_calls: int = sys.maxsize,
+        may_be_resumed: bool = False,
+    ) -> None:
+        self._approval_ids = approval_ids
+        self._most_calls = most_calls
+        self._is_eager = is_eager
+        self._may_be_resumed = may_be_resumed
+        self._index = first_index
+        self._shown = shown
+        self._style, self._seal = reasoning, seal
+        self._events: Batch = []
+        self._calls: dict[int, ShownCall | HeldCall] = {}
+        self._waiting: list[HeldCall | list[_Said]] = []  # items behind a call that is not complete
+        self._early: dict[int, str] = {}  # arguments that came before their call's name
+
+    def feed(self, delta: Delta) -> None:
+        """Raises `BackendError` for a piece of a call that is closed."""
+        self.feed_all((delta,))
+
+    def feed_all(self, deltas: Sequence[Delta]) -> None:
+        """Those of one read. Nothing begins early of what comes with the end."""
+        if deltas and isinstance(deltas[-1], Finished):
+            self._is_eager = False
+        feeds = self._FEEDS
+        try:
+            for delta in deltas:
+                feeds[type(delta)](self, delta)
+        except _TooManyCalls:
+            self.is_full = True
+            end = deltas[-1] if isinstance(deltas[-1], Finished) else Finished(MAX_TURN_CALLS)
+            self._feed_end(replace(end, finish=MAX_TURN_CALLS))
+
+    def take(self) -> Batch:
+        events, self._events = self._events, []
+        return events
+
+    @property
+    def has_whole(self) -> bool:
+        return bool(self._whole)
+
+    def take_whole(self) -> list[OpenCall]:
+        """The calls that have become complete since this was asked last, while the model goes on writing: each is a
+        whole JSON object.
+        """
+        whole, self._whole = self._whole, ()
+        return [call for call in whole if call.written.is_whole]
+
+    def calls(self) -> list[OpenCall]:
+        """All calls that show so far, in order, those in a free-form tool's words apart."""
+        return [call for call in self._calls.values() if isinstance(call, OpenCall)]
+
+    def finish(self, answered: Collection[str] = ()) -> TurnEnded:
+        """The backend has said all: close the items and mark the end of the inference. Gives the mark, which is
+        the last of the events.
+
+        Where it was cut, the calls that are `answered`, by their ids, are complete all the same.
+        """
+        finished = self._finished
+        assert finished is not None, "a provider ends with Finished or raises"
+        if self.is_cut:
+            self._close_cut(answered)
+        else:
+            self._close_all()
+        usage = UNSET if finished.usage is None else finished.usage
+        self._events.append(ended := TurnEnded(finish=finished.finish, usage=usage))
+        return ended
+
+    def abort(self, answered: Collection[str] = ()) -> None:
+        """The inference broke off: what is open is closed as incomplete, and the turn has not ended. Calls that are
+        `answered`, by their ids, are complete.
+
+        What was held back has not been shown, and never is.
+        """
+        for call in self.calls():
+            is_open = isinstance(call, OpenServerCall) and call is not self._writing
+            if is_open and not _is_among(call, answered):
+                call.close("incomplete", self._events)
+        self._close("completed" if _is_among(self._writing, answered) else "incomplete")
+
+    # ---- one kind of delta each ----
+
+    def _feed_text(self, delta: TextDelta) -> None:
+        if not delta.text:  # an empty first chunk opens nothing
+            return
+        self._last_held = None
+        writing = self._writing
+        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
+        if message is not None:
+            message.feed_text(delta, self._events)
+
+    def _feed_refusal(self, delta: RefusalDelta) -> None:
+        if not delta.text:
+            return
+        self._last_held = None
+        writing = self._writing
+        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
+        if message is not None:
+            message.feed_refusal(delta.text, self._events)
+
+    def _open_message(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
+        """A message that takes the delta; None where the delta is held back."""
+        if self._must_wait():
+            self._hold_back(delta)
+            return None
+        message = OpenMessage(self._next_index(), new_id("msg"))
+        self._write(message)
+        return message
+
+    def _feed_reasoning(self, delta: ReasoningDelta) -> None:
+        if not delta.text:
+            return
+        self._last_held = None
+        writing = self._writing
+        if not isinstance(writing, OpenReasoning):
+            if self._must_wait():
+                self._hold_back(delta)
+                return
+            writing = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
+            self._write(writing)
+        writing.feed(delta.text, self._events)
+
+    def _feed_call(self, delta: CallDelta) -> None:
+        call = self._calls.get(delta.index)
+        arguments = delta.arguments
+        if call is None:
+            if len(self._calls) + len(self._early) >= self._most_calls and delta.index not in self._early:
+                raise _TooManyCalls
+            if self._early:
+                arguments = self._early.pop(delta.index, "") + arguments
+            if not delta.name:
+                self._early[delta.index] = arguments
+                return
+            call = self._begin_call(delta.index, delta.name)
+        if isinstance(call, HeldCall):
+            self._last_held = call
+            call.feed(arguments, self._events)
+        elif call is self._writing:
+            self._last_held = None
+            if arguments:
+                self._feed_writing(call, arguments)
+        elif arguments.strip():  # there are backends that send an empty piece behind the last one
+            raise BackendError("The backend sent more of a call after it had gone on to the next item.")
+
+    def _feed_end(self, delta: Finished) -> None:
+        self._finished, self.is_finished, self.is_cut = delta, True, delta.finish in CUT
+        if not delta.is_sum:
+            self.usage = delta.usage
+
+    # ---- one item at a time ----
+
+    def _must_wait(self) -> bool:
+        """Whether what the backend begins now is held back: the call that is being written is not complete."""
+        if self._writing is None:
+            return bool(self._waiting)
+        return bool(self._waiting) or not (self._is_over or self._is_complete())
+
+    def _is_complete(self) -> bool:
+        """Whether nothing more can come of what is being written. Arguments that are no JSON object, such as the plain
+        text of a free-form tool, may go on until the turn ends.
+        """
+        writing = self._writing
+        if not isinstance(writing, OpenCall | OpenCustomCall):
+            return True
+        if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed:
+            return False
+        return writing.written.completes() or writing.written.is_whole
+
+    def _next_index(self) -> int:
+        """The place of the next item. What is being written is closed."""
+        if self._writing is not None:
+            self._close("completed")
+        index = self._index
+        self._index = index + 1
+        return index
+
+    def _write(self, item: OpenItem) -> None:
+        self._writing = item
+        item.announce(self._events)
+
+    def _close(self, status: ClosedAs) -> None:
+        if self._writing is not None:
+            self._writing.close(status, self._events)
+            self._writing = None
+
+    def _feed_writing(self, call: ShownCall, arguments: str) -> None:
+        call.feed(arguments, self._events)
+        if (self._is_eager or self._waiting) and call.written.completes():
+            if self._is_eager and isinstance(call, OpenCall):
+                self._whole = (*self._whole, call)
+            self._show_waiting()
+
+    def _hold_back(self, delta: _Said) -> None:
+        """Deltas of one message, or of one reasoning item, stay together."""
+        last = self._waiting[-1] if self._waiting else None
+        is_reasoning = isinstance(delta, ReasoningDelta)
+        if isinstance(last, list) and isinstance(last[0], ReasoningDelta) == is_reasoning:
+            last.append(delta)
+        else:
+            self._waiting.append([delta])
+
+    def _show_waiting(self) -> None:
+        """Show what was held back, up to a call that is not complete."""
+        waiting, self._waiting, shown = self._waiting, [], 0
+        while shown < len(waiting) and (self._is_over or self._is_complete()):
+            self._show_item(waiting[shown])
+            shown += 1
+        self._waiting = waiting[shown:]
+
+    def _show_item(self, item: HeldCall | list[_Said]) -> None:
+        if isinstance(item, HeldCall):
+            call = self._open_call(item.number, item.name, item.shown)
+            if item.arguments:
+                self._feed_writing(call, item.arguments)
+        else:
+            self.feed_all(item)
+
+    # ---- calls ----
+
+    def _begin_call(self, number: int, name: str) -> ShownCall | HeldCall:
+        """Clients run calls in the order they see them in: behind one that is held, all are."""
+        shown, must_wait = self._shown(name), self._must_wait()
+        is_held = bool(self._held) or shown.is_held
+        if not (is_held or must_wait):
+            return self._open_call(number, name, shown)
+        held = self._calls[number] = HeldCall(name, shown, number)
+        if not is_held:
+            self._waiting.append(held)
+            return held
+        self._held = (*self._held, held)
+        if not must_wait:
+            self._close("completed")
+        return held
+
+    def _open_call(self, number: int, name: str, shown: Shown) -> ShownCall:
+        call = self._calls[number] = self._announced(shown, name)
+        if shown.is_clients:
+            self._has_clients = True
+        if shown.counts:
+            self._counted += 1
+        return call
+
+    def _announced(self, shown: Shown, called: str = "") -> ShownCall:
+        """Its id is ours: backends repeat theirs, or leave them out."""
+        index, call_id, name = self._next_index(), new_id("call"), shown.name
+        call: ShownCall
+        if (label := shown.server_label) is not None:
+            item_id = shown_id(call_id)
+            server = McpCall(
+                id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id
+            )
+            call = OpenServerCall(index, server, called, self._counted)
+        elif shown.is_custom:
+            custom = CustomToolCall(
+                id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=_apart(shown)
+            )
+            call = OpenCustomCall(index, custom)
+        else:
+            function = FunctionCall(
+                id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=_apart(shown)
+            )
+            call = OpenCall(index, function, called, self._counted)
+        self._write(call)
+        return call
+
+    # ---- the end ----
+
+    def _close_all(self) -> None:
+        self._is_over = True
+        if self._waiting:
+            self._show_waiting()
+        for number, arguments in self._early.items():
+            if arguments:  # a call whose name never came is a call all the same: whoever made it must hear of it
+                self._begin_call(number, "").feed(arguments, self._events)
+        self._close("completed")
+        if self._held:
+            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
+                self._show(shown, arguments, "completed")
+
+    def _close_cut(self, answered: Collection[str]) -> None:
+        """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
+        that may have been cut while another was written beside it.
+        """
+        held = self._last_held if self._last_held in self._held else None
+        self._show_waiting()
+        is_answered, is_whole = _is_among(self._writing, answered), held is not None and self._is_complete()
+        is_cut = not (self._writing is None or is_answered or is_whole)
+        self._close("incomplete" if is_cut else "completed")
+        self._is_over = True
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            self._show_item(item)
+            self._close("incomplete")
+        if self._held:
+            self._show_cut(0 if is_cut or held is None else self._held.index(held))
+
+    def _show_cut(self, whole: int) -> None:
+        """The held calls, of which the first ones are whole. The model is not asked again: nothing is checked."""
+        for held in self._held[:whole]:
+            self._show(unless_refused(held, self._counted), held.arguments, "completed")
+            self._counted += held.shown.counts
+        for held in self._held[whole:]:
+            self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
+
+    def _show(self, shown: Shown, arguments: str, status: ClosedAs) -> None:
+        if shown.asks is not None:
+            self._ask(shown, arguments)
+            return
+        call = self._announced(shown)
+        if arguments:
+            call.feed(arguments, self._events)
+        self._close(status)
+
+    def _ask(self, shown: Shown, arguments: str) -> None:
+        """It comes whole: nothing is to be seen of it while it is written."""
+        index = self._next_index()
+        label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
+        item = McpApprovalRequest(
+            id=new_request_id(self._approval_ids, label, shown.name, arguments),
+            server_label=label,
+            name=shown.name,
+            arguments=arguments,
+        )
+        self._events += [
+            OutputItemAdded(output_index=index, item=item),
+            OutputItemDone(output_index=index, item=item),
+        ]
+
+    _FEEDS: ClassVar[_Feeds] = _Feeds(
+        {
+            TextDelta: _feed_text,
+            ReasoningDelta: _feed_reasoning,
+            CallDelta: _feed_call,
+            RefusalDelta: _feed_refusal,
+            Finished: _feed_end,
+        }
+    )
+
+
+def _is_among(item: OpenItem | None, answered: Collection[str]) -> bool:
+    return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
+
+
+def _apart(shown: Shown) -> str | UnsetType:
+    return UNSET if shown.namespace is None else shown.namespace
