@@ -1,4 +1,4 @@
-"""Opaque ids. An id has a prefix that means something; which two belong together, engine/history/call_pairs.py knows."""
+"""Opaque ids. The prefix of an id has a meaning; engine/history/call_pairs.py tells which two belong together."""
 
 from __future__ import annotations
 

@@ -221,4 +221,5 @@ def later():
     from antwort.testing import say
 """
     found = sorted(imported(source, KNOWN))
-    assert found == ["__init__", "__init__", "api.items", "app", "engine.loop.loop", "errors", "storage.sqlite", "testing"]
+    ours = ["api.items", "app", "engine.loop.loop", "errors", "storage.sqlite", "testing"]
+    assert found == ["__init__", "__init__", *ours]
