@@ -45,13 +45,10 @@ DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
 
 
-class OutputSize:
+class OutputSize(msgspec.Struct, gc=False):
     """Count the bytes of an answer's output. It is shared by a parser and its parts."""
 
-    __slots__ = ("bytes",)
-
-    def __init__(self) -> None:
-        self.bytes = 0
+    bytes: int = 0
 
 
 class StreamParser(ABC):
@@ -245,10 +242,12 @@ _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetail
 
 def normalize_usage(reported: ReportedUsage) -> Usage | None:
     """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
-    input_tokens, output_tokens = _token_count(reported.input_tokens), _token_count(reported.output_tokens)
+    input_tokens, output_tokens, total_tokens = [
+        count if count.__class__ is int and 0 <= count <= MAX_TOKEN_COUNT else _token_count(count)
+        for count in (reported.input_tokens, reported.output_tokens, reported.total_tokens)
+    ]
     if input_tokens is None and output_tokens is None:
         return None
-    total_tokens = _token_count(reported.total_tokens)
     input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
     if (details := reported.input_tokens_details) is not None:
         input_details = InputTokensDetails(

@@ -153,7 +153,10 @@ def parse_chat_body(
     body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
 ) -> list[Delta]:
     """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
-    chunk, body = decode_body(_decode_answer, body)
+    try:
+        chunk = _chunk_decoder.decode(body)
+    except DECODE_ERRORS:
+        chunk, body = decode_body(_decode_answer, body)
     if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
         raise error
     if not chunk.choices:
@@ -173,18 +176,15 @@ _CONTEXT_FULL = "model_context_window_exceeded"
 """The `finish_reason` of some backends for an answer that has filled the context."""
 
 
-class _ChatAnswer:
+class _ChatAnswer(msgspec.Struct):
     """The state of one answer between its chunks: the finish reason, the last readable usage and the calls."""
 
-    __slots__ = ("_calls", "_is_legacy", "_size", "_usage", "finish_reason")
-
-    def __init__(self, size: OutputSize) -> None:
-        self.finish_reason = ""
-        self._size = size
-        self._usage: Usage | None = None
-        self._calls: _CallAssembler | None = None
-        """Made for the first call."""
-        self._is_legacy = False
+    size: OutputSize
+    finish_reason: str = ""
+    _usage: Usage | None = None
+    _calls: _CallAssembler | None = None
+    """Made for the first call."""
+    _is_legacy: bool = False
 
     def feed(self, chunk: _Chunk, out: list[Delta]) -> None:
         for choice in chunk.choices or ():
@@ -197,10 +197,10 @@ class _ChatAnswer:
                 if self._calls is not None and (content or reasoning or refusal):
                     self._calls.emit_named(out)
                 if reasoning:
-                    self._size.bytes += byte_size(reasoning)
+                    self.size.bytes += byte_size(reasoning)
                     out.append(ReasoningDelta(reasoning))
                 if refusal:
-                    self._size.bytes += byte_size(refusal)
+                    self.size.bytes += byte_size(refusal)
                     out.append(RefusalDelta(refusal))
                 if isinstance(content, list):
                     content = self._feed_parts(content, out)
@@ -212,7 +212,7 @@ class _ChatAnswer:
                         else TextDelta(content, normalize_logprobs(probs.content or ()))
                     )
                 if message.tool_calls:
-                    self._calls = self._calls or _CallAssembler(self._size)
+                    self._calls = self._calls or _CallAssembler(self.size)
                     self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
                 elif message.function_call is not None:
                     self._feed_legacy_call(message.function_call, out)
@@ -231,7 +231,7 @@ class _ChatAnswer:
         for part in parts:
             thinking = _join_text(part.thinking) if isinstance(part.thinking, list) else part.thinking
             if thinking:
-                self._size.bytes += byte_size(thinking)
+                self.size.bytes += byte_size(thinking)
                 out.append(ReasoningDelta(thinking))
         return _join_text(parts)
 
@@ -239,7 +239,7 @@ class _ChatAnswer:
         """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
         if isinstance(call, dict) and (self._is_legacy or self._calls is None):
             self._is_legacy = True
-            self._calls = self._calls or _CallAssembler(self._size)
+            self._calls = self._calls or _CallAssembler(self.size)
             name = call.get("name")
             function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
             self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)

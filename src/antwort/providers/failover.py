@@ -48,14 +48,16 @@ class Failover:
         self._tried: list[Candidate] = []
         self._errors: list[AntwortError] = []
 
-    async def next(self) -> Attempt:
-        """Begin an attempt at the next candidate, with a slot there. Raises the most useful error if none is left."""
+    def take(self) -> Candidate | None:
+        """Take a slot of the first healthy candidate that has one free."""
         for candidate in self._left:
             member = candidate.member
             if not candidate.is_small and member.is_healthy(candidate.model) and member.slots.take():
-                break
-        else:
-            candidate = await self._wait_for_slot()
+                return candidate
+        return None
+
+    def begin(self, candidate: Candidate) -> Attempt:
+        """Begin an attempt at a candidate whose slot is taken."""
         self._left.remove(candidate)
         member = candidate.member
         try:
@@ -71,9 +73,10 @@ class Failover:
             member.slots.give_back()
             raise
 
-    async def _wait_for_slot(self) -> Candidate:
-        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile. Candidates with a context that is
-        too small come when no other one is healthy, unreachable ones when none is. Open circuit breakers are errors.
+    async def wait(self) -> Candidate:
+        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and take it. Candidates with a
+        context that is too small come when no other one is healthy, unreachable ones when none is. Open circuit
+        breakers are errors. Raises the most useful error if no candidate is left.
         """
         while askable := [each for each in self._left if not each.wait]:
             healthy = [each for each in askable if each.is_healthy]

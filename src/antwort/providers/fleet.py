@@ -108,7 +108,7 @@ class Fleet:
                     on_inference=self._on_inference,
                 )
                 while True:
-                    attempt = await failover.next()
+                    attempt = failover.begin(failover.take() or await failover.wait())
                     try:
                         with attempt:
                             while attempt.request is not None:
