@@ -97,7 +97,8 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, linger: float) -> None:
         self.scope, self.receive, self._send, self._linger = scope, receive, send, linger
-        self._line: Line | None = scope.get(CONNECTION)
+        self.line: Line | None = scope.get(CONNECTION)
+        """None: another server has the connection."""
         self.method: str = scope["method"]
         self.path = written_path(scope)
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -105,17 +106,6 @@ class Exchange:
         self.request_id = new_id("req") if given is None or not _SAFE_ID.fullmatch(given) else given.decode()
         self.with_answer: Headers = []
         """Headers that go out with the answer, whichever it turns out to be."""
-
-    # ---- the client ----
-
-    def watch(self, gone: Callable[[], None] | None) -> bool:
-        """Have `gone` called when the client leaves; None: nobody wants to know any more. Whether the server tells: of
-        another's, only `receive` shows it.
-        """
-        if self._line is None:
-            return False
-        self._line.watch(gone)
-        return True
 
     # ---- the request ----
 
@@ -147,7 +137,7 @@ class Exchange:
             self._check_media_type()
         if length > limit:
             raise self._too_large(limit, endless=length > _PATIENCE * limit)
-        body = None if self._line is None else self._line.taken_body(self.receive)
+        body = None if self.line is None else self.line.taken_body(self.receive)
         if body is None:
             message = await self.receive()
             if message["type"] != "http.request" or message.get("more_body"):
@@ -170,7 +160,7 @@ class Exchange:
         raise ClientGone
 
     def _check_refusal(self) -> None:
-        if self._line is not None and (refusal := self._line.refusal) is not None:
+        if self.line is not None and (refusal := self.line.refusal) is not None:
             self._cut = True
             raise refusal
 
@@ -195,21 +185,15 @@ class Exchange:
         self, body: bytes, *, status: int = 200, headers: Headers | None = None, kind: bytes = b"application/json"
     ) -> None:
         """Answer whole; with JSON, unless `kind` says otherwise."""
-        if (
-            self._line is None
-            or headers
-            or self.with_answer
-            or not self._answer_at_once(self._line, status, kind, body)
-        ):
-            head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())]
-            await self._start(status, head)
-            await self._write(body)
-
-    def _answer_at_once(self, line: Line, status: int, kind: bytes, body: bytes) -> bool:
-        """What most answers are: as `answer` would have it sent, but by our own server."""
-        self.status, told = status, self.request_id.encode()
-        head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (kind, len(body), told)
-        return line.answer(self._send, status, head, body, self._linger)
+        line, told = self.line, self.request_id.encode()
+        if line is not None and not headers and not self.with_answer:  # what most answers are
+            self.status = status
+            head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (kind, len(body), told)
+            if line.answer(self._send, status, head, body, self._linger):
+                return
+        fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())]
+        await self._start(status, fields)
+        await self._write(body)
 
     async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
         """With a status that no body goes with."""
@@ -235,9 +219,9 @@ class Exchange:
 
     def abort(self) -> bool:
         """Hang up on the client, if the server lets us; whether it did."""
-        if self._line is None:
+        if self.line is None:
             return False
-        self._line.abort()
+        self.line.abort()
         self.status = _CLIENT_GONE
         return True
 
@@ -245,8 +229,8 @@ class Exchange:
         """Hang up behind what was written, in the middle of the answer. Of another's server, leaving it there is all
         that can be done.
         """
-        if self._line is not None:
-            self._line.cut()
+        if self.line is not None:
+            self.line.cut()
             self.linger()
         self.status = _CLIENT_GONE
 
@@ -270,12 +254,12 @@ class Exchange:
     @property
     def is_behind(self) -> bool:
         """Whether the next write waits for the client."""
-        return self._line is not None and self._line.is_behind
+        return self.line is not None and self.line.is_behind
 
     def linger(self) -> None:
         """All is said that will be: a client that has stopped reading is not waited for much longer."""
-        if self._line is not None:
-            self._line.linger(self._linger)
+        if self.line is not None:
+            self.line.linger(self._linger)
 
     async def end_stream(self) -> None:
         """The end of the body: whoever wrote what is in it has said that there is no more."""

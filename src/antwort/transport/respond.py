@@ -127,7 +127,9 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_gone = False
-        if not exchange.watch(self._left):
+        if (line := exchange.line) is not None:
+            line.watch(self._left)
+        else:
             self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
 
     async def unless_gone(self, planning: Coroutine[Any, Any, T]) -> T:
@@ -169,9 +171,10 @@ class Watch:
 
     async def end(self) -> None:
         """Leaves no task behind."""
-        if self._timer is None:
-            self.exchange.watch(None)
+        if (line := self.exchange.line) is not None:
+            line.watch(None)
             return
+        assert self._timer is not None
         self._timer.cancel()
         task, self._task = self._task, None  # a task that was broken off holds on to us by its traceback
         if task is not None:
