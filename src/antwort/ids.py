@@ -1,4 +1,4 @@
-"""Opaque ids. The prefix of an id has a meaning; engine/history/call_pairs.py tells which two belong together."""
+"""Opaque ids. The prefix of an id has a meaning; engine/history/calls.py tells which two belong together."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from antwort.api.events import (
 from antwort.api.items import OutputItem
 from antwort.api.wire import replace
 from antwort.engine.context.compaction import _is_compact
-from antwort.engine.history.call_pairs import run_ids, shown_id
+from antwort.engine.history.calls import run_ids, shown_id
 from antwort.engine.loop.fold import fold
 from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import Plan

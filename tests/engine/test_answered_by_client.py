@@ -12,7 +12,7 @@ from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.history.call_pairs import requested_call, shown_id
+from antwort.engine.history.calls import requested_call, shown_id
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import Page, ResponseStore

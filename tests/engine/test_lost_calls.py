@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
+from antwort.engine.history.calls import PendingCall
 from antwort.engine.loop.fold import Finish, Run, fold
 from antwort.engine.loop.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
-from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.plan import Leftover, Plan
 from antwort.engine.settings import EngineSettings
 from antwort.errors import Cancelled
 from antwort.identity import ANONYMOUS
@@ -202,7 +203,7 @@ async def test_nor_where_whoever_goes_on_does_not_have_it() -> None:
 
 async def test_one_that_is_told_to_stop_says_what_was_lost_and_begins_nothing() -> None:
     plan = await plan_of(ask(tools=[WEATHER]), weather_tool())
-    calls = [OpenCall(f"call_{n}", "weather", "{}", None, called(n)) for n in (1, 2)]
+    calls = [PendingCall(f"call_{n}", "weather", "{}", None, called(n)) for n in (1, 2)]
     leftovers = tuple(Leftover(each, plan.toolbox) for each in calls)
     plan = replace(plan, history=replace(plan.history, leftovers=leftovers))
     live = live_run(plan, run=begun(run_of(plan), 1))

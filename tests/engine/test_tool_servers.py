@@ -10,7 +10,7 @@ import pytest
 from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.history.calls import call_id_of
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say

@@ -25,7 +25,7 @@ from antwort.api.items import (
     OutputItem,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.history.calls import call_id_of
 from antwort.engine.prompt.messages import all_said, messages, messages_of
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask

@@ -20,8 +20,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import replace
 from antwort.engine.context.trimming import trimmed
-from antwort.engine.context.verbatim import answered_by, called_by, item_size
-from antwort.engine.prompt.foreign import foreign_result
+from antwort.engine.context.verbatim import item_size
+from antwort.engine.history.calls import answered_in, call_id_of, called_in, result_of
 from plan_kit import STEADY, called, result, said, server_called
 
 LOG = "line\n" * 4000
@@ -82,7 +82,7 @@ def test_results_of_every_kind_are_shortened() -> None:
     assert isinstance(found[0], FunctionCallOutput)
     assert found[0].output[1] == InputImage(image_url="data:x")
     assert isinstance(found[4], OpaqueItem)
-    call_id, output = foreign_result(found[4]) or ("", "")
+    call_id, output = call_id_of(found[4]), result_of(found[4])
     assert (call_id, "characters left out" in str(output)) == ("s", True)
 
 
@@ -111,8 +111,8 @@ _items = st.lists(
 @given(_items, st.integers(0, 9000))
 def test_no_call_and_no_result_is_lost(items: list[InputItem], budget: int) -> None:
     found = trimmed(items, budget, item_size)
-    assert [(type(item), called_by(item), answered_by(item)) for item in found] == [
-        (type(item), called_by(item), answered_by(item)) for item in items
+    assert [(type(item), called_in(item), answered_in(item)) for item in found] == [
+        (type(item), called_in(item), answered_in(item)) for item in items
     ]
     spoken = sum(item_size(item) for item in items if not isinstance(item, FunctionCallOutput | McpCall))
     assert sum(map(item_size, found)) <= max(budget, spoken) + 400 * len(items)

@@ -20,7 +20,8 @@ from antwort.api.items import (
     OpaqueItem,
 )
 from antwort.api.wire import replace
-from antwort.engine.context.verbatim import answered_by, called_by, divide, item_size, places
+from antwort.engine.context.verbatim import divide, item_size, places
+from antwort.engine.history.calls import answered_in, called_in
 from antwort.engine.history.latest import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
 
@@ -137,9 +138,9 @@ def orphans(items: Sequence[InputItem]) -> list[str]:
     open_calls: Counter[str] = Counter()
     found: list[str] = []
     for item in items:
-        if (call_id := called_by(item)) is not None:
+        if (call_id := called_in(item)) is not None:
             open_calls[call_id] += 1
-        elif (call_id := answered_by(item)) is not None:
+        elif (call_id := answered_in(item)) is not None:
             open_calls[call_id] -= 1
             if open_calls[call_id] < 0:
                 found.append(call_id)
@@ -162,8 +163,8 @@ def test_no_result_that_stays_behind_has_its_call_kept(items: list[InputItem], b
 
 
 def open_ids(items: Sequence[InputItem]) -> Counter[str]:
-    calls = Counter(call_id for item in items if (call_id := called_by(item)) is not None)
-    return calls - Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+    calls = Counter(call_id for item in items if (call_id := called_in(item)) is not None)
+    return calls - Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
 
 
 @STEADY
@@ -180,7 +181,7 @@ def test_what_is_kept_stands_in_its_order_and_does_not_begin_with_a_result(items
     recent = divide(items, budget, lambda _: 1).recent
     rest = iter(items)
     assert all(any(item is other for other in rest) for item in recent)
-    assert not recent or answered_by(recent[0]) is None
+    assert not recent or answered_in(recent[0]) is None
 
 
 @STEADY
@@ -205,8 +206,8 @@ def test_a_picture_counts_for_little() -> None:
 
 
 def test_a_call_that_was_cut_is_none() -> None:
-    assert called_by(called(1, status="incomplete")) is None
-    assert called_by(called(1)) == "call_1"
+    assert called_in(called(1, status="incomplete")) is None
+    assert called_in(called(1)) == "call_1"
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["answered", "open"])

@@ -185,7 +185,7 @@ class McpCall(Wire, tag="mcp_call"):
     """A call that is run here, or refused here, and its result in one item.
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
-    the item that shows the run later has none, and is tied to the first by its id (engine/history/call_pairs.py).
+    the item that shows the run later has none, and is tied to the first by its id (engine/history/calls.py).
     `content` is ours, too: the result in parts, where it is not text alone; `output` then names what is not text.
     `error` is an object, as SDKs want it; older records, and what clients send, have its text alone.
     """

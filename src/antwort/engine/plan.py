@@ -13,8 +13,6 @@ import msgspec
 
 from antwort.api.approvals import Approval
 from antwort.api.items import (
-    CustomToolCall,
-    FunctionCall,
     InputItem,
     McpApprovalRequest,
     McpCall,
@@ -29,6 +27,7 @@ from antwort.engine.context.token_counter import Meter
 from antwort.engine.history.approval_ids import ApprovalIds
 from antwort.engine.history.approval_policy import is_asked
 from antwort.engine.history.call_records import CallRecords
+from antwort.engine.history.calls import PendingCall
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
@@ -48,15 +47,7 @@ from antwort.tools.grammar import Checks, Grammar
 from antwort.tools.routing import Route, Toolbox, route
 from antwort.tools.search import is_search
 
-
-class OpenCall(msgspec.Struct, frozen=True):
-    """A call without a result. `name` is what the model called; `at` is its place in the output, None in history."""
-
-    call_id: str
-    name: str
-    arguments: str
-    at: int | None
-    item: FunctionCall | CustomToolCall | McpCall
+OpenCall = PendingCall
 
 
 class Leftover(msgspec.Struct, frozen=True):

@@ -21,8 +21,8 @@ from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import Meter
 from antwort.engine.history.approval_ids import ApprovalIds
 from antwort.engine.history.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
-from antwort.engine.history.call_pairs import is_made_here
 from antwort.engine.history.call_records import CallRecords
+from antwort.engine.history.calls import is_made_here
 from antwort.engine.history.client_results import results_by_call_id, with_call_ids
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.deduplication import held_in, known_places, referring

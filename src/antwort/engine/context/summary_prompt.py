@@ -32,9 +32,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.shortening import short_text
-from antwort.engine.history.call_pairs import call_id_of, is_bare, requested_call
+from antwort.engine.history.calls import call_id_of, foreign_call, is_call, requested_call, result_of
 from antwort.engine.history.decisions import decided, told_of
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
 
@@ -160,7 +159,8 @@ def _parted(entry: Entry, most: int) -> Iterator[Entry]:
 
 def entries_of(items: Sequence[InputItem]) -> list[Entry]:
     """The conversation as entries, of each item that says something."""
-    names, answered = dict(_names(items)), {*_answered(items)}
+    names = dict(_names(items))
+    answered = {call_id_of(item) for item in items if result_of(item) is not None}
     found: list[Entry] = []
     for item in items:
         found += _entries(item, names)
@@ -177,23 +177,10 @@ def _told(request: McpApprovalRequest, items: Iterable[InputItem]) -> str:
     return _NO_RESULT if told is None else f"[{told}]"
 
 
-def _answered(items: Iterable[InputItem]) -> Iterator[str]:
-    """The ids of the calls whose results are there."""
-    for item in items:
-        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-            yield item.call_id
-        elif isinstance(item, McpCall) and not is_bare(item):
-            yield call_id_of(item)
-        elif isinstance(item, OpaqueItem) and (result := foreign_result(item)) is not None:
-            yield result[0]
-
-
 def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:
     """What was called, by the ids of the calls."""
     for item in items:
-        if isinstance(item, FunctionCall | CustomToolCall):
-            yield item.call_id, item.name
-        elif isinstance(item, McpCall):
+        if is_call(item):
             yield call_id_of(item), item.name
         elif isinstance(item, OpaqueItem) and (call := foreign_call(item)) is not None:
             yield call.call_id, call.name
@@ -218,16 +205,15 @@ def _entries(item: InputItem, names: dict[str, str]) -> Iterator[Entry]:
 
 def _server_call(item: McpCall) -> Iterator[Entry]:
     yield _called(item.name, item.arguments)
-    output = item.content if item.content is not UNSET else item.error_text if item.output is None else item.output
-    if output is not None:
+    if (output := result_of(item)) is not None:
         yield _result(item.name, output)
 
 
 def _foreign(item: OpaqueItem, names: dict[str, str]) -> Iterator[Entry]:
     if (call := foreign_call(item)) is not None:
         yield _called(call.name, call.arguments)
-    elif (result := foreign_result(item)) is not None:
-        yield _result(names.get(result[0]), result[1])
+    elif (result := result_of(item)) is not None:
+        yield _result(names.get(call_id_of(item) or ""), result)
 
 
 def _called(name: str, arguments: str) -> Entry:

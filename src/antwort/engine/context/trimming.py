@@ -16,8 +16,7 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.shortening import short_text
 from antwort.engine.context.verbatim import Measure
-from antwort.engine.history.call_pairs import is_bare
-from antwort.engine.prompt.foreign import foreign_result, with_result
+from antwort.engine.history.calls import result_of, with_result
 from antwort.tools.base import Output
 
 _LEAST = 32
@@ -30,7 +29,7 @@ def trimmed(items: Sequence[InputItem], budget: int, measure: Measure) -> tuple[
     """
     sizes = [measure(item) for item in items]
     excess = sum(sizes) - budget
-    results = [size for item, size in zip(items, sizes, strict=True) if _has_result(item)]
+    results = [size for item, size in zip(items, sizes, strict=True) if result_of(item) is not None]
     if excess <= 0 or not results:
         return tuple(items)
     most = max(_LEAST, _level(results, sum(results) - excess))
@@ -48,16 +47,6 @@ def _level(sizes: Sequence[int], room: int) -> int:
     return max(sizes)
 
 
-def _has_result(item: InputItem) -> bool:
-    match item:
-        case FunctionCallOutput() | CustomToolCallOutput():
-            return True
-        case McpCall():
-            return not is_bare(item)
-        case _:
-            return isinstance(item, OpaqueItem) and foreign_result(item) is not None
-
-
 def _shorter(item: InputItem, share: float) -> InputItem:
     """The item with about this share of its result's text."""
     match item:
@@ -70,8 +59,8 @@ def _shorter(item: InputItem, share: float) -> InputItem:
                 error=_short_error(item.error, share),
                 content=item.content if item.content is UNSET else _short_parts(item.content, share),
             )
-        case OpaqueItem() if (result := foreign_result(item)) is not None and isinstance(result[1], str):
-            return with_result(item, _short_text(result[1], share))
+        case OpaqueItem() if (result := result_of(item)) is not None and isinstance(result, str):
+            return with_result(item, _short_text(result, share))
         case _:
             return item
 

@@ -12,9 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from antwort.api.items import (
-    CustomToolCall,
     CustomToolCallOutput,
-    FunctionCall,
     FunctionCallOutput,
     InputItem,
     McpApprovalRequest,
@@ -25,9 +23,8 @@ from antwort.api.items import (
     Reasoning,
 )
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.history.call_pairs import call_id_of, is_bare, is_run, requested_call, result_of
+from antwort.engine.history.calls import answered_in, called_in, result_of
 from antwort.engine.history.latest import last_turn, since_words
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
 from antwort.tools.base import Output
 
 Measure: TypeAlias = Callable[[InputItem], int]
@@ -90,12 +87,12 @@ def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, mea
 def places(items: Sequence[InputItem]) -> list[int]:
     """Where a tail may begin, in order."""
     opened: Counter[str] = Counter()
-    results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
     found: list[int] = []
     waiting = 0
     for place, item in enumerate(items):
         follows_thought = place > 0 and isinstance(items[place - 1], Reasoning)
-        is_answer = answered_by(item) is not None or isinstance(item, McpApprovalResponse)
+        is_answer = answered_in(item) is not None or isinstance(item, McpApprovalResponse)
         if not waiting and not is_answer and not follows_thought:
             found.append(place)
         waiting += _count(item, opened, results)
@@ -105,10 +102,10 @@ def places(items: Sequence[InputItem]) -> list[int]:
 def _count(item: InputItem, opened: Counter[str], results: Counter[str]) -> int:
     """Keep the books of the calls whose results are still to come, and say how many more they are now."""
     more = 0
-    if (call_id := answered_by(item)) is not None:
+    if (call_id := answered_in(item)) is not None:
         results[call_id] -= 1
         more = -(opened[call_id] > 0)
-    elif (call_id := called_by(item)) is not None:
+    elif (call_id := called_in(item)) is not None:
         more = int(results[call_id] > opened[call_id])
     if call_id is not None:
         opened[call_id] += more
@@ -140,10 +137,10 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
     older, and shows no result, had one that was left away.
     """
     late, latest = {id(item) for item in since_words(items, _ENDS)}, {id(item) for item in last_turn(items)}
-    results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
     found: list[InputItem] = []
     for item in before:
-        call_id = called_by(item)
+        call_id = called_in(item)
         if call_id is None:
             continue
         results[call_id] -= 1
@@ -152,36 +149,6 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
     requests = {item.id for item in found if isinstance(item, McpApprovalRequest)}
     found += [item for item in before if isinstance(item, McpApprovalResponse) and item.approval_request_id in requests]
     return found
-
-
-def called_by(item: InputItem) -> str | None:
-    """The id of the call that the item is. A server's call has its own result, but for those that are run later."""
-    match item:
-        case FunctionCall() | CustomToolCall():
-            return None if item.status == "incomplete" else item.call_id
-        case McpCall() if is_bare(item) and not is_run(item):
-            return call_id_of(item)
-        case McpApprovalRequest():
-            return None if item.status == "incomplete" else requested_call(item.id)
-        case OpaqueItem():
-            call = foreign_call(item)
-            return None if call is None else call.call_id
-        case _:
-            return None
-
-
-def answered_by(item: InputItem) -> str | None:
-    """The id of the call whose result the item is, and nothing else."""
-    match item:
-        case FunctionCallOutput() | CustomToolCallOutput():
-            return item.call_id
-        case McpCall() if is_run(item):
-            return call_id_of(item)
-        case OpaqueItem():
-            result = foreign_result(item)
-            return None if result is None else result[0]
-        case _:
-            return None
 
 
 # ---- how large an item is ----
@@ -200,8 +167,8 @@ def item_size(item: InputItem) -> int:
         case McpCall() if (result := result_of(item)) is not None:
             asked = replace(item, output=None, error=None, content=UNSET)
             return len(encode(asked)) + _result_size(result)
-        case OpaqueItem() if (answer := foreign_result(item)) is not None:
-            return _result_size(answer[1])
+        case OpaqueItem() if (answer := result_of(item)) is not None:
+            return _result_size(answer)
     return len(encode(item))
 
 

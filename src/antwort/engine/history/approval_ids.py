@@ -7,7 +7,7 @@ import secrets
 import msgspec
 
 from antwort.api.wire import encode
-from antwort.engine.history.call_pairs import REQUEST_ID, is_heavy, request_id
+from antwort.engine.history.calls import REQUEST_ID, is_heavy, request_id
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.vault import Vault

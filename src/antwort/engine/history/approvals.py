@@ -17,7 +17,7 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET
 from antwort.engine.history.approval_ids import ApprovalIds, canonical_arguments
-from antwort.engine.history.call_pairs import call_id_of, is_bare, is_request_id, is_same_value, requested_call
+from antwort.engine.history.calls import call_id_of, is_bare, is_request_id, is_same_value, requested_call, results_in
 from antwort.engine.history.decisions import (
     CHANGED,
     DENIED,
@@ -30,7 +30,7 @@ from antwort.engine.history.decisions import (
 )
 from antwort.engine.history.deduplication import WAITS
 from antwort.engine.history.latest import last_turn
-from antwort.engine.loop.steps import asked_again, results_in
+from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.toolbox import model_name
 from antwort.engine.runs.rows import ADDING

@@ -23,19 +23,20 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.history.call_pairs import (
+from antwort.engine.history.calls import (
     call_id_of,
     call_shown_by,
+    called_in,
     is_bare,
+    is_function,
     is_made_here,
     is_run,
     is_same,
     requested_call,
     result_of,
+    results_in,
 )
 from antwort.engine.history.deduplication import Call, Form, form_of, is_same_call, words_of
-from antwort.engine.loop.steps import results_in
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 
@@ -244,18 +245,14 @@ def _duplicate(place: str, call_id: str) -> InvalidField:
 
 def _asked(item: InputItem) -> str | None:
     """Return the id of the call that the item is. Servers' calls go by rules of their own."""
-    if isinstance(item, _CALLS):
-        return item.call_id
-    call = foreign_call(item) if isinstance(item, OpaqueItem) else None
-    return None if call is None else call.call_id
+    return item.call_id if is_function(item) else called_in(item) if isinstance(item, OpaqueItem) else None
 
 
 def _answer_in(item: InputItem) -> tuple[str, list[Form]] | None:
     """Return the id of the call that the item is a result of, and what it says."""
-    if isinstance(item, _OUTPUTS):
-        return item.call_id, [form_of(item.output)]
-    result = foreign_result(item) if isinstance(item, OpaqueItem) else None
-    return None if result is None else (result[0], [form_of(result[1])])
+    if not isinstance(item, (*_OUTPUTS, OpaqueItem)) or (result := result_of(item)) is None:
+        return None
+    return call_id_of(item) or "", [form_of(result)]
 
 
 def _forms(item: McpCall) -> list[Form]:

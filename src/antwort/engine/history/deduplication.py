@@ -34,8 +34,7 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import Plain, replace, to_plain
-from antwort.engine.history.call_pairs import call_id_of, is_bare, is_made_here, is_same, is_same_value
-from antwort.engine.loop.steps import results_in
+from antwort.engine.history.calls import call_id_of, is_bare, is_made_here, is_same, is_same_value, results_in
 from antwort.errors import InvalidField
 from antwort.storage.base import Link
 from antwort.tools.base import Output

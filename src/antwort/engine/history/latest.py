@@ -18,8 +18,7 @@ from antwort.api.items import (
     OpaqueItem,
     Reasoning,
 )
-from antwort.engine.history.call_pairs import call_id_of, requested_call
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
+from antwort.engine.history.calls import answered_in, call_id_of, called_in, requested_call
 
 
 class Turns:
@@ -68,7 +67,7 @@ def _is_told(item: InputItem) -> bool:
     if isinstance(item, Message):
         return item.role != "assistant"
     if isinstance(item, OpaqueItem):
-        return foreign_result(item) is not None
+        return answered_in(item) is not None
     return isinstance(item, FunctionCallOutput | CustomToolCallOutput | McpApprovalResponse)
 
 
@@ -80,7 +79,7 @@ def _is_said(item: InputItem, known: Container[str]) -> bool:
         case McpCall():
             return call_id_of(item) not in known
         case OpaqueItem():
-            return foreign_call(item) is not None or item.type.endswith("_call")
+            return called_in(item) is not None or item.type.endswith("_call")
         case _:
             return False
 

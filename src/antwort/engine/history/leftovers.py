@@ -23,23 +23,26 @@ from antwort.api.requests import CreateRequest
 from antwort.api.steps import at_once
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction_item import Memories
-from antwort.engine.history.call_pairs import (
+from antwort.engine.history.calls import (
+    PendingCall,
     as_call,
     call_id_of,
     is_bare,
     is_made_here,
     is_ours,
     is_run,
+    pending_call,
     requested_call,
+    results_in,
 )
 from antwort.engine.history.credentials import Credentials, Parent, brought_again
 from antwort.engine.history.decisions import CHANGED, LOST, NO_APPROVAL, decided, denial
 from antwort.engine.history.latest import last_turn, turns_of
 from antwort.engine.loop.budgets import most_calls
 from antwort.engine.loop.result_events import NOT_BEGUN
-from antwort.engine.loop.steps import OVER_LIMIT, results_in
+from antwort.engine.loop.steps import OVER_LIMIT
 from antwort.engine.loop.stops import NO_MORE
-from antwort.engine.plan import Leftover, OpenCall
+from antwort.engine.plan import Leftover
 from antwort.engine.prompt.additional_tools import UNBOUNDED, declared_before
 from antwort.engine.prompt.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.storage.base import CallClaim, CallResult, Link
@@ -171,10 +174,10 @@ def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], shelf: S
 
 
 def _by_maker(
-    calls: Sequence[OpenCall], askers: Mapping[str, Link], otherwise: Link | None = None
-) -> list[tuple[Link, list[OpenCall]]]:
+    calls: Sequence[PendingCall], askers: Mapping[str, Link], otherwise: Link | None = None
+) -> list[tuple[Link, list[PendingCall]]]:
     """The calls by the responses under whose tools they were made; those of nobody are left out."""
-    found: dict[str, tuple[Link, list[OpenCall]]] = {}
+    found: dict[str, tuple[Link, list[PendingCall]]] = {}
     for call in calls:
         if (link := askers.get(_request_of(call) or "", otherwise)) is not None:
             found.setdefault(link.response.id, (link, []))[1].append(call)
@@ -210,7 +213,7 @@ def _parent_of(link: Link, past: Past, request: CreateRequest, credentials: Cred
 async def _made_under(
     link: Link,
     parent: Parent,
-    calls: Sequence[OpenCall],
+    calls: Sequence[PendingCall],
     shelf: Shelf,
     decisions: Mapping[str, McpApprovalResponse],
 ) -> list[Leftover]:
@@ -223,7 +226,7 @@ async def _made_under(
     ]
 
 
-def _approved_at(calls: Sequence[OpenCall], decisions: Mapping[str, McpApprovalResponse]) -> frozenset[str]:
+def _approved_at(calls: Sequence[PendingCall], decisions: Mapping[str, McpApprovalResponse]) -> frozenset[str]:
     """The labels of the servers at which approved calls are to be run: their tools may have changed since."""
     approved = {each for each, decision in decisions.items() if decision.approve}
     calls = [call for call in calls if _request_of(call) in approved]
@@ -232,19 +235,19 @@ def _approved_at(calls: Sequence[OpenCall], decisions: Mapping[str, McpApprovalR
 
 def _unanswered(
     items: Sequence[InputItem], answered: Container[str], shelf: Shelf, decisions: Container[str]
-) -> list[OpenCall]:
+) -> list[PendingCall]:
     """The finished calls without a result that could be ours to run, or to refuse where the client has denied them. One
     under our own label was refused when it was made, also where the client leaves that out.
     """
-    calls: list[OpenCall] = []
+    calls: list[PendingCall] = []
     for item in items:
         match item:
             case FunctionCall(status="completed") if _is_local(item, shelf):
-                call = OpenCall(item.call_id, item.name, item.arguments, None, item)
+                call = pending_call(item)
             case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
-                call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
+                call = pending_call(item)
             case McpApprovalRequest(status="completed") if item.id in decisions:
-                call = OpenCall(requested_call(item.id), item.name, item.arguments, None, as_call(item))
+                call = pending_call(as_call(item))
             case _:
                 continue
         if call.call_id not in answered:
@@ -252,7 +255,7 @@ def _unanswered(
     return calls
 
 
-def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
+def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[PendingCall]:
     """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
     turns pause at all, it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
     What was to be approved is so where the model has said nothing since the decision.
@@ -283,7 +286,7 @@ def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
 
 
 def _leftovers(
-    calls: Sequence[OpenCall],
+    calls: Sequence[PendingCall],
     parent: Parent,
     toolbox: Toolbox,
     left: int,
@@ -314,7 +317,7 @@ def _leftovers(
     return found
 
 
-def _request_of(call: OpenCall) -> str | None:
+def _request_of(call: PendingCall) -> str | None:
     """The id of the request for its approval."""
     asked = call.item.approval_request_id if isinstance(call.item, McpCall) else UNSET
     return None if asked is UNSET else asked
@@ -344,9 +347,9 @@ _UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
 """What calls are answered with that are not run."""
 
 
-def _with_model_name(call: OpenCall, toolbox: Toolbox) -> OpenCall:
+def _with_model_name(call: PendingCall, toolbox: Toolbox) -> PendingCall:
     """A server's call shows under the server's own name for the tool; routing goes by what the model calls it."""
     if not isinstance(call.item, McpCall):
         return call
     name = model_name(toolbox, call.item.server_label, call.name)
-    return OpenCall(call.call_id, name, call.arguments, None, call.item)
+    return pending_call(call.item, name)

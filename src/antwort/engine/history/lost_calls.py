@@ -4,31 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpCall
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.api.items import FunctionCall, InputItem
+from antwort.engine.history.calls import PendingCall, call_id_of, is_call, pending_call
 from antwort.engine.loop.fold import Run
-from antwort.engine.plan import OpenCall
 
 
-def lost_before(run: Run, earlier: Iterable[InputItem] = ()) -> list[OpenCall]:
+def lost_before(run: Run, earlier: Iterable[InputItem] = ()) -> list[PendingCall]:
     """Those of them that an earlier response has asked for, and of which the output shows nothing yet: functions. They
     are there whether somebody here would run them or not; `earlier` is where they may be found.
     """
-    missing = run.lost.difference(_call_id(item) for item in run.output)
+    missing = run.lost.difference(call_id_of(item) for item in run.output if is_call(item))
     if not missing:
         return []
     asked = {item.call_id: item for item in earlier if isinstance(item, FunctionCall)}
-    return [_open(asked.get(call_id) or _unknown(call_id)) for call_id in sorted(missing)]
-
-
-def _call_id(item: InputItem) -> str | None:
-    if isinstance(item, McpCall):
-        return call_id_of(item)
-    return item.call_id if isinstance(item, FunctionCall | CustomToolCall) else None
-
-
-def _open(item: FunctionCall) -> OpenCall:
-    return OpenCall(item.call_id, item.name, item.arguments, None, item)
+    return [pending_call(asked.get(call_id) or _unknown(call_id)) for call_id in sorted(missing)]
 
 
 def _unknown(call_id: str) -> FunctionCall:

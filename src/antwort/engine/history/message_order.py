@@ -23,9 +23,16 @@ from antwort.api.items import (
     OpaqueItem,
     Reasoning,
 )
-from antwort.engine.history.call_pairs import call_id_of, is_bare, is_made_here, is_ours, requested_call
+from antwort.engine.history.calls import (
+    answered_in,
+    call_id_of,
+    called_in,
+    is_bare,
+    is_made_here,
+    is_ours,
+    requested_call,
+)
 from antwort.engine.history.deduplication import words_of
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
 
 Place = tuple[int, int]
 """The number of a stretch, and a place in it."""
@@ -205,10 +212,10 @@ class _Walk:
         self._add_result(requested_call(item.approval_request_id))
 
     def _add_foreign(self, item: OpaqueItem) -> None:
-        if (call := foreign_call(item)) is not None:
-            self._add_call(call.call_id)
-        elif (result := foreign_result(item)) is not None:
-            self._add_result(result[0])
+        if (call_id := called_in(item)) is not None:
+            self._add_call(call_id)
+        elif (call_id := answered_in(item)) is not None:
+            self._add_result(call_id)
 
     _HOW: ClassVar[Mapping[type, Callable[[_Walk, Any], None]]] = {
         Message: _add_message,

@@ -10,20 +10,20 @@ from typing import TypeGuard
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.history.call_pairs import (
-    asked_in,
+from antwort.engine.history.calls import (
     call_id_of,
     call_shown_by,
     is_bare,
     is_run,
     is_same,
-    run_of,
+    results_in,
+    run_id_of,
     shown_id,
+    unanswered_server_call,
 )
 from antwort.engine.history.decisions import CHANGED
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.recent_responses import Records
-from antwort.engine.loop.steps import results_in
 from antwort.errors import ItemNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link
@@ -79,7 +79,7 @@ async def recall_runs(
     the input.
     """
     outputs = (item for link in chain for item in link.output)
-    asked = [call for item in (*outputs, *conversation) if (call := asked_in(item)) is not None]
+    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
     if not asked:
         return request
     earlier = (item for link in chain for item in (*link.input, *link.output))
@@ -122,7 +122,7 @@ def _ids_of(item: ItemReference | McpCall | McpApprovalRequest, answered: Contai
 
 
 def _run_of(item: ItemReference | McpCall | McpApprovalRequest) -> str | None:
-    return run_of(shown_id(call_id_of(item)) if isinstance(item, McpCall) else item.id)
+    return run_id_of(shown_id(call_id_of(item)) if isinstance(item, McpCall) else item.id)
 
 
 def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:

@@ -21,7 +21,7 @@ from antwort.api.events import (
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import replace
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.history.calls import call_id_of
 from antwort.engine.loop.custom_input import InputReader
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]

@@ -36,7 +36,7 @@ from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, 
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.status import ResponseStatus, close, transition
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.history.calls import call_id_of
 from antwort.errors import AntwortError, DeadlinePassed, Interrupted, ServerFault
 
 

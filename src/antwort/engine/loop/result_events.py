@@ -33,7 +33,7 @@ from antwort.api.items import (
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.history.call_pairs import call_id_of, run_ids
+from antwort.engine.history.calls import call_id_of, run_ids
 from antwort.engine.loop.steps import Ready, Refused
 from antwort.engine.plan import OpenCall
 from antwort.ids import new_id

@@ -11,9 +11,7 @@ import msgspec
 from antwort.api.events import Compacted
 from antwort.api.items import (
     CustomToolCall,
-    CustomToolCallOutput,
     FunctionCall,
-    FunctionCallOutput,
     InputItem,
     McpApprovalRequest,
     McpCall,
@@ -22,7 +20,7 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.history.approval_policy import unasked
-from antwort.engine.history.call_pairs import call_id_of, is_bare
+from antwort.engine.history.calls import call_id_of, results_in
 from antwort.engine.history.decisions import CHANGED
 from antwort.engine.history.lost_calls import lost_before
 from antwort.engine.loop.fold import Finish, Run, open_among
@@ -289,21 +287,6 @@ def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> Ope
     assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
     arguments = item.arguments if isinstance(item, FunctionCall) else item.input
     return OpenCall(call_id, called_name(toolbox, item), arguments, at, item)
-
-
-_RESULTS = (FunctionCallOutput, CustomToolCallOutput)
-
-
-def results_in(items: Iterable[InputItem]) -> frozenset[str]:
-    """The ids of the calls that have a result among `items`."""
-    found: set[str] = set()
-    for item in items:
-        if isinstance(item, McpCall):
-            if not is_bare(item):
-                found.add(call_id_of(item))
-        elif isinstance(item, _RESULTS):
-            found.add(item.call_id)
-    return frozenset(found)
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:

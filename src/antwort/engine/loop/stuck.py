@@ -15,7 +15,7 @@ import msgspec
 
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.wire import encode
-from antwort.engine.history.call_pairs import call_id_of, result_of
+from antwort.engine.history.calls import call_id_of, result_of
 from antwort.engine.loop.fold import Run
 from antwort.tools.base import Output
 

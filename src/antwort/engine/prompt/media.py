@@ -17,7 +17,7 @@ from antwort.api.items import (
     OpaqueItem,
 )
 from antwort.api.steps import Steps
-from antwort.engine.prompt.foreign import foreign_result
+from antwort.engine.history.calls import result_of
 from antwort.errors import InvalidField
 from antwort.net.media import AddressNotAllowed, MediaHosts
 
@@ -33,8 +33,8 @@ def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Ste
                 yield from _check_parts(item.output, f"{path}[{i}].output", hosts)
         elif isinstance(item, McpCall):
             yield from _check_parts(item.content or (), f"{path}[{i}].content", hosts)
-        elif isinstance(item, OpaqueItem) and (found := foreign_result(item)) is not None:
-            for part in found[1] if isinstance(found[1], tuple) else ():
+        elif isinstance(item, OpaqueItem) and isinstance(found := result_of(item), tuple):
+            for part in found:
                 if type(part) in _MEDIA:
                     _check_part(part, f"{path}[{i}]", hosts)
                     yield

@@ -8,19 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from antwort.api.items import (
-    CustomToolCallOutput,
-    FunctionCallOutput,
     InputItem,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
-    OpaqueItem,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.history.call_pairs import call_id_of, is_bare, is_same, requested_call, result_of
+from antwort.engine.history.calls import call_id_of, is_bare, is_same, requested_call, result_of
 from antwort.engine.history.decisions import NO_APPROVAL, decided, told_of
 from antwort.engine.history.latest import Turns
-from antwort.engine.prompt.foreign import foreign_result
 from antwort.tools.base import Output
 
 
@@ -42,27 +38,16 @@ class Results(msgspec.Struct, frozen=True):
         return bool(self.late) and item.approval_request_id is not UNSET and call_id_of(item) in self.late
 
 
-_RESULTS = (FunctionCallOutput, CustomToolCallOutput)
-_TELLING = frozenset({*_RESULTS, McpCall, OpaqueItem, McpApprovalRequest})
-
-
 def results_of(stretches: Sequence[Sequence[InputItem]], fates: Mapping[str, str]) -> Results:
     """`fates` are what is known of calls that nobody has decided about here."""
     found: dict[str, deque[Output]] = defaultdict(deque)
     requests: list[McpApprovalRequest] = []
     for stretch in stretches:
         for item in stretch:
-            if type(item) not in _TELLING:
-                continue
-            if isinstance(item, McpCall):
-                if (result := result_of(item)) is not None:
-                    found[call_id_of(item)].append(result)
-            elif isinstance(item, _RESULTS):
-                found[item.call_id].append(item.output)
-            elif isinstance(item, McpApprovalRequest):
+            if isinstance(item, McpApprovalRequest):
                 requests.append(item)
-            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
-                found[answered[0]].append(answered[1])
+            elif (result := result_of(item)) is not None and (call_id := call_id_of(item)) is not None:
+                found[call_id].append(result)
     return _with_decisions(found, requests, stretches, fates) if requests else Results(found)
 
 

@@ -22,11 +22,20 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.recap import Recap, recalled
 from antwort.engine.context.shortening import Pictures
-from antwort.engine.history.call_pairs import as_call, call_id_of, is_bare, is_run, is_same, late_id, result_of
+from antwort.engine.history.calls import (
+    answered_in,
+    as_call,
+    call_id_of,
+    foreign_call,
+    is_bare,
+    is_run,
+    is_same,
+    late_id,
+    result_of,
+)
 from antwort.engine.loop.custom_input import as_object
 from antwort.engine.prompt.content_parts import chat_message, result_text, said_in
 from antwort.engine.prompt.declared_tools import INPUT
-from antwort.engine.prompt.foreign import foreign_call, foreign_result
 from antwort.engine.prompt.result_texts import Results, results_of
 from antwort.engine.prompt.tool_names import legal_name
 from antwort.engine.prompt.toolbox import called_name, model_name
@@ -223,7 +232,7 @@ class Transcript:
         call = foreign_call(item)
         if call is not None and self._results.found.get(call.call_id):
             self._add_own(call.call_id, call.name, call.arguments)
-        if foreign_result(item) is not None:
+        if answered_in(item) is not None:
             self._turn.has_results = True
 
     def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from antwort.api.events import Batch, McpCallInProgress, McpCallProgress, ResponseInProgress
 from antwort.api.items import McpCall, OutputItem
 from antwort.api.wire import UNSET, UnsetType
-from antwort.engine.history.call_pairs import call_id_of
+from antwort.engine.history.calls import call_id_of
 from antwort.tools.base import Progress
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.history.call_pairs import is_ours
+from antwort.engine.history.calls import is_ours
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.lost_calls import lost_before
 from antwort.engine.history.sealed_reasoning import Sealed

@@ -17,9 +17,8 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace
 from antwort.concurrency import backoff
-from antwort.engine.history.call_pairs import asked_in, call_id_of
+from antwort.engine.history.calls import call_id_of, results_in, unanswered_server_call
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.loop.steps import results_in
 from antwort.engine.resources import Resources
 from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
@@ -334,7 +333,7 @@ class Responses:
 def _open_calls(paused: Response) -> set[str]:
     """Return the ids of the calls without a result, the client's and the server's."""
     asked = {item.call_id for item in paused.output if isinstance(item, FunctionCall | CustomToolCall)}
-    asked |= {call_id_of(call) for item in paused.output if (call := asked_in(item)) is not None}
+    asked |= {call_id_of(call) for item in paused.output if (call := unanswered_server_call(item)) is not None}
     return asked - results_in(paused.output)
 
 

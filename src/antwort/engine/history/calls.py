@@ -1,0 +1,371 @@
+"""Read calls and results out of items: which call an item asks for or answers, whose it is, and what came of it. Pure.
+
+Three kinds of items ask for a call: `function_call` and `custom_tool_call` are the client's or a declared function's,
+`mcp_call` is a server's, `mcp_approval_request` a server's that the client must approve first. Items of types that we
+do not know count too, where their form shows a call or a result. All of them are tied together by a call id, which
+`call_id_of` finds for any item.
+
+A server's call that runs later than it was asked for is shown by two items: the first without a result, the second with
+it. Clients take items with the same `call_id` for one and drop the second, so the second carries none. Its own id says
+which call it is, and so does the first item's, for clients that drop fields they do not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias, TypeGuard, overload
+
+import msgspec
+
+from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputItem,
+    InputText,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    OpaqueItem,
+    ResultPart,
+    Text,
+)
+from antwort.api.values import has_long_number, has_more_values
+from antwort.api.wire import UNSET, UnsetType, encode
+from antwort.engine.prompt.tool_names import legal_name
+from antwort.ids import new_id
+from antwort.tools.base import Output
+
+FunctionKind: TypeAlias = FunctionCall | CustomToolCall
+"""Calls whose result is an item of its own."""
+Call: TypeAlias = FunctionKind | McpCall
+CallOutput: TypeAlias = FunctionCallOutput | CustomToolCallOutput
+
+_FUNCTIONS = (FunctionCall, CustomToolCall)
+_OUTPUTS = (FunctionCallOutput, CustomToolCallOutput)
+_BY_CALL_ID = (*_FUNCTIONS, *_OUTPUTS)
+
+_CALL_ID = re.compile(r"call_([0-9a-f]{32})")
+_SHOWN_ID = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
+REQUEST_ID = re.compile(r"mcpr_([0-9a-f]{32})")
+
+
+class PendingCall(msgspec.Struct, frozen=True):
+    """A call that waits for its result. `name` is what the model called; `at` is its place in the output, None in
+    history.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+    at: int | None
+    item: Call
+
+
+def pending_call(item: Call, name: str | None = None, at: int | None = None) -> PendingCall:
+    """Return the call that an item asks for, under the `name` the model knows it by, if that is another one."""
+    arguments = item.input if isinstance(item, CustomToolCall) else item.arguments
+    return PendingCall(call_id_of(item), item.name if name is None else name, arguments, at, item)
+
+
+# ---- any item ----
+
+
+@overload
+def call_id_of(item: Call | CallOutput | McpApprovalRequest | McpApprovalResponse) -> str: ...
+@overload
+def call_id_of(item: InputItem) -> str | None: ...
+def call_id_of(item: InputItem) -> str | None:
+    """Return the id of the call that an item asks for, decides about or answers; None for any other item."""
+    if isinstance(item, McpCall):
+        if item.approval_request_id is not UNSET:  # whatever call id a client sends with it
+            return requested_call(item.approval_request_id)
+        return (call_shown_by(item.id) or item.id) if item.call_id is UNSET else item.call_id
+    if isinstance(item, _BY_CALL_ID):
+        return item.call_id
+    if isinstance(item, McpApprovalRequest):
+        return requested_call(item.id)
+    if isinstance(item, McpApprovalResponse):
+        return requested_call(item.approval_request_id)
+    return _foreign_call_id(item) if isinstance(item, OpaqueItem) else None
+
+
+def is_call(item: InputItem) -> TypeGuard[Call]:
+    """Return whether an item is a call in one of the standard's forms, with or without its result."""
+    return isinstance(item, (*_FUNCTIONS, McpCall))
+
+
+def is_function(item: InputItem) -> TypeGuard[FunctionKind]:
+    return isinstance(item, _FUNCTIONS)
+
+
+def is_output(item: InputItem) -> TypeGuard[CallOutput]:
+    return isinstance(item, _OUTPUTS)
+
+
+def called_in(item: InputItem) -> str | None:
+    """Return the id of the call that an item asks for, if its result can only stand in another item.
+
+    None for a call that was cut off, and for an `mcp_call` with its result.
+    """
+    match item:
+        case FunctionCall() | CustomToolCall() | McpApprovalRequest():
+            return None if item.status == "incomplete" else call_id_of(item)
+        case McpCall():
+            return call_id_of(item) if is_bare(item) and not is_run(item) else None
+        case OpaqueItem():
+            return None if item.type.endswith(_OUTPUT) else _foreign_call_id(item)
+        case _:
+            return None
+
+
+def answered_in(item: InputItem) -> str | None:
+    """Return the id of the call that an item answers, if another item asks for it."""
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return item.call_id
+        case McpCall():
+            return call_id_of(item) if is_run(item) else None
+        case OpaqueItem():
+            return _foreign_call_id(item) if item.type.endswith(_OUTPUT) else None
+        case _:
+            return None
+
+
+@overload
+def result_of(item: CallOutput) -> Output: ...
+@overload
+def result_of(item: InputItem) -> Output | None: ...
+def result_of(item: InputItem) -> Output | None:
+    """Return what the call of an item came to, as the model reads it; None if the item does not say."""
+    if isinstance(item, McpCall):
+        if item.content is not UNSET:
+            return item.content
+        return item.error_text if item.output is None else item.output
+    if isinstance(item, _OUTPUTS):
+        return item.output
+    return _foreign_output(item) if isinstance(item, OpaqueItem) and answered_in(item) is not None else None
+
+
+def results_in(items: Iterable[InputItem]) -> frozenset[str]:
+    """Return the ids of the calls that have a result among `items`, as an item of the standard."""
+    found: set[str] = set()
+    for item in items:
+        if isinstance(item, McpCall):
+            if not is_bare(item):
+                found.add(call_id_of(item))
+        elif isinstance(item, _OUTPUTS):
+            found.add(item.call_id)
+    return frozenset(found)
+
+
+# ---- calls of servers ----
+
+
+def is_bare(item: McpCall) -> bool:
+    """Return whether the item does not say what the call came to."""
+    return item.output is None and item.error is None and item.content is UNSET
+
+
+def is_run(item: InputItem) -> bool:
+    """Return whether the item shows the run of a call that another item asks for."""
+    if not isinstance(item, McpCall) or item.call_id is not UNSET:
+        return False
+    return item.approval_request_id is not UNSET or run_id_of(item.id) == item.id
+
+
+def is_ours(item: McpCall) -> bool:
+    """Return whether the item carries a call id that was made here."""
+    return item.call_id is not UNSET and is_made_here(item.call_id)
+
+
+def as_call(request: McpApprovalRequest) -> McpCall:
+    """Return the call that is to be approved, as a server's call without a result."""
+    call_id = requested_call(request.id)
+    return McpCall(
+        id=shown_id(call_id),
+        server_label=request.server_label,
+        name=request.name,
+        arguments=request.arguments,
+        approval_request_id=request.id,
+        call_id=call_id,
+    )
+
+
+def unanswered_server_call(item: InputItem) -> McpCall | None:
+    """Return the server's call that an item asks for, if it is finished and the item has no result of it."""
+    if isinstance(item, McpApprovalRequest):
+        return as_call(item) if item.status == "completed" else None
+    return item if isinstance(item, McpCall) and item.status == "completed" and is_bare(item) else None
+
+
+# ---- ids ----
+
+
+def is_made_here(call_id: str) -> bool:
+    """Return whether a call id is one of ours, which is never given to two calls."""
+    return _CALL_ID.fullmatch(call_id) is not None
+
+
+def is_request_id(item_id: str) -> bool:
+    """Return whether an id has the form of our approval requests."""
+    return REQUEST_ID.fullmatch(item_id) is not None
+
+
+def shown_id(call_id: str) -> str:
+    """Return the id of the `mcp_call` item that asks for a call."""
+    return call_id.replace("call_", "mcp_", 1)
+
+
+def request_id(call_id: str) -> str:
+    """Return the id of the item that asks for the approval of a call."""
+    return call_id.replace("call_", "mcpr_", 1)
+
+
+def late_id(call_id: str) -> str:
+    """Return the id under which the model is shown a call a second time. Some backends take no longer ids than ours."""
+    return call_id.replace("call_", "late_", 1)
+
+
+def run_ids(call_id: str, *, is_approved: bool = False) -> tuple[str, str | UnsetType]:
+    """Return the id of the item that shows the run of an earlier call, and the call id that it carries.
+
+    It carries none, unless the call's id was not made here. One that was to be approved names its request instead.
+    """
+    made = _CALL_ID.fullmatch(call_id)
+    if made is not None:
+        return f"mcp_{made[1]}_run", UNSET
+    return new_id("mcp"), UNSET if is_approved else call_id
+
+
+def run_id_of(item_id: str) -> str | None:
+    """Return the id of the item that shows the run of a call, from the id of any item that shows the call."""
+    shown = _SHOWN_ID.fullmatch(item_id) or REQUEST_ID.fullmatch(item_id)
+    return None if shown is None else f"mcp_{shown[1]}_run"
+
+
+def call_shown_by(item_id: str) -> str | None:
+    """Return the id of the call that an item of this id shows, if the id was made here."""
+    shown = _SHOWN_ID.fullmatch(item_id) or REQUEST_ID.fullmatch(item_id)
+    return None if shown is None else f"call_{shown[1]}"
+
+
+def requested_call(approval_request_id: str) -> str:
+    """Return the id of the call that is to be approved; if the request was not made here, the request's own id."""
+    asked = REQUEST_ID.fullmatch(approval_request_id)
+    return approval_request_id if asked is None else f"call_{asked[1]}"
+
+
+# ---- comparison ----
+
+
+def is_same(item: InputItem, other: InputItem) -> bool:
+    """Return whether both are calls of the same server's tool with the same arguments, however these are written."""
+    asking = (McpCall, McpApprovalRequest)
+    if not isinstance(item, asking) or not isinstance(other, asking):
+        return False
+    if (item.server_label, item.name) != (other.server_label, other.name):
+        return False
+    return is_same_value(item.arguments, other.arguments)
+
+
+def is_same_value(arguments: str, others: str) -> bool:
+    """Return whether two JSON texts have the same value."""
+    return arguments == others or _value(arguments) == _value(others)
+
+
+def is_heavy(arguments: str) -> bool:
+    """Return whether arguments hold too many values, or too long numbers, to be decoded for a comparison."""
+    if len(arguments) <= _MAX_VALUES:
+        return False
+    raw = arguments.encode()
+    return has_more_values(raw, _MAX_VALUES) or has_long_number(raw)
+
+
+_MAX_VALUES = 100_000
+
+
+def _value(arguments: str) -> object:
+    if is_heavy(arguments):
+        return arguments
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+
+
+# ---- items of types that we do not know ----
+
+_OUTPUT: Final = "_output"
+_BOOKKEEPING = frozenset({"type", "id", "call_id", "status", "name", "namespace", "caller", "fingerprint", "execution"})
+_RESULT_FIELDS = ("output", "result", "tools")
+
+
+class ForeignCall(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: str
+
+
+def foreign_call(item: OpaqueItem) -> ForeignCall | None:
+    """Return the call that an item of an unknown type is, if it is one; its arguments are all other fields."""
+    if item.type.endswith(_OUTPUT) or (call_id := _foreign_call_id(item)) is None:
+        return None
+    name = item.fields.get("name")
+    if not isinstance(name, str) or not name:
+        name = item.type.removesuffix("_call") or item.type
+    content = _content(item)
+    arguments = content.get("arguments")
+    if [*content] != ["arguments"] or not isinstance(arguments, str | dict):
+        arguments = content
+    return ForeignCall(
+        call_id, legal_name(name), arguments if isinstance(arguments, str) else encode(arguments).decode()
+    )
+
+
+def with_result(item: OpaqueItem, text: str) -> OpaqueItem:
+    """Return a result of an unknown type with another text."""
+    kept = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
+    return OpaqueItem(item.type, item.id, {**kept, "output": text})
+
+
+def _foreign_call_id(item: OpaqueItem) -> str | None:
+    call_id = item.fields.get("call_id")
+    if item.type.endswith(_OUTPUT):
+        call_id = call_id or item.id  # some results name the call in their own id
+    return call_id if isinstance(call_id, str) and call_id else None
+
+
+def _content(item: OpaqueItem) -> Mapping[str, Any]:
+    return {key: value for key, value in item.fields.items() if key not in _BOOKKEEPING and value is not None}
+
+
+def _foreign_output(item: OpaqueItem) -> Output:
+    content = _content(item)
+    for field in _RESULT_FIELDS:
+        if [*content] == [field]:
+            return _as_output(content[field])
+    return encode(content).decode() if content else str(item.fields.get("status") or "")
+
+
+def _as_output(value: object) -> Output:
+    """Keep text as text and pictures as pictures, wherever they stand; the rest becomes JSON."""
+    if isinstance(value, str):
+        return value
+    parts = [_part(each) for each in (value if isinstance(value, list) else [value])]
+    return encode(value).decode() if all(isinstance(part, Text) for part in parts) else tuple(parts)
+
+
+def _part(value: object) -> ResultPart:
+    if isinstance(value, dict):  # not `match`: there may be very many, and it takes three times as long
+        if isinstance(url := value.get("image_url"), str):
+            return InputImage(image_url=url)
+        if value.get("type") in _TEXT_TYPES and isinstance(text := value.get("text"), str):
+            return InputText(text=text)
+    return Text(text=encode(value).decode())
+
+
+_TEXT_TYPES = ("input_text", "output_text", "text")
