@@ -15,7 +15,7 @@ import re
 import msgspec
 
 from antwort.api.items import InputItem, McpApprovalRequest, McpCall
-from antwort.api.values import has_long_number, has_more_values
+from antwort.api.json_text import has_long_number, has_more_values
 from antwort.api.wire import UNSET, UnsetType
 from antwort.ids import new_id
 from antwort.tools.base import Output

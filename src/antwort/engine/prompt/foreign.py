@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from antwort.api.additional import is_additional
+from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
