@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from antwort import Engine
-from antwort.api.compactions import CompactedResponse
 from antwort.api.items import Compaction, Message
+from antwort.api.responses import CompactedResponse
 from antwort.api.wire import to_plain
 from antwort.engine.context.compaction_item import Memories, Memory
 from antwort.engine.context.recap import recap_of

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from antwort import Identity, Response
-from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, TurnEnded
 from antwort.api.items import InputItem, Message, OutputItem, OutputText
 from antwort.api.requests import Limits, read_input
+from antwort.api.resources import Conversation
 from antwort.api.responses import Usage
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain, encode, replace

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antwort.api.inputs import LONGEST_ID, _easy_message, read_item, read_items
+from antwort.api.input_items import LONGEST_ID, _easy_message, read_item, read_items
 from antwort.api.items import Message
 from antwort.api.limits import Limits
 from antwort.api.wire import encode, replace

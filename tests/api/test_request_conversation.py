@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from antwort.api.inputs import LONGEST_ID
+from antwort.api.input_items import LONGEST_ID
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.errors import InvalidField
 

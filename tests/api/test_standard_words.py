@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import standard
-from antwort.api.compactions import CompactedResponse
 from antwort.api.events import AnnotationAdded, ContentPartDone, ErrorEvent, StreamEvent
 from antwort.api.items import (
     FunctionCallOutput,
@@ -26,7 +25,7 @@ from antwort.api.items import (
     OutputText,
 )
 from antwort.api.requests import Limits, read_input, read_item, read_request
-from antwort.api.responses import Model, ReasoningEcho, Response, ResponseError, Usage
+from antwort.api.responses import CompactedResponse, Model, ReasoningEcho, Response, ResponseError, Usage
 from antwort.api.standard import OPENAI, STANDARD, own_kind, wording
 from antwort.api.tools import OpaqueTool
 from antwort.api.wire import Plain, encode, replace, to_plain

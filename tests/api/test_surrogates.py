@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.surrogates import MOST_SURROGATES, repair_surrogates
+from antwort.api.json_text import MOST_SURROGATES, repair_surrogates
 
 
 @pytest.mark.parametrize(

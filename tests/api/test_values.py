@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.values import MOST_DIGITS, has_long_number, has_more_values
+from antwort.api.json_text import MOST_DIGITS, has_long_number, has_more_values
 
 Json: TypeAlias = None | bool | int | str | list["Json"] | dict[str, "Json"]
 texts = st.text(st.sampled_from(["a", "\\", '"', ",", "[", "{", "]", "ä"]), max_size=8)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
+from antwort.api.resources import Approval
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import UNSET, to_plain
 from antwort.errors import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import ClientLeft, RequestCancelled

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.engine.engine import Engine

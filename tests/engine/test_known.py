@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.inputs import read_item
+from antwort.api.input_items import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
 from antwort.api.limits import Limits
 from antwort.api.responses import Response

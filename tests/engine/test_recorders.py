@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antwort.api.approvals import Approval
-from antwort.api.conversations import Conversation
 from antwort.api.events import (
     Batch,
     CallBegun,
@@ -23,6 +21,7 @@ from antwort.api.events import (
     ResponseInProgress,
     TurnEnded,
 )
+from antwort.api.resources import Approval, Conversation
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.engine.loop.fold import Run

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark, ResponseFailed
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.inputs import read_item
+from antwort.api.input_items import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.limits import Limits
 from antwort.api.wire import UNSET, decode

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antwort.api.conversations import Conversation
 from antwort.api.items import InputItem
+from antwort.api.resources import Conversation
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import encode, replace
 from antwort.identity import Identity

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.rows import TupleRow
 
-from antwort.api.approvals import Approval
+from antwort.api.resources import Approval
 from antwort.storage.base import Decision, LogPiece
 from antwort.storage.postgres import PostgresStore
 from storage_cases import ME, STOPPED, asked, ended, entries, message, open_conversation, said_in, tell, texts

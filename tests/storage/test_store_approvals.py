@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
-from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.items import McpApprovalRequest
+from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.wire import encode, replace
 from antwort.errors import ApprovalInUse, InvalidField, ResponseNotFound

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.conversations import Conversation, added_steps
 from antwort.api.items import FunctionCall, OpaqueItem
 from antwort.api.requests import Limits
+from antwort.api.resources import Conversation, added_steps
 from antwort.api.steps import at_once
 from antwort.api.wire import encode, to_plain
 from antwort.storage.base import Entry, Page, ResponseStore

@@ -11,8 +11,8 @@ from openai import AsyncOpenAI
 from openai.pagination import AsyncCursorPage
 from openai.types.responses import Response as SdkResponse
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault

@@ -1,7 +1,7 @@
 """Read request bodies: bounded in values before they are decoded, and decoded piece by piece where they are large.
 
-A decoder does not let go of the interpreter, so that a large body would keep every other client waiting, in a thread as
-well. What reads one is a generator therefore, and whoever drives it may do other work at each `yield`.
+The decoder holds the interpreter lock, so a large body would delay every other client, even in a thread. Bodies are
+therefore read by generators, and the caller may do other work at each `yield`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from antwort.api.faults import described
+from antwort.api.json_text import MOST_DIGITS, long_number_steps, repair_steps, value_counts
 from antwort.api.limits import Limits
 from antwort.api.steps import Steps
-from antwort.api.surrogates import repair_steps
-from antwort.api.values import MOST_DIGITS, long_number_steps, value_counts
+from antwort.api.validation import described
 from antwort.api.wire import Plain, decode_any
 from antwort.errors import InvalidField, TooManyValues
 
@@ -26,12 +25,12 @@ SMALL_BODY = 64 * 1024
 _PIECE = 2**20
 """Bytes of a value that is decoded at once."""
 _STEP = 256 * 1024
-"""Bytes after which others get their turn."""
+"""Bytes after which the reader yields."""
 _DEEPEST = 200
-"""How deep a body may be nested: far beyond any real one, and within what can be written out again anywhere."""
+"""Levels that a body may be nested: far more than any real one has, and few enough for every encoder."""
 _ITEMS = frozenset({"input", "items"})
 _LISTS = _ITEMS | {"tools"}
-"""Fields that are left in pieces, for whoever reads them one by one."""
+"""Fields whose entries are left undecoded, to be read one by one."""
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_OBJECT = "The body must be a JSON object."
@@ -40,7 +39,7 @@ _decode_object: Any = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def known_fields(*names: str) -> type[msgspec.Struct]:
-    """Return the type of a body with these fields, each of which is left as it is."""
+    """Return the type of a body with these fields, each of which stays undecoded."""
     return msgspec.defstruct("Body", [(name, Raw, Raw()) for name in names])
 
 
@@ -99,7 +98,7 @@ def _decoded(body: bytes) -> Plain:
 
 
 def _split(body: bytes, known: type[msgspec.Struct]) -> dict[str, Raw]:
-    """The fields that are known and there, unread."""
+    """Return the known fields that are present, undecoded."""
     try:
         fields = msgspec.json.decode(body, type=known)
     except msgspec.ValidationError:

@@ -1,6 +1,6 @@
-"""Reading a request: decoded to plain values, normalised, then converted to structs.
+"""Read requests: decode to plain values, normalize, convert to structs.
 
-Every fault is an `InvalidField` that names the path (`input[2].content[0].type`), found before any work is done.
+Every fault is an `InvalidField` that names the path (`input[2].content[0].type`), and is found before any work begins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from antwort.api.additional import (
+from antwort.api.additional_tools import (
     Declaration,
     Declared,
     check_steps,
@@ -20,20 +20,22 @@ from antwort.api.additional import (
     offered,
 )
 from antwort.api.bodies import body_steps, known_fields
-from antwort.api.choices import read_allowed, read_choice, tool_steps
-from antwort.api.faults import convert, kind_of, without_nulls
-from antwort.api.inputs import LONGEST_ID, input_list, item_steps, read_input, read_item
+from antwort.api.input_items import LONGEST_ID, input_list, item_steps, read_input, read_item
 from antwort.api.items import InputItem, OpaqueItem
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.steps import Steps, at_once
+from antwort.api.tool_declarations import read_allowed, read_choice, tool_steps
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
+from antwort.api.validation import convert, kind_of, without_nulls
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
 __all__ = [
+    "COMPACTION_FIELDS",
     "LONGEST_KEY",
     "REQUEST_FIELDS",
+    "CompactRequest",
     "ContextManagement",
     "CreateRequest",
     "Limits",
@@ -42,7 +44,10 @@ __all__ = [
     "StreamOptions",
     "TextFormat",
     "TextOptions",
+    "as_compaction",
     "check_metadata",
+    "compaction_steps",
+    "parse_compaction",
     "parse_request",
     "read_input",
     "read_item",
@@ -76,11 +81,11 @@ class TextOptions(Wire):
 
 
 class ContextManagement(Wire):
-    """What is done about a context that grows. `compaction` is known here; other types are left alone."""
+    """How to keep the context small. Only the type `compaction` has an effect."""
 
     type: str
     compact_threshold: Annotated[int, Meta(ge=1)] | None = None
-    """Tokens of context from which on it is compacted."""
+    """The number of tokens from which on the context is compacted."""
 
 
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
@@ -107,11 +112,11 @@ class PlainFields(Wire):
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
     max_turns: Positive | None = None
-    """Ours, as the next two: how often the model is asked."""
+    """How many inferences may be made. This field and the next two are extensions of ours."""
     deadline: Annotated[float, Meta(gt=0)] | None = None
     """Seconds that the response may take."""
     token_budget: Positive | None = None
-    """Tokens that all its inferences may take together, read and written."""
+    """Input and output tokens that all inferences may take together."""
     reasoning: ReasoningOptions | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
@@ -123,33 +128,33 @@ class PlainFields(Wire):
     user: str | None = None
     context_management: tuple[ContextManagement, ...] | None = None
     generate: bool | None = None
-    """False: only make it known what was said so far, to be continued from; nothing is inferred."""
+    """False: store the input to continue from it, and make no inference."""
 
 
 class CreateRequest(PlainFields):
-    """A request, whole: items with ids, tools and choice in one form, and all of it as it came."""
+    """A whole request: items with ids, tools and choice in one form, and the JSON as it was received."""
 
     input: tuple[InputItem, ...] = ()
     raw_input: tuple[bytes, ...] = ()
-    """The JSON of each input item as it came in; nothing is lost because we did not know it."""
+    """The JSON of each input item as it was received, with fields that we do not know."""
     tools: tuple[Tool, ...] = ()
     additional: tuple[Declaration, ...] = ()
-    """The tools that `additional_tools` items declare: those of the input and, in a plan, of all that came before."""
+    """The tools that `additional_tools` items declare: those of the input and, in a plan, of the history."""
     tool_choice: ToolChoice = "auto"
     allowed_tools: tuple[NamedTool, ...] | None = None
-    """Both forms of the allowed list, as one; None: all are allowed."""
+    """Both forms of the allowed list in one; None: all tools are allowed."""
     conversation: str | None = None
-    """The id of the conversation that it is a turn of, in whichever form it came."""
+    """The id of the conversation that it continues."""
     raw: bytes = b"{}"
-    """The body as it came; of a large one, without the input and what is not known here."""
+    """The body as it was received; of a large one, without the input and unknown fields."""
 
     def __repr__(self) -> str:
-        """Without what it holds: some of that is to log in somewhere."""
+        """Show the model only: other fields may hold credentials."""
         return f"CreateRequest(model={self.model!r})"
 
     @property
     def declarations(self) -> list[Declaration]:
-        """All tools that count, its own first."""
+        """All tools that the request offers, its own first."""
         return offered(self.tools, self.additional)
 
     @property
@@ -158,7 +163,7 @@ class CreateRequest(PlainFields):
 
     @property
     def choice_mode(self) -> ChoiceMode | Forced:
-        """The choice without the allowed list, which is kept apart."""
+        """The choice without the allowed list, which is in `allowed_tools`."""
         return self.tool_choice.mode if isinstance(self.tool_choice, AllowedTools) else self.tool_choice
 
 
@@ -166,7 +171,7 @@ _UNSUPPORTED = {
     "prompt": "stored prompts are not offered by this server; send 'instructions' and 'input'",
 }
 _FORMAT_NAME = "response"
-"""Of a schema that came without a name: backends want one."""
+"""The name of a schema without one: backends require it."""
 _PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
 _READ_APART = ("tool_choice", "allowed_tools", "conversation", *_UNSUPPORTED)
 
@@ -176,23 +181,23 @@ _BODY = known_fields(*REQUEST_FIELDS)
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
-    """The request in `body`, or the first thing that is wrong with it."""
+    """Read the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
     return at_once(request_steps(body, limits))
 
 
 def request_steps(body: bytes, limits: Limits) -> Steps[CreateRequest]:
-    """The same in pieces."""
+    """Do what `parse_request` does, in pieces."""
     plain, raw = yield from body_steps(body, _BODY, limits)
     return (yield from read_steps(plain, limits, raw=raw))
 
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
-    """The request in `plain`, as `parse_request` reads it from bytes."""
+    """Read the request in `plain`, as `parse_request` reads it from bytes."""
     return at_once(read_steps(plain, limits, raw=raw))
 
 
 def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Steps[CreateRequest]:
-    """The same in pieces."""
+    """Do what `read_request` does, in pieces."""
     for key in _UNSUPPORTED.keys() & plain:
         if plain[key] is not None:
             raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
@@ -249,7 +254,7 @@ def _additional_steps(
 
 
 def less_input(request: bytes) -> bytes:
-    """The JSON of a request without its `input`. Raises a `MsgspecError` for what is none."""
+    """Return the JSON of a request without its `input`. Raises a `MsgspecError` if it is not a JSON object."""
     fields = _decode_fields.decode(request)
     if "input" not in fields:
         return request
@@ -272,7 +277,7 @@ def check_metadata(metadata: Metadata | None, limits: Limits) -> None:
 
 
 LONGEST_KEY = 64
-"""Characters that a key of metadata may have, as OpenAI says."""
+"""Characters of a key of metadata, as OpenAI documents it."""
 
 
 _SomeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]
@@ -295,9 +300,42 @@ def _read_conversation(value: object, fields: PlainFields) -> str | None:
 
 
 def _read_text(text: TextOptions) -> TextOptions:
-    """What some clients send for "any JSON", a schema without the schema, is read as that; a schema needs no name."""
+    """Read a `json_schema` without a schema, which some clients send for any JSON, as `json_object`; fill in a name."""
     if text.format.type != "json_schema":
         return text
     if text.format.schema is None:
         return replace(text, format=TextFormat(type="json_object"))
     return text if text.format.name is not None else replace(text, format=replace(text.format, name=_FORMAT_NAME))
+
+
+# ---- compaction ----
+
+COMPACTION_FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+"""The fields that count. Clients send others that they have at hand, such as tools: those are ignored."""
+_COMPACTION_BODY = known_fields(*COMPACTION_FIELDS)
+
+
+class CompactRequest(CreateRequest):
+    """A request for a compacted context instead of an answer. Nothing of it is stored."""
+
+
+def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
+    """Read the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
+    return at_once(compaction_steps(body, limits))
+
+
+def compaction_steps(body: bytes, limits: Limits) -> Steps[CompactRequest]:
+    """Do what `parse_compaction` does, in pieces."""
+    plain, raw = yield from body_steps(body, _COMPACTION_BODY, limits)
+    known = {name: plain[name] for name in COMPACTION_FIELDS if name in plain}
+    return as_compaction((yield from read_steps(known, limits, raw=raw)))
+
+
+def as_compaction(request: CreateRequest) -> CompactRequest:
+    """Return what counts of a request when it asks for a compaction. It must name the model, because a default cannot
+    know which model summarizes and which one continues.
+    """
+    if not request.model:
+        raise InvalidField("model", "missing.", code="missing_required_parameter")
+    fields = (*COMPACTION_FIELDS, "additional", "raw_input", "raw")
+    return CompactRequest(store=False, **{name: getattr(request, name) for name in fields})

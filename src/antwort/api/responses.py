@@ -128,6 +128,17 @@ class Response(Wire, kw_only=True, weakref=True):
         return "".join(part.text for item in messages for part in item.content if isinstance(part, OutputText))
 
 
+class CompactedResponse(Wire, kw_only=True):
+    """A compacted conversation. A client that continues it begins its input with the output."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: tuple[OutputItem, ...]
+    """The latest turns word for word, and last the item that stands for all that was said, those turns too."""
+    usage: Usage
+
+
 class Model(Wire):
     id: str
     object: Literal["model"] = "model"

@@ -1,4 +1,4 @@
-"""The status machine. Whoever writes a status asks here first."""
+"""The transitions between statuses. Every status is checked here before it is written."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _ITEM_FINAL = frozenset({"completed", "incomplete", "failed"})
 
 
 class IllegalTransition(AssertionError):
-    """A defect of ours, never of a request."""
+    """A defect in our code; no request causes it."""
 
 
 def transition(old: ResponseStatus, new: ResponseStatus) -> ResponseStatus:
-    """`new`, if a response may go there from `old`; staying is no transition and always allowed."""
+    """Return `new`. Raises `IllegalTransition` if a response must not change to it from `old`."""
     if old != new and new not in _NEXT.get(old, ()):
         raise IllegalTransition(f"a response cannot go from {old} to {new}")
     return new
 
 
 def close(old: CallStatus, new: CallStatus) -> CallStatus:
-    """`new`, if an item in `old` may be finished as that: finished items never change."""
+    """Return `new`. Raises `IllegalTransition` if an item in `old` must not end as it: finished items never change."""
     if old in _ITEM_FINAL or new not in _ITEM_FINAL:
         raise IllegalTransition(f"an item cannot go from {old} to {new}")
     return new

@@ -1,4 +1,4 @@
-"""Work in pieces, none of which takes long: whoever drives it may do other work between them."""
+"""Long work in short pieces, so that the caller can do other work between them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[None, None, T]
-"""What is done up to each `yield`, and at the end the result."""
+"""A generator that pauses at each `yield` and returns the result."""
 
 
 def at_once(steps: Steps[T]) -> T:
-    """Return what the steps lead to, without a pause between them."""
+    """Run all steps without a pause, and return the result."""
     while True:
         try:
             next(steps)

@@ -9,12 +9,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Seq
 from functools import partial
 from typing import Self, Unpack
 
-from antwort.api.approvals import Approval, ApprovalStatus
-from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
-from antwort.api.requests import CreateRequest
-from antwort.api.responses import Model, Response
+from antwort.api.requests import CreateRequest, as_compaction
+from antwort.api.resources import Approval, ApprovalStatus
+from antwort.api.responses import CompactedResponse, Model, Response
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
 from antwort.engine.asked import Asked, RequestFields, read_asked

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from antwort.api.approvals import Approval
 from antwort.api.items import (
     InputItem,
     McpApprovalRequest,
@@ -19,6 +18,7 @@ from antwort.api.items import (
     McpListTools,
 )
 from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
+from antwort.api.resources import Approval
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain

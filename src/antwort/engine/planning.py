@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional import check_steps, is_additional
-from antwort.api.approvals import Approval
+from antwort.api.additional_tools import check_steps, is_additional
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
+from antwort.api.resources import Approval
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool

@@ -9,10 +9,9 @@ from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.approvals import Approval, ApprovalStatus
-from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, Span, is_within
 from antwort.api.items import InputItem, OutputItem, ResultPart
+from antwort.api.resources import Approval, ApprovalStatus, Conversation
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
 from antwort.identity import Identity

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
-from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.events import Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.items import Compaction, InputItem, McpApprovalRequest
+from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, transition
 from antwort.api.wire import UNSET, encode, replace

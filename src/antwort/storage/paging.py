@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from antwort.api.additional import is_additional
-from antwort.api.approvals import Approval
+from antwort.api.additional_tools import is_additional
+from antwort.api.resources import Approval
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
 from antwort.storage.base import LARGEST_PAGE, Bound, HistoryTooLarge, Link, Page

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from antwort.api.approvals import Approval, ApprovalStatus
+from antwort.api.resources import Approval, ApprovalStatus
 from antwort.errors import ApprovalInUse, ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import (

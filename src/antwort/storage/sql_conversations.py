@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from antwort.api.approvals import Approval
-from antwort.api.conversations import Conversation
-from antwort.api.inputs import new_item_id
+from antwort.api.input_items import new_item_id
 from antwort.api.items import InputItem
+from antwort.api.resources import Approval, Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity

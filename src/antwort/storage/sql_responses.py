@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus
 from antwort.api.wire import UNSET

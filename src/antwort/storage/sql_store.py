@@ -16,9 +16,9 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Self, get_args
 
-from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span
 from antwort.api.items import InputItem, OutputItem
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import replace

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from antwort.api.approvals import Approval, ApprovalStatus
-from antwort.api.conversations import Conversation
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
+from antwort.api.resources import Approval, ApprovalStatus, Conversation
 from antwort.api.responses import Metadata, Response
 from antwort.errors import StoreFault
 from antwort.identity import Identity

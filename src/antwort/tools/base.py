@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
-from antwort.api.surrogates import repair_surrogates
+from antwort.api.json_text import repair_surrogates
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 from antwort.properties import kept_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
-from antwort.api.approvals import Approval, ApprovalStatus
+from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.wire import Wire
 from antwort.engine.engine import Engine
 from antwort.errors import ApprovalNotFound, InvalidField

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from antwort.api.bodies import body_steps, known_fields
-from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
+from antwort.api.input_items import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.limits import Limits
 from antwort.api.wire import Plain, Wire
 from antwort.engine.history.conversations import Conversations

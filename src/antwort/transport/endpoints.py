@@ -8,8 +8,8 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
-from antwort.api.approvals import Approval
 from antwort.api.items import InputItem
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.wire import Wire
 from antwort.transport.exchange import Exchange

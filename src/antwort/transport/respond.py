@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
-from antwort.api.requests import CreateRequest
+from antwort.api.requests import CompactRequest, CreateRequest
 from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal, rest_of
 from antwort.engine.engine import Engine

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
-from antwort.api.compactions import compaction_steps
 from antwort.api.items import McpListTools
-from antwort.api.requests import request_steps
+from antwort.api.requests import compaction_steps, request_steps
 from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL

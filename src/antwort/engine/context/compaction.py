@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, TypeGuard
 
-from antwort.api.compactions import CompactedResponse, CompactRequest
 from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, TurnAbandoned
 from antwort.api.items import (
     Compaction,
@@ -19,8 +18,8 @@ from antwort.api.items import (
     OutputItem,
     Reasoning,
 )
-from antwort.api.requests import CreateRequest
-from antwort.api.responses import Response, Usage
+from antwort.api.requests import CompactRequest, CreateRequest
+from antwort.api.responses import CompactedResponse, Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction_item import Memories, Memory, is_trigger
 from antwort.engine.context.compaction_split import is_worth_it, parted, talk_of

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.inputs import read_item
+from antwort.api.input_items import read_item
 from antwort.api.items import Compaction, InputItem, Message, OpaqueItem
 from antwort.api.limits import Limits
 from antwort.api.wire import encode

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from antwort.api.additional import is_additional
+from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     Compaction,
     InputItem,

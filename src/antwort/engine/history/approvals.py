@@ -10,9 +10,9 @@ from itertools import repeat
 
 import msgspec
 
-from antwort.api.approvals import Approval
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall
 from antwort.api.requests import CreateRequest
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET

@@ -33,7 +33,7 @@ from antwort.api.items import (
     ResultPart,
     Text,
 )
-from antwort.api.values import has_long_number, has_more_values
+from antwort.api.json_text import has_long_number, has_more_values
 from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.prompt.tool_names import legal_name
 from antwort.ids import new_id

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from antwort.api.conversations import Conversation, added_steps, read_metadata
 from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
+from antwort.api.resources import Conversation, added_steps, read_metadata
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.engine.history.credentials import Credentials

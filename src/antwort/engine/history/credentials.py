@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.additional import Declared, entries_of
+from antwort.api.additional_tools import Declared, entries_of
 from antwort.api.bodies import body_steps, known_fields
+from antwort.api.credentials import KEY, may_hold_logins, take_logins
 from antwort.api.items import InputItem, OpaqueItem
 from antwort.api.limits import Limits
-from antwort.api.logins import KEY, may_hold_logins, take_logins
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
 from antwort.api.steps import at_once
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url

@@ -12,7 +12,6 @@ from typing import TypeAlias, TypeGuard
 
 import msgspec
 
-from antwort.api.faults import without_inner_nulls
 from antwort.api.items import (
     Compaction,
     ContentPart,
@@ -33,6 +32,7 @@ from antwort.api.items import (
     Text,
 )
 from antwort.api.requests import CreateRequest
+from antwort.api.validation import without_inner_nulls
 from antwort.api.wire import Plain, replace, to_plain
 from antwort.engine.history.calls import call_id_of, is_bare, is_made_here, is_same, is_same_value, results_in
 from antwort.errors import InvalidField

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.additional import declared_steps, name_of
+from antwort.api.additional_tools import declared_steps, name_of
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,

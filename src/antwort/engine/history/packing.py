@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antwort.api.additional import is_additional
+from antwort.api.additional_tools import is_additional
 from antwort.api.events import Span
 from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem
 from antwort.api.requests import less_input

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antwort.api.additional import ADDITIONAL, Declaration, Declared, checked_item, declared_steps, is_additional
-from antwort.api.inputs import new_item_id
+from antwort.api.additional_tools import ADDITIONAL, Declaration, Declared, checked_item, declared_steps, is_additional
+from antwort.api.credentials import bared
+from antwort.api.input_items import new_item_id
 from antwort.api.items import Compaction, InputItem, OpaqueItem
-from antwort.api.logins import bared
 from antwort.api.wire import encode, to_plain
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.credentials import Credentials

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
-from antwort.api.additional import Declaration
-from antwort.api.declarations import own_tools
+from antwort.api.additional_tools import Declaration
+from antwort.api.tool_declarations import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
 from antwort.engine.prompt.discovery import Shelf
 from antwort.engine.prompt.tool_names import labelled_name, legal_name

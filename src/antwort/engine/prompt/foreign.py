@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from antwort.api.additional import is_additional
+from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     CustomToolCall,
     FunctionCall,

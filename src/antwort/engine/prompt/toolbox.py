@@ -6,10 +6,10 @@ from collections.abc import Coroutine, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-from antwort.api.additional import Declaration
-from antwort.api.declarations import own_tools
+from antwort.api.additional_tools import Declaration
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
+from antwort.api.tool_declarations import own_tools
 from antwort.api.tools import McpTool, OpaqueTool, Tool, may_be_called
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side

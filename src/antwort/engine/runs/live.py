@@ -9,9 +9,8 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.compactions import CompactedResponse
 from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, RunEvent
-from antwort.api.responses import Response
+from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import window_of

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional import is_additional
+from antwort.api.additional_tools import is_additional
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import (
     CustomToolCall,

@@ -9,10 +9,10 @@ from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
-from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.events import UNSENT, ResponseCreated, RunEvent, StreamEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.payload import CUT_FROM, fitting, payload_of_all
+from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from antwort.api.additional import is_additional
-from antwort.api.approvals import Approval
+from antwort.api.additional_tools import is_additional
+from antwort.api.credentials import KEY
 from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent, Span, is_within
 from antwort.api.items import InputItem, McpListTools
-from antwort.api.logins import KEY
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import encode, replace

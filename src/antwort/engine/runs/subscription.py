@@ -7,9 +7,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
-from antwort.api.compactions import CompactedResponse
 from antwort.api.events import TERMINAL, StreamEvent
-from antwort.api.responses import Response
+from antwort.api.responses import CompactedResponse, Response
 from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import LogReader, NumberedBatch
 from antwort.engine.runs.summary import RunSummary

@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from antwort.api.approvals import Approval
 from antwort.api.events import TERMINAL, UNSENT, Mark, RunEvent
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.errors import Damaged, HandedOver, StoreFault, StoreUnavailable
 from antwort.identity import Identity

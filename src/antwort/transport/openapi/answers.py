@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from antwort.api.compactions import CompactedResponse
-from antwort.api.conversations import Conversation
 from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
+from antwort.api.resources import Conversation
+from antwort.api.responses import CompactedResponse
 from antwort.api.tools import (
     AllowedTools,
     ChoiceMode,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from antwort.api.approvals import ApprovalStatus
-from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
+from antwort.api.input_items import LONGEST_ID as LONGEST_ITEM_ID
+from antwort.api.resources import ApprovalStatus
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
 from antwort.engine.runs.idempotency import MAX_KEY_CHARS

@@ -10,11 +10,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from antwort.api.compactions import FIELDS as COMPACTED
-from antwort.api.inputs import LONGEST_ID
+from antwort.api.input_items import LONGEST_ID
 from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
 from antwort.api.limits import Limits
-from antwort.api.requests import LONGEST_KEY, PlainFields
+from antwort.api.requests import COMPACTION_FIELDS, LONGEST_KEY, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
 from antwort.api.wire import Plain
 from antwort.transport.openapi.answers import FORCED, TOOLS
@@ -283,7 +282,7 @@ _ONE_OF = ("conversation", "previous_response_id")
 
 def _compact(create: Plain) -> Plain:
     """Of the same fields, those that count. The model must be there."""
-    fields = {name: create["properties"][name] for name in COMPACTED}
+    fields = {name: create["properties"][name] for name in COMPACTION_FIELDS}
     return {
         "type": "object",
         "description": "What to compact. Fields that are not listed here are not looked at.",

@@ -1,4 +1,4 @@
-"""What is wrong with a value that a client sent, and where: the converter's words made into an `InvalidField`."""
+"""Convert values of clients to types, and turn the converter's errors into an `InvalidField` that names the place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def convert(value: object, to: Any, path: str) -> Any:
-    """`value` as `to`, or an `InvalidField` that names the place under `path`."""
+    """Convert `value` to the type `to`. Raises an `InvalidField` that names the place under `path`."""
     try:
         return msgspec.convert(value, to)
     except msgspec.ValidationError as exc:
@@ -37,21 +37,21 @@ def convert(value: object, to: Any, path: str) -> Any:
 
 
 def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    """Null is how some clients write what they leave out. It is a copy, in any case."""
+    """Return a copy without fields that are null, which is how some clients write what they leave out."""
     if None not in value.values():
         return value.copy()
     return {key: entry for key, entry in value.items() if entry is not None}
 
 
 def without_inner_nulls(value: Any) -> Any:
-    """The same at every depth; nulls that stand in a list are left to whoever reads it."""
+    """Remove fields that are null at every depth; nulls in a list stay."""
     if isinstance(value, dict):
         return {key: without_inner_nulls(entry) for key, entry in value.items() if entry is not None}
     return [without_inner_nulls(entry) for entry in value] if isinstance(value, list) else value
 
 
 def kind_of(value: object) -> str:
-    """What a value is, in words for the person who sent it."""
+    """Return the kind of a value in words for the person who sent it."""
     return _KINDS.get(type(value), "null")
 
 
@@ -60,7 +60,7 @@ def described(exc: Exception) -> str:
 
 
 def _problem(exc: Exception) -> tuple[str, str]:
-    """The path inside what was converted, and what is wrong there."""
+    """Return the path inside the converted value, and what is wrong there."""
     text = str(exc)
     path = ""
     if (match := _AT.search(text)) is not None:
@@ -73,7 +73,9 @@ def _problem(exc: Exception) -> tuple[str, str]:
 
 
 def _with_key(path: str, value: Any) -> str:
-    """The converter does not say under which key of a mapping the fault is; every such mapping is of short texts."""
+    """Replace the placeholder for a key by the key at fault: the converter does not name it. All such mappings hold
+    short texts.
+    """
     before, marker, after = path.partition(_ANY_KEY)
     if not marker:
         return path

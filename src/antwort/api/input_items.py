@@ -1,4 +1,4 @@
-"""Reading input items: what a client may leave out is filled in, what we do not know is kept as it came."""
+"""Read input items: fill in what a client may leave out, and keep unknown fields and types as they came."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, get_args
 import msgspec
 from msgspec import Raw
 
-from antwort.api.additional import checked_item, is_additional
+from antwort.api.additional_tools import checked_item, is_additional
 from antwort.api.bodies import value_steps
-from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
+from antwort.api.credentials import KEY, bared, login_steps, may_hold_logins
 from antwort.api.items import (
     ContentPart,
     InputItem,
@@ -20,22 +20,24 @@ from antwort.api.items import (
     OutputText,
     Phase,
     Refusal,
+    ResultPart,
     Role,
     Text,
+    ToolError,
+    text_of,
 )
 from antwort.api.limits import Limits
-from antwort.api.logins import KEY, bared, login_steps, may_hold_logins
-from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.status import ItemStatus
 from antwort.api.steps import Steps, at_once
+from antwort.api.validation import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.wire import UNSET, Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 
 
 def input_list(value: object) -> list[Any]:
-    """The entries of an input in any of its forms."""
+    """Return the entries of an input in any of its forms."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -46,21 +48,21 @@ def input_list(value: object) -> list[Any]:
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """The input items and the JSON of each as it came."""
+    """Return the input items, and the JSON of each as it was received."""
     return read_items(input_list(value), "input", limits, most=limits.input_items)
 
 
 def read_items(
     value: object, path: str, limits: Limits, *, most: int
 ) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """The items of a list and the JSON of each as it came."""
+    """Return the items of a list, and the JSON of each as it was received."""
     return at_once(item_steps(value, path, limits, most=most))
 
 
 def item_steps(
     value: object, path: str, limits: Limits, *, most: int
 ) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
-    """The same in pieces."""
+    """Do what `read_items` does, in pieces."""
     if not isinstance(value, list):
         raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
     if len(value) > most:
@@ -79,7 +81,7 @@ def item_steps(
             decoded = entry
             plain, raw = _bared(entry)
         size = len(raw)
-        # As it was: what is wrong is told of by the careful reading alone.
+        # Only `read_item` describes errors.
         item = _easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size)
         if item.__class__ is OpaqueItem and is_additional(item):
             item = checked_item(item, decoded, f"{path}[{i}]")
@@ -93,11 +95,11 @@ def item_steps(
 
 
 _STEP = 64 * 1024
-"""Bytes of items after which others get their turn."""
+"""Bytes of items after which the reader yields."""
 
 
 class _GivenMessage(Wire, tag="message"):
-    """A message as a client may write it. Null is how some write what they leave out."""
+    """A message as a client may write it: some write null for what they leave out."""
 
     role: Role
     content: str | tuple[InputText | Text | Refusal, ...] | None = None
@@ -107,8 +109,8 @@ class _GivenMessage(Wire, tag="message"):
 
 
 def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
-    """The item, if it is a message of plain texts, as nearly all are: the converter alone reads those, to the same
-    end as `read_item`. None: it is to be read with care.
+    """Return the item if it is a message of plain texts, as nearly all are; None for any other, which `read_item` reads
+    with the same result, at several times the cost.
     """
     if not isinstance(value, dict) or value.get("type", "message") != "message" or size > limits.part_bytes:
         return None
@@ -134,9 +136,7 @@ def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
 
 
 def _bared(entry: object) -> tuple[object, bytes]:
-    """The entry, and its JSON. Items may hold tools: nobody is let in by those, and what would let somebody in is not
-    kept.
-    """
+    """Return the entry without credentials, and its JSON. Items may declare tools, and credentials are not stored."""
     if not isinstance(entry, dict):
         return entry, b""  # which is no item
     raw = encode(entry)
@@ -147,7 +147,7 @@ def _bared(entry: object) -> tuple[object, bytes]:
 
 
 def _bared_steps(entry: object, came: bytes) -> Steps[tuple[object, bytes]]:
-    """The same for an item whose JSON is at hand, in pieces: it may be long."""
+    """Do what `_bared` does for an item whose JSON is known and may be long, in pieces."""
     if isinstance(entry, dict) and b"\\u00" not in came and not (yield from login_steps(came)):
         return entry, came
     return _bared(entry)
@@ -156,8 +156,8 @@ def _bared_steps(entry: object, came: bytes) -> Steps[tuple[object, bytes]]:
 def read_item(
     value: object, path: str, limits: Limits, *, item_id: str | None = None, size: int | None = None
 ) -> InputItem:
-    """One item. `item_id` is the id it was stored under; a client's own id is kept, a missing one is made. `size` are
-    the bytes of its JSON, where they are known.
+    """Read one item. `item_id` is its id in the store; otherwise a client's own id is kept and a missing one is made.
+    `size` is the length of its JSON in bytes, if known.
     """
     if not isinstance(value, dict):
         raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
@@ -174,7 +174,7 @@ def read_item(
 
 
 def _own_id(plain: Plain, path: str) -> str:
-    """The id a client gave the item, if any."""
+    """Return the id that a client gave the item, or an empty string."""
     given = plain.get("id")
     if not isinstance(given, str | None):
         raise InvalidField(f"{path}.id", f"expected a string, got {kind_of(given)}.")
@@ -184,7 +184,7 @@ def _own_id(plain: Plain, path: str) -> str:
 
 
 LONGEST_ID = 512
-"""Ids are looked up and repeated; those of clients have some forty characters."""
+"""Characters of an id of an item: those of clients have about forty."""
 
 
 _PREFIX = {
@@ -205,16 +205,16 @@ _OPAQUE_PREFIX = {"additional_tools": "at"}
 
 
 def new_item_id(kind: str) -> str:
-    """For an item of this type."""
+    """Make an id for an item of this type."""
     return new_id(_PREFIX.get(kind) or _OPAQUE_PREFIX.get(kind, "item"))
 
 
 _CLASSES: dict[object, type[Wire]] = {item.__struct_config__.tag: item for item in get_args(KnownItem)}
-"""Converting to the one class takes a tenth of the time that converting to the union takes."""
+"""The class of each type. Converting to one class takes a tenth of the time of converting to the union."""
 
 
 def _kind_of_item(value: Plain, path: str) -> str:
-    """The type of an item. A client may leave it out where the rest of the item shows it."""
+    """Return the type of an item. A client may leave it out if the rest of the item shows it."""
     kind = value.get("type")
     if kind is None:
         if value.get("role") is not None:
@@ -230,11 +230,11 @@ def _kind_of_item(value: Plain, path: str) -> str:
 
 
 _COMPACTIONS = frozenset({"compaction_summary", "context_compaction"})
-"""What a compaction is called besides by its name."""
+"""Other names that clients give to a compaction."""
 
 
 def _normalised(value: Plain, kind: str, path: str) -> Plain:
-    """The item with what a client may leave out filled in, and nulls for unset fields taken out."""
+    """Return the item with missing fields filled in, and without nulls for unset fields."""
     plain = without_nulls(value)
     plain["type"] = kind
     if kind == "message":
@@ -278,7 +278,7 @@ def _normalise_message(plain: Plain, path: str) -> None:
 
 
 def _part(value: object, path: str) -> object:
-    """A content part in the protocol's shape; the Chat Completions shapes that clients send are understood too."""
+    """Return a content part in the protocol's shape. The shapes of Chat Completions are accepted, too."""
     if isinstance(value, str):
         return {"type": "input_text", "text": value}
     if not isinstance(value, dict):
@@ -296,7 +296,7 @@ def _part(value: object, path: str) -> object:
 
 
 def _annotation(value: object) -> object:
-    """By its own name, where it came by the one that the strict setting writes."""
+    """Return an annotation under our name for its type, which the strict setting writes otherwise."""
     if isinstance(value, dict) and isinstance(kind := value.get("type"), str):
         return {**value, "type": own_kind(kind)}
     return value
@@ -314,7 +314,7 @@ def _normalise_image(part: Plain, path: str) -> None:
 
 
 def _normalise_reasoning(plain: Plain) -> None:
-    """What is empty is not there; texts may come as plain strings, or under the name of another kind of text."""
+    """Remove empty fields, and accept texts as plain strings or under the name of another kind of text."""
     for field, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
         if isinstance(parts := plain.get(field), str):
             parts = [parts] if parts else []
@@ -335,7 +335,7 @@ _TEXTS = (None, "text", "input_text", "output_text", "reasoning_text", "summary_
 
 
 def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
-    """No string of an item, nor of a part in it, may be longer than the limit for a part."""
+    """Check that no string of an item, or of a part in it, is longer than the limit for a part."""
     for key, entry in plain.items():
         if isinstance(entry, str):
             _check_size(entry, f"{path}.{key}", limits)
@@ -355,3 +355,56 @@ def _check_size(text: str, path: str, limits: Limits) -> None:
         return
     if len(text.encode()) > limits.part_bytes:
         raise InvalidField(path, f"longer than {limits.part_bytes} bytes.", code="string_above_max_length")
+
+
+def normalise_listing(plain: Plain) -> None:
+    """Fill in a list of tools. A list that failed may be null, and so may all fields of a tool but its name."""
+    tools = plain.setdefault("tools", [])
+    if isinstance(tools, list):
+        plain["tools"] = [_tool(tool) if isinstance(tool, dict) else tool for tool in tools]
+    _normalise_error(plain)
+
+
+def _tool(value: Plain) -> Plain:
+    tool = without_nulls(value)
+    tool.setdefault("input_schema", {})
+    if not isinstance(tool.get("annotations"), dict):
+        tool.pop("annotations", None)
+    return tool
+
+
+def normalise_server_call(plain: Plain, path: str) -> None:
+    """Keep an output that consists of parts both as parts and as text."""
+    if not _is_ours(plain.get("error")):
+        _normalise_error(plain)
+    if isinstance(parts := plain.get("output"), list):
+        content: tuple[ResultPart, ...] = convert(parts, tuple[ResultPart, ...], f"{path}.output")
+        plain["output"], plain["content"] = text_of(content), parts
+
+
+def _is_ours(error: object) -> bool:
+    """Return whether the error has the form that we write."""
+    try:
+        return isinstance(msgspec.convert(error, ToolError), ToolError)
+    except msgspec.ValidationError:
+        return False
+
+
+def _normalise_error(plain: Plain) -> None:
+    """Replace an error object, as OpenAI writes it, by its message."""
+    error = plain.get("error")
+    if isinstance(error, dict):
+        plain["error"] = _message(error)
+
+
+def _message(error: Plain) -> str:
+    match error:
+        case {"message": str(message)}:
+            return message
+        case {"content": list(parts)}:
+            texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+            return "\n".join(texts) or encode(parts).decode()
+        case {"content": str(text)}:
+            return text
+        case _:
+            return encode(error).decode()

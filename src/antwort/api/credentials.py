@@ -1,4 +1,4 @@
-"""Declarations of tool servers, wherever they stand in what a client sent: without what they bring to log in."""
+"""Remove credentials from declarations of tool servers, wherever a client sent them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from antwort.api.tools import shown_url
 from antwort.api.wire import Plain, decode_object
 
 KEY = "antwort_credentials"
-"""Where they stand, sealed, in what is kept. What a client itself sends there is not kept."""
+"""The field of a stored item that holds sealed credentials. What a client sends in it is not stored."""
 SECRET = ("authorization", "headers")
 _PIECE = 4 * 2**20
 _LONGEST = len("authorization")
 
 
 def may_hold_logins(raw: bytes) -> bool:
-    """Whether it is worth reading again: one of these is in every text that holds any, and the last one writes the
-    others in disguise. Cheap.
+    """Return whether JSON text may hold credentials. This is a cheap test: each text that holds some has one of these
+    words, or an escape that may spell one.
     """
     return b"authorization" in raw or b"headers" in raw or b"server_url" in raw or b"\\u00" in raw
 
 
 def login_steps(raw: bytes) -> Steps[bool]:
-    """The same for a long text, in pieces."""
+    """Do what `may_hold_logins` does for a long text, in pieces."""
     for start in range(0, len(raw), _PIECE):
         if may_hold_logins(raw[start : start + _PIECE + _LONGEST]):
             return True
@@ -31,7 +31,7 @@ def login_steps(raw: bytes) -> Steps[bool]:
 
 
 def bared(plain: Plain, raw: bytes) -> Plain:
-    """Plain values without them, and as they came where there are none. `raw` is their JSON."""
+    """Return plain values without credentials; the same object if there are none. `raw` is their JSON."""
     if not may_hold_logins(raw):
         return plain
     copy: Plain = decode_object(raw)
@@ -39,7 +39,7 @@ def bared(plain: Plain, raw: bytes) -> Plain:
 
 
 def take_logins(value: object) -> bool:
-    """Take them out of plain values, in place; whether there were any. It does not matter how deep they stand."""
+    """Remove credentials from plain values in place, at any depth, and return whether there were any."""
     taken = False
     waiting: list[object] = [value]
     while waiting:

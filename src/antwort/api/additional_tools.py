@@ -7,45 +7,45 @@ from typing import Any, TypeAlias, TypeGuard
 
 import msgspec
 
-from antwort.api.declarations import read_tool
-from antwort.api.faults import kind_of
+from antwort.api.credentials import KEY, SECRET
 from antwort.api.items import OpaqueItem
+from antwort.api.json_text import value_counts
 from antwort.api.limits import Limits
-from antwort.api.logins import KEY, SECRET
 from antwort.api.standard import own_kind
 from antwort.api.steps import Steps
+from antwort.api.tool_declarations import read_tool
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
-from antwort.api.values import value_counts
+from antwort.api.validation import kind_of
 from antwort.api.wire import UNSET, Plain, encode
 from antwort.errors import InvalidField, TooManyValues
 
 ADDITIONAL = "additional_tools"
 _ROLE = "developer"
 _MOST_AGAIN = 64
-"""How often as many tools as are allowed may be declared in one input: each of them takes a moment."""
+"""One input may declare this many times as many tools as are allowed at once: reading each takes time."""
 
 Name: TypeAlias = tuple[str, str]
-"""Which declarations take the place of each other: the kind, and the name, label or type."""
+"""The kind of a declaration, and its name, label or type. A later declaration replaces one with an equal name."""
 
 
 class Declaration(msgspec.Struct, frozen=True):
-    """A tool, and where it is declared."""
+    """A tool, and the field that declares it."""
 
     tool: Tool
     path: str
-    """Of one that came before the request, the field that says what it continues."""
+    """For an inherited tool, the field that names what the request continues."""
     is_inherited: bool = False
-    """Whether it came before the request: nobody is to blame now for what is wrong with it."""
+    """Whether it was declared before this request. A fault in it is not an error of this request."""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """The tools of one item, as they came."""
+    """The tools of one item, undecoded."""
 
     entries: Sequence[Any]
     path: str
     is_inherited: bool = False
     locked: frozenset[str] = frozenset()
-    """The labels of servers that are left out: what they were logged in to with cannot be opened any more."""
+    """Labels of servers that are left out because their sealed credentials cannot be opened any more."""
 
 
 def is_additional(item: object) -> TypeGuard[OpaqueItem]:
@@ -53,7 +53,7 @@ def is_additional(item: object) -> TypeGuard[OpaqueItem]:
 
 
 def checked_item(item: OpaqueItem, entry: Plain, path: str) -> OpaqueItem:
-    """The item as a client sent it in `entry`, with what its servers bring to log in apart from it."""
+    """Check an item that a client sent as `entry`, and return it with the credentials of its servers kept apart."""
     role, tools = entry.get("role"), entry.get("tools")
     if role != _ROLE:
         code = "missing_required_parameter" if role is None else None
@@ -72,15 +72,15 @@ def checked_item(item: OpaqueItem, entry: Plain, path: str) -> OpaqueItem:
 
 
 def entries_of(item: OpaqueItem) -> list[Any]:
-    """The tools of an item, with what its servers bring to log in."""
+    """Return the tools of an item with the credentials of its servers."""
     tools = item.fields.get("tools")
     entries = tools if isinstance(tools, list) else []
     return [{**entry, **item.brought[at]} if at in item.brought else entry for at, entry in enumerate(entries)]
 
 
 def declared_steps(declared: Sequence[Declared], most: int) -> Steps[tuple[Declaration, ...]]:
-    """The tools of these items, the oldest first, at most so many. Of two with one name the later counts, in the place
-    of the first: what the model was told before stays in its order. An inherited one that is wrong is left out.
+    """Read the tools of these items, the oldest first, at most `most`. Of two with one name the later counts, at the
+    position of the first, so that the order that the model has seen stays. An inherited one with a fault is left out.
     """
     latest: dict[Name, tuple[Declared, int]] = {}
     before: Sequence[Any] = ()
@@ -109,7 +109,7 @@ def declared_steps(declared: Sequence[Declared], most: int) -> Steps[tuple[Decla
 
 
 def offered(tools: Sequence[Tool], additional: Sequence[Declaration]) -> list[Declaration]:
-    """What a request offers with its own `tools`, which count before others of the same name."""
+    """Return what a request offers: its own `tools`, and additional ones that have other names."""
     own = [Declaration(tool, f"tools[{at}]") for at, tool in enumerate(tools)]
     if not additional:
         return own
@@ -118,7 +118,7 @@ def offered(tools: Sequence[Tool], additional: Sequence[Declaration]) -> list[De
 
 
 def check_steps(offer: Sequence[Declaration], limits: Limits) -> Steps[None]:
-    """Check that there are not too many, and that they do not hold too much together."""
+    """Check the number of tools, and how many JSON values they hold together."""
     _check_number(offer, limits.tools, limits.servers)
     texts: list[bytes] = []
     for each in offer:
@@ -137,7 +137,7 @@ def check_steps(offer: Sequence[Declaration], limits: Limits) -> Steps[None]:
 
 
 def _check_number(offer: Sequence[Declaration], limit: int, servers: int) -> None:
-    """Tools within namespaces count like others."""
+    """Check the number of tools; those in namespaces count like others."""
     number = by_address = 0
     for each in offer:
         number += max(1, len(each.tool.tools)) if isinstance(each.tool, NamespaceTool) else 1
@@ -158,7 +158,7 @@ def _too_many(path: str, limit: int) -> InvalidField:
 
 
 def _name(entry: object) -> Name | None:
-    """None: it is no tool."""
+    """Return the name of an undecoded declaration; None if it is not a tool."""
     if not isinstance(entry, dict) or not isinstance(kind := entry.get("type"), str):
         return None
     kind = own_kind(kind)
