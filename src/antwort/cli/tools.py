@@ -16,7 +16,7 @@ from antwort.config.repeating import printable
 if TYPE_CHECKING:
     from antwort.api.items import McpListTools
     from antwort.config.settings import Settings
-    from antwort.engine.prompt.discovery import Shelf
+    from antwort.engine.prompt.discovery import Discovery
     from antwort.identity import Identity
     from antwort.tools.base import ToolDefinition
     from antwort.tools.routing import Toolbox
@@ -52,9 +52,9 @@ def _identity(given: Mapping[str, object]) -> Identity:
 
 
 @asynccontextmanager
-async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Shelf]:
+async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Discovery]:
     """Everything that runs tools, as a server would have it; without a server."""
-    from antwort.engine.prompt.discovery import Shelf
+    from antwort.engine.prompt.discovery import Discovery
     from antwort.mcpservers import make_mcp
     from antwort.toolsets import load_tools
 
@@ -63,12 +63,12 @@ async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIte
     servers = make_mcp(settings)
     executors = (*loaded.executors, servers)
     try:
-        yield Shelf(executors, identity, settings.engine(), model=model)
+        yield Discovery(executors, identity, settings.engine(), model=model)
     finally:
         await servers.close()
 
 
-def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
+def _labels(given: Mapping[str, object], shelf: Discovery) -> Sequence[str]:
     from antwort.engine.prompt.discovery import check_labels
 
     try:
@@ -84,13 +84,13 @@ def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
     return wanted
 
 
-def _standing(shelf: Shelf) -> frozenset[str]:
+def _standing(shelf: Discovery) -> frozenset[str]:
     from antwort.engine.prompt.discovery import standing
 
     return frozenset(tool.server_label for tool in standing(shelf))
 
 
-async def _offered(labels: Sequence[str], shelf: Shelf) -> tuple[Toolbox, Sequence[McpListTools]]:
+async def _offered(labels: Sequence[str], shelf: Discovery) -> tuple[Toolbox, Sequence[McpListTools]]:
     """Of a request that names these labels. What stands in it beside them shows as well."""
     from antwort.api.requests import CreateRequest
     from antwort.api.tools import McpTool

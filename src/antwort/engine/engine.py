@@ -20,12 +20,12 @@ from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.memory_limit import HistoryMemory
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
+from antwort.engine.prompt.discovery import Discovery, check_labels, list_tools
 from antwort.engine.prompt.hosted_tools import check_hosted
-from antwort.engine.prompt.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
@@ -145,7 +145,7 @@ class Engine:
         *,
         key: str | None = None,
         on_disconnect: OnDisconnect | None = None,
-        recent: Recent | None = None,
+        recent: RecentResponses | None = None,
     ) -> Subscription:
         """Plan a response, record it, start its run, and subscribe to it. What is wrong by then is raised.
 
@@ -165,7 +165,9 @@ class Engine:
         plan = await self.plan(request, identity, recent)
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
-    async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
+    async def plan(
+        self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None
+    ) -> Plan:
         """Answer every question before the first inference. Nothing is recorded yet: it may be broken off.
 
         A turn of a conversation waits for those before it, and the plan holds the lock from then on: it is launched, or
@@ -336,7 +338,7 @@ class Engine:
 
     async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
         """What requests can reach by label, each as the request would be shown it."""
-        shelf = Shelf(self._executors, identity, self.settings)
+        shelf = Discovery(self._executors, identity, self.settings)
         return await side_by_side([list_tools(label, shelf) for label in self._labels])
 
     async def check(self) -> dict[str, str]:

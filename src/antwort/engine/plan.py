@@ -24,8 +24,7 @@ from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.context.token_counter import Meter
-from antwort.engine.history.approval_ids import ApprovalIds
-from antwort.engine.history.approval_policy import is_asked
+from antwort.engine.history.approvals import ApprovalIds, is_asked
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
 from antwort.engine.history.credentials import Credentials
@@ -33,7 +32,7 @@ from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.loop.fold import Run
-from antwort.engine.prompt.declared_tools import is_held
+from antwort.engine.prompt.declared_tools import is_enforced
 from antwort.engine.prompt.hosted_tools import in_force
 from antwort.engine.prompt.tool_names import OWN
 from antwort.engine.runs.conversation_lock import LockRequest
@@ -67,12 +66,6 @@ class Leftover(msgspec.Struct, frozen=True):
     asks_again: bool = False
     """Whether its approval is asked for once more, because the tool has changed since: then it is not run."""
 
-    @property
-    def asked_as(self) -> str | None:
-        """The id of the request for its approval, where it was to be approved."""
-        asked = self.call.item.approval_request_id if isinstance(self.call.item, McpCall) else UNSET
-        return None if asked is UNSET else asked
-
 
 class History(msgspec.Struct, frozen=True):
     """All that was said before. A stretch is what stands together: an input, or the items of one turn."""
@@ -85,8 +78,8 @@ class History(msgspec.Struct, frozen=True):
     """Which of those are a conversation: what was compacted in it stands there, too."""
     answered: tuple[CallClaim, ...] = ()
     """Claims on open calls of stored responses that the client has answered itself, with its results."""
-    fates: Mapping[str, str] = {}
-    """What the model reads of calls that have no result and are not settled by this response, by their ids."""
+    placeholders: Mapping[str, str] = {}
+    """What the model reads in place of the results of calls that this response does not settle, by their ids."""
     is_cut: bool = False
     """Whether what was said first is not there, as there was too much of it."""
 
@@ -227,7 +220,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _fits(self, definition: ToolDefinition, run: Run) -> Callable[[str], bool] | None:
         """What the input of a free-form tool is held against, where nobody else does: once, then the client has it."""
         grammar = definition.grammar
-        if grammar is None or is_held(definition) or not self._refuses_as_server:
+        if grammar is None or is_enforced(definition) or not self._refuses_as_server:
             return None
         may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.budget.turns
         if not may_ask_again or _has_failed(definition, run):

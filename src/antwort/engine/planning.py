@@ -19,28 +19,39 @@ from antwort.api.wire import replace
 from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools
 from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import Meter
-from antwort.engine.history.approval_ids import ApprovalIds
-from antwort.engine.history.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
+from antwort.engine.history.approval_records import (
+    ApprovalTerms,
+    check_unchanged,
+    find_approvals,
+    find_more_approvals,
+    settle_approvals,
+)
+from antwort.engine.history.approvals import ApprovalIds
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import is_made_here
-from antwort.engine.history.client_results import results_by_call_id, with_call_ids
 from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.deduplication import held_in, known_places, referring
-from antwort.engine.history.history import assemble, is_all_new, load_chain, load_said, without_repeats
+from antwort.engine.history.deduplication import known_items, known_places, referring
+from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, without_repeats
 from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, HistoryReader
-from antwort.engine.history.recent_responses import Recent, Records
-from antwort.engine.history.references import is_known_by_id, recall_runs, resolve_references, without_references
+from antwort.engine.history.recent_responses import HistorySource, RecentResponses
+from antwort.engine.history.references import (
+    is_known_by_id,
+    recall_runs,
+    resolve_references,
+    results_by_call_id,
+    with_call_ids,
+    without_references,
+)
 from antwort.engine.history.sealed_reasoning import Sealed
 from antwort.engine.loop.budgets import check_budget, seconds_of
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.prompt.additional_tools import UNBOUNDED, additional_tools
-from antwort.engine.prompt.foreign import note_unseen
-from antwort.engine.prompt.media import media_steps
+from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
+from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
+from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.messages import check_said
-from antwort.engine.prompt.modalities import check_capabilities, has_media
 from antwort.engine.prompt.tool_choice import check_choice
-from antwort.engine.prompt.toolbox import Shelf, build_toolbox
-from antwort.engine.prompt.toolbox_cache import Boxes
+from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
+from antwort.engine.prompt.transcript import log_omitted
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -69,7 +80,7 @@ class Means(msgspec.Struct, frozen=True):
     """What a request is answered with, whatever was said before it."""
 
     model: str
-    shelf: Shelf
+    context: Discovery
     toolbox: Toolbox
     listings: tuple[McpListTools, ...]
     compacts: bool
@@ -105,7 +116,7 @@ class Planner:
         self._provider, self._store, self._executors = resources.provider, resources.store, resources.executors
         self._settings, self._clock, self._vault = resources.settings, resources.clock, resources.vault
         self._meter, self._live = Meter(resources.provider), live
-        self._boxes = Boxes()
+        self._toolboxes = ToolboxCache()
         self._media = MediaHosts(self._settings.limits.media_hosts)
         self.history_memory = HistoryMemory(self._settings.limits.history_memory)
         """What the histories of all requests take."""
@@ -118,7 +129,7 @@ class Planner:
         self,
         request: CreateRequest,
         identity: Identity,
-        recent: Recent | None,
+        recent: RecentResponses | None,
         lock: LockRequest | None = None,
         resumed: Resumed | None = None,
     ) -> Plan:
@@ -182,13 +193,13 @@ class Planner:
             raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
         fresh = frozenset[str]() if is_new else await self._fresh(request, identity)
-        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, fresh)
+        context = Discovery(self._executors, identity, self._settings, capabilities, model, deadline, fresh)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
         toolbox, listings = await build_toolbox(
-            asked, shelf, with_standing=not compacts, is_all=is_new, boxes=self._boxes
+            asked, context, with_standing=not compacts, is_complete=is_new, cache=self._toolboxes
         )
-        return Means(model, shelf, toolbox, listings, compacts)
+        return Means(model, context, toolbox, listings, compacts)
 
     async def _fresh(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
         """The labels of the servers that are asked for their tools now: those whose calls are approved, so that whoever
@@ -209,7 +220,7 @@ class Planner:
         request: CreateRequest,
         identity: Identity,
         means: Means,
-        recent: Recent | None,
+        recent: RecentResponses | None,
         resumed: Resumed | None,
     ) -> Plan:
         """The plan of a request that goes on from something, or says something that stands for something else."""
@@ -249,7 +260,7 @@ class Planner:
             settings=self._settings,
             response=response,
             toolbox=means.toolbox,
-            capabilities=means.shelf.capabilities,
+            capabilities=means.context.capabilities,
             history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
             listings=means.listings,
             seal=sealed.seal_for(request),
@@ -263,7 +274,7 @@ class Planner:
             brought_approvals=before.brought_approvals,
             decisions=before.decisions,
             clock=self._clock,
-            deadline=means.shelf.deadline,
+            deadline=means.context.deadline,
             is_durable=bool(request.background),
         )
         check_said(plan)
@@ -284,7 +295,7 @@ class Planner:
         request: CreateRequest,
         identity: Identity,
         means: Means,
-        recent: Recent | None,
+        recent: RecentResponses | None,
         sealed: Sealed,
         credentials: Credentials,
         reader: HistoryReader,
@@ -292,8 +303,8 @@ class Planner:
     ) -> Before:
         """What came before a request, and what it says that stands for something else."""
         pace = Pace()
-        records: Records = self._store if recent is None else recent.before(self._store)
-        items = await load_said(request, self._store, identity, reader)
+        records: HistorySource = self._store if recent is None else recent.before(self._store)
+        items = await load_conversation(request, self._store, identity, reader)
         if request.previous_response_id is not None:
             await self._live.catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, self._store, identity, reader)
@@ -301,13 +312,13 @@ class Planner:
         items = with_call_ids(items)
         earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
         messages = [item for item in earlier if isinstance(item, Message)]
-        known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
+        known = known_places(request.input, [*items, *known_items(kept)], messages, request.raw_input)
         await pace.pause()
         request = results_by_call_id(referring(request, known), earlier)
         await pace.pause()
         own = sealed.opened_input(request.input)
         response_id = None if resumed is None else resumed.response.id
-        decided = await look_up(
+        decided = await find_approvals(
             (*items, *request.input), kept, self._store, identity, self._live.__contains__, response_id
         )
         await pace.pause()
@@ -321,17 +332,17 @@ class Planner:
         request = without_repeats(request, chain, said, sealed.memories)
         await pace.pause()
         history = await assemble(
-            request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
+            request, chain, means.toolbox, means.context, credentials, said, sealed.memories, decided.askers
         )
         if reader.is_cut:
             history = replace(history, is_cut=True)
-        decided = await look_again(history, decided, self._store, identity)
+        decided = await find_more_approvals(history, decided, self._store, identity)
         await pace.pause()
         if means.compacts:
             return Before(without_references(request), history, kept, own, means)
         ids = ApprovalIds(self._vault, identity)
         terms = ApprovalTerms(ids, int(self._clock()), max(1, int(self._settings.approval_time)))
-        history, decisions, brought = weighed(history, request, decided, terms)
+        history, decisions, brought = settle_approvals(history, request, decided, terms)
         return Before(without_references(request), history, kept, own, means, decisions, brought)
 
     async def _with_additional(
@@ -355,7 +366,7 @@ class Planner:
             if resumed is None:
                 await in_turns(check_steps(request.declarations, limits))
             if not means.compacts:
-                toolbox, listings = await build_toolbox(request, means.shelf, boxes=self._boxes)
+                toolbox, listings = await build_toolbox(request, means.context, cache=self._toolboxes)
                 means = msgspec.structs.replace(means, toolbox=toolbox, listings=listings)
         if not means.compacts:
             check_choice(request, means.toolbox, self._settings)
@@ -365,14 +376,14 @@ class Planner:
         """Refuse what the backend cannot read, and say in the log what the model is not shown."""
         if not means.compacts:
             self._check_capable(before.history, means, sealed)
-        note_unseen(before.history.stretches)
+        log_omitted(before.history.stretches)
 
     def _check_capable(self, history: History, means: Means, sealed: Sealed) -> None:
         shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
         earlier = "conversation" if history.kept else "previous_response_id"
         if shown.skipped:
             earlier = f"input[{shown.skipped - 1}].encrypted_content"
-        check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
+        check_capabilities(shown.stretches, means.context.capabilities, earlier, shown.skipped)
 
     async def _only_model(self, identity: Identity) -> str:
         """For a request that names none."""

@@ -12,7 +12,7 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.sealed_reasoning import Sealed
-from antwort.engine.prompt.media import media_steps
+from antwort.engine.prompt.content_parts import media_steps
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.event_loop import in_turns
 from antwort.identity import ANONYMOUS, Identity

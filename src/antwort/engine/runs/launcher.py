@@ -11,8 +11,8 @@ import msgspec
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.engine.history.approvals import check_reachable
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.approval_records import check_reachable
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.resources import Resources
@@ -68,7 +68,7 @@ class Launcher:
         if not self._has_begun:
             await self._store.fail_running(ABANDONED)
 
-    async def plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
+    async def plan(self, request: CreateRequest, identity: Identity, recent: RecentResponses | None = None) -> Plan:
         """Answer every question before the first inference. A turn of a conversation waits for those before it, and the
         plan holds the lock from then on: it is launched, or released.
         """

@@ -14,7 +14,7 @@ from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import window_of
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
 from antwort.engine.loop.tool_runner import CallRecord, ToolRunner

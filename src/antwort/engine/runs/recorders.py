@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
 from antwort.concurrency import Signal
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.runs.rows import new_entries
