@@ -29,6 +29,7 @@ from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.memory_limit import HistoryReader
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.loop.fold import Run
@@ -81,7 +82,13 @@ class History(msgspec.Struct, frozen=True):
     placeholders: Mapping[str, str] = {}
     """What the model reads in place of the results of calls that this response does not settle, by their ids."""
     is_cut: bool = False
-    """Whether what was said first is not there, as there was too much of it."""
+    """Whether its beginning is missing, because it is too large."""
+    chain: tuple[Link, ...] = ()
+    """The earlier responses that the request continues, oldest first, as they are stored."""
+    decisions: tuple[Decision, ...] = ()
+    """The decisions of the request about calls that wait for approval, to be stored when the run begins."""
+    brought_approvals: tuple[Approval, ...] = ()
+    """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,28 +102,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
     """What the servers that the request names offer, to be shown first."""
-    seal: Callable[[str], str] | None = None
-    """What seals the reasoning, where the request wants it so."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """What the inputs of free-form tools are held against their grammars with."""
-    chain: tuple[Link, ...] = ()
-    """The earlier responses that it continues, oldest first, as they are on record."""
     meter: Meter | None = None
     """What tells how many tokens an inference has."""
-    memories: Memories | None = None
-    """What seals and opens compactions."""
-    credentials: Credentials | None = None
-    """What seals those that the request brought; None: they are not kept."""
+    sealed: SealedItems | None = None
+    """Seals what is given out and stored; None: compactions are not opened, credentials not stored, and the ids of
+    approval requests prove nothing."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
-    approval_ids: ApprovalIds | None = None
-    """What makes the ids of approval requests; None: they prove nothing."""
     call_records: CallRecords | None = None
     """The record of the leftovers' calls; None without leftovers."""
-    brought_approvals: tuple[Approval, ...] = ()
-    """Approvals that the request decides and that no response on record has asked for: recorded with the decisions."""
-    decisions: tuple[Decision, ...] = ()
-    """What the request decides about calls that wait for approval, to be put on record when the run begins."""
     asked_elsewhere: frozenset[str] = frozenset()
     """Approval requests that another process has shown for this response: how their tools looked then is not known."""
     clock: Callable[[], float] = time.time
@@ -135,6 +131,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             self.lock.release()
         if self.reader is not None:
             self.reader.release()
+
+    @property
+    def seal(self) -> Callable[[str], str] | None:
+        """What seals the reasoning, if the request asks for that."""
+        return None if self.sealed is None else self.sealed.seal_for(self.request)
+
+    @property
+    def memories(self) -> Memories | None:
+        return None if self.sealed is None else self.sealed.memories
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return None if self.sealed is None else self.sealed.credentials
+
+    @property
+    def approval_ids(self) -> ApprovalIds | None:
+        return None if self.sealed is None else self.sealed.approval_ids
 
     @property
     def begins_otherwise(self) -> bool:

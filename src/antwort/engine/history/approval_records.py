@@ -193,15 +193,15 @@ class ApprovalTerms(msgspec.Struct, frozen=True):
 
 def settle_approvals(
     history: History, request: CreateRequest, stored: StoredApprovals, terms: ApprovalTerms
-) -> tuple[History, tuple[Decision, ...], tuple[Approval, ...]]:
-    """Return the history with the verdict on each call that was to be approved, the decisions to store with that, and
-    the approvals among them to store first: a response that was not stored asked for them, and the client sent them.
+) -> History:
+    """Return the history with the verdict on each call that was to be approved, and the decisions to store with that.
+    Approvals that a response asked for which was not stored come from the client, and are stored with them.
 
     Raises `InvalidField` when the request approves what has expired, differs from what is stored, or was never asked
     for here, and `Conflict` when the decision was another one before, or another response acts on it right now.
     """
     if not stored.approvals and all(left.call.approval_request_id is None for left in history.leftovers):
-        return history, (), ()
+        return history
     settlement = _Settlement(stored, request, terms)
     leftovers = tuple(settlement.settle(left) for left in history.leftovers)
     for left in leftovers:
@@ -211,8 +211,13 @@ def settle_approvals(
     for decision in decisions_in(request.input).values():
         settlement.add_decision(decision)
     placeholders = {**history.placeholders, **settlement.placeholders(history)}
-    history = replace(history, leftovers=leftovers, placeholders=placeholders)
-    return history, tuple(settlement.decisions.values()), tuple(settlement.brought)
+    return replace(
+        history,
+        leftovers=leftovers,
+        placeholders=placeholders,
+        decisions=tuple(settlement.decisions.values()),
+        brought_approvals=tuple(settlement.brought),
+    )
 
 
 class _Settlement:

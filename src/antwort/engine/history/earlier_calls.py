@@ -20,7 +20,6 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.steps import at_once
 from antwort.api.wire import UNSET, replace
-from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
 from antwort.engine.history.calls import (
     CallView,
@@ -36,7 +35,8 @@ from antwort.engine.history.calls import (
     requested_call,
     results_in,
 )
-from antwort.engine.history.credentials import Credentials, Parent, brought_again
+from antwort.engine.history.credentials import Parent, brought_again
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import last_turn, turns_of
 from antwort.engine.loop.budgets import most_calls
 from antwort.engine.loop.result_events import NOT_BEGUN
@@ -67,19 +67,18 @@ class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
     own: Sequence[InputItem]
     """Those of them that clients have put together."""
     is_compacted: bool = False
-    memories: Memories | None = None
     askers: Mapping[str, Link] = {}
     """The responses under whose tools calls were made, by the ids of the approval requests; for others it is the
     response in the chain that asks."""
 
 
 async def find_earlier_calls(
-    earlier: EarlierItems, request: CreateRequest, toolbox: Toolbox, context: Discovery, credentials: Credentials
+    earlier: EarlierItems, request: CreateRequest, toolbox: Toolbox, discovery: Discovery, sealed: SealedItems
 ) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
     """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it was
     asked for under; and what the model reads of those that stay open, by call id.
     """
-    finder = _Finder(earlier, request, toolbox, context, credentials)
+    finder = _Finder(earlier, request, toolbox, discovery, sealed)
     found = await finder.find()
     # A client's call ids may repeat: the call that is run answers all that have its id.
     first = {left.call.call_id: left for left in reversed(found)}
@@ -94,13 +93,13 @@ class _Finder:
         earlier: EarlierItems,
         request: CreateRequest,
         toolbox: Toolbox,
-        context: Discovery,
-        credentials: Credentials,
+        discovery: Discovery,
+        sealed: SealedItems,
     ) -> None:
         self.waiting: dict[str, str] = {}
         """What the model reads of the calls that stay open, by call id."""
         self._earlier, self._request, self._toolbox = earlier, request, toolbox
-        self._shelf, self._credentials = context, credentials
+        self._discovery, self._sealed = discovery, sealed
         self._decisions = decisions_in(earlier.items)
         self._answered = results_in(earlier.items)
         chain_items = (item for link in earlier.chain for item in (*link.input, *link.output))
@@ -114,7 +113,7 @@ class _Finder:
         for link in earlier.chain:
             requests = (item for item in link.input if isinstance(item, McpApprovalRequest))
             items = [item for item in (*requests, *link.said()) if not earlier.is_compacted or item in earlier.items]
-            calls = _unanswered(items, self._settled, self._shelf, self._decisions)
+            calls = _unanswered(items, self._settled, self._discovery, self._decisions)
             found += self._weighed(await self._made_by(calls, link), link.said(), request.input)
         own = self._open_in(earlier.own)
         found += await self._made_by(own, None)
@@ -122,16 +121,16 @@ class _Finder:
         # So are those of a conversation, as far as is known.
         unknown = [call for call in own if call.approval_request_id not in earlier.askers]
         if labels := self._approved_labels(unknown):
-            toolbox = await rebuild_toolbox(request, replace(self._shelf, fresh=labels))
-        parent, most = Parent(request), most_calls(request, self._shelf.settings)
+            toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
+        parent, most = Parent(request), most_calls(request, self._discovery.settings)
         turn = last_turn(earlier.own)
         of_own = _leftovers(own, parent, toolbox, most, self._decisions)
         found += self._weighed(of_own, turn, turn)
         if request.conversation is not None:  # it shows the result of each of its calls: a call without one is open
-            for items in turns_of(earlier.own[: len(earlier.own) - len(turn)]):
-                calls = [call for call in self._open_in(items) if is_made_here(call.call_id)]
+            for before in turns_of(earlier.own[: len(earlier.own) - len(turn)]):
+                calls = [call for call in self._open_in(before) if is_made_here(call.call_id)]
                 of_turn = _leftovers(calls, parent, toolbox, most, {})
-                found += self._weighed(of_turn, items, request.input)
+                found += self._weighed(of_turn, before, request.input)
         return found
 
     def unless_begun(self, left: Leftover) -> Leftover:
@@ -191,9 +190,9 @@ class _Finder:
             parent = self._parent_of(maker)
             fresh = self._approved_labels(made)
             toolbox = await rebuild_toolbox(
-                parent.request, replace(self._shelf, model=maker.response.model, fresh=fresh)
+                parent.request, replace(self._discovery, model=maker.response.model, fresh=fresh)
             )
-            left = most_calls(parent.request, self._shelf.settings) - _calls_run(maker)
+            left = most_calls(parent.request, self._discovery.settings) - _calls_run(maker)
             asked_by = maker.response.id if maker.response.store else None
             of_maker = _leftovers(made, parent, toolbox, left, self._decisions)
             found += [replace(each, asked_by=asked_by) for each in of_maker]
@@ -204,11 +203,11 @@ class _Finder:
         chain of this request, those of the conversation count that it continues.
         """
         chain, request = self._earlier.chain, self._request
-        parent = self._credentials.made_under(link, request)
+        parent = self._sealed.credentials.made_under(link, request)
         at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
         links = [link] if at is None else chain[: at + 1]
         items = [item for each in links for item in (*each.input, *each.output)]
-        declared = declared_before(items, self._credentials, self._earlier.memories, "previous_response_id")
+        declared = declared_before(items, self._sealed, "previous_response_id")
         found = at_once(declared_steps(declared, UNBOUNDED))
         newer = [each.tool for each in request.declarations]
         additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
@@ -232,8 +231,8 @@ class _Finder:
         """
         turn = last_turn(items)
         requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
-        calls = _unanswered([*requests, *turn], self._settled, self._shelf, decisions_in(turn))
-        may_pause = self._shelf.settings.mixed_turns == "pause"
+        calls = _unanswered([*requests, *turn], self._settled, self._discovery, decisions_in(turn))
+        may_pause = self._discovery.settings.mixed_turns == "pause"
         return [
             call
             for call in calls
@@ -243,7 +242,7 @@ class _Finder:
         ]
 
 
-def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], context: Discovery) -> tuple[CallClaim, ...]:
+def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], discovery: Discovery) -> tuple[CallClaim, ...]:
     """Return claims on the server's open calls of stored responses that results among the `new` items answer."""
     results = {item.call_id: item for item in new if isinstance(item, FunctionCallOutput)}
     if not results:
@@ -251,7 +250,7 @@ def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], context:
     found: list[CallClaim] = []
     for link in chain:
         if link.response.store:
-            for call in _unanswered(link.said(), results_in(link.output), context, ()):
+            for call in _unanswered(link.said(), results_in(link.output), discovery, ()):
                 if (given := results.get(call.call_id)) is not None:
                     result = CallResult(given.output, is_error=given.is_error is True)
                     found.append(
@@ -261,7 +260,7 @@ def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], context:
 
 
 def _unanswered(
-    items: Sequence[InputItem], answered: Container[str], context: Discovery, decisions: Container[str]
+    items: Sequence[InputItem], answered: Container[str], discovery: Discovery, decisions: Container[str]
 ) -> list[PendingCall]:
     """Return the finished calls without a result that could be ours to run, or to refuse where the client has denied
     them. One under our own label was refused when it was made, also where the client leaves that out.
@@ -269,7 +268,7 @@ def _unanswered(
     calls: list[PendingCall] = []
     for item in items:
         match item:
-            case FunctionCall(status="completed") if _is_local(item, context):
+            case FunctionCall(status="completed") if _is_local(item, discovery):
                 call = pending_call(item)
             case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
                 call = pending_call(item)
@@ -282,11 +281,11 @@ def _unanswered(
     return calls
 
 
-def _is_local(call: FunctionCall, context: Discovery) -> bool:
+def _is_local(call: FunctionCall, discovery: Discovery) -> bool:
     """Whether an executor here might run a function of that name."""
     namespace = None if call.namespace is UNSET else call.namespace
     definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
-    return may_claim_function(definition, context.executors)
+    return may_claim_function(definition, discovery.executors)
 
 
 def _leftovers(

@@ -10,11 +10,11 @@ from antwort.api.wire import replace
 from antwort.engine.context.compaction_item import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.history.approvals import repeated_decisions
 from antwort.engine.history.calls import CallView
-from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.deduplication import referring, repeated_results
 from antwort.engine.history.earlier_calls import EarlierItems, answered_by_client, find_earlier_calls
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.recent_responses import HistorySource
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.plan import History
 from antwort.engine.prompt.discovery import Discovery
@@ -80,8 +80,8 @@ async def load_conversation(
 def without_repeats(
     request: CreateRequest,
     chain: Sequence[Link],
-    conversation: tuple[InputItem, ...] = (),
-    memories: Memories | None = None,
+    conversation: tuple[InputItem, ...],
+    memories: Memories,
 ) -> CreateRequest:
     """Return the request with references in the place of results and decisions that were sent before.
 
@@ -100,11 +100,10 @@ async def assemble(
     request: CreateRequest,
     chain: Sequence[Link],
     toolbox: Toolbox,
-    context: Discovery,
-    credentials: Credentials,
-    conversation: tuple[InputItem, ...] = (),
-    memories: Memories | None = None,
-    askers: Mapping[str, Link] | None = None,
+    discovery: Discovery,
+    sealed: SealedItems,
+    conversation: tuple[InputItem, ...],
+    askers: Mapping[str, Link],
 ) -> History:
     """Return the history with the new input, and the calls in it that are ours to run first.
 
@@ -114,7 +113,7 @@ async def assemble(
     """
     pace = Pace()
     history = _stretches(request, chain, conversation)
-    counted = _since_compaction(history, memories, request)
+    counted = _since_compaction(history, sealed.memories, request)
     ordered = without_interruptions(counted.stretches, counted.inputs)
     await pace.pause()
     items = [item for stretch in ordered for item in stretch]
@@ -124,12 +123,11 @@ async def assemble(
         items=items,
         own=items if counted.is_compacted else [item for stretch in inputs for item in stretch],
         is_compacted=counted.is_compacted,
-        memories=memories,
-        askers=askers or {},
+        askers=askers,
     )
-    leftovers, placeholders = await find_earlier_calls(earlier, request, toolbox, context, credentials)
+    leftovers, placeholders = await find_earlier_calls(earlier, request, toolbox, discovery, sealed)
     await pace.pause()
-    answered = answered_by_client(chain, request.input, context)
+    answered = answered_by_client(chain, request.input, discovery)
     return replace(history, leftovers=leftovers, answered=answered, placeholders=placeholders)
 
 
@@ -155,7 +153,7 @@ def _stretches_of(link: Link) -> Iterable[tuple[InputItem, ...]]:
         start = end
 
 
-def _since_compaction(history: History, memories: Memories | None, request: CreateRequest) -> Said:
+def _since_compaction(history: History, memories: Memories, request: CreateRequest) -> Said:
     try:
         return since_compaction(history.stretches, history.inputs, memories, history.kept)
     except MemoryLost as lost:

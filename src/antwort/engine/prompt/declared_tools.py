@@ -15,8 +15,8 @@ from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.tool_declarations import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
 from antwort.api.wire import encode, to_plain
-from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
 from antwort.errors import InvalidField
@@ -44,17 +44,19 @@ Grammars: TypeAlias = "Mapping[GrammarInput, Grammar]"
 
 
 def definitions(
-    tool: FunctionTool | CustomTool | NamespaceTool, context: Discovery, grammars: Grammars
+    tool: FunctionTool | CustomTool | NamespaceTool, discovery: Discovery, grammars: Grammars
 ) -> tuple[ToolDefinition, ...]:
     match tool:
         case FunctionTool() | CustomTool() if not may_be_called(tool):
             return ()
         case FunctionTool():
-            return (_function(tool, context),)
+            return (_function(tool, discovery),)
         case CustomTool():
-            return (_custom(tool, context.capabilities, grammars),)
+            return (_custom(tool, discovery.capabilities, grammars),)
         case NamespaceTool():
-            return tuple(_in_namespace(tool, inner, context, grammars) for inner in tool.tools if may_be_called(inner))
+            return tuple(
+                _in_namespace(tool, inner, discovery, grammars) for inner in tool.tools if may_be_called(inner)
+            )
 
 
 async def read_grammars(declared: Sequence[Declaration]) -> Grammars:
@@ -88,10 +90,10 @@ def is_enforced(definition: ToolDefinition) -> bool:
 # ---- functions ----
 
 
-def _function(tool: FunctionTool, context: Discovery) -> ToolDefinition:
+def _function(tool: FunctionTool, discovery: Discovery) -> ToolDefinition:
     """Complete the declaration by what the function that runs here says about itself."""
     declared = _as_declared(tool)
-    executor = find_executor(declared, context.executors)
+    executor = find_executor(declared, discovery.executors)
     if executor is None:
         return _renamed(declared, legal_name(tool.name))
     if not offers(executor, Describing) or (own := executor.describe(declared)) is None:
@@ -186,10 +188,10 @@ def _parameters(description: str, pattern: str | None) -> dict[str, Any]:
 
 
 def _in_namespace(
-    namespace: NamespaceTool, tool: FunctionTool | CustomTool, context: Discovery, grammars: Grammars
+    namespace: NamespaceTool, tool: FunctionTool | CustomTool, discovery: Discovery, grammars: Grammars
 ) -> ToolDefinition:
     """A tool in a namespace is the client's, even if an executor here runs functions of its name."""
-    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, context.capabilities, grammars)
+    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, discovery.capabilities, grammars)
     return replace(
         own,
         name=labelled_name(namespace.name, tool.name),
@@ -216,20 +218,17 @@ _DECLARING = frozenset({OpaqueItem, Compaction})
 """Items that may declare tools. A compaction holds those declared before it, where a client leaves them away."""
 
 
-def declared_before(
-    items: Sequence[InputItem], credentials: Credentials, memories: Memories | None, path: str
-) -> list[Declared]:
+def declared_before(items: Sequence[InputItem], sealed: SealedItems, path: str) -> list[Declared]:
     """Return what the items of earlier responses or of a conversation declare, oldest first; `path` is the field of the
     request that names those.
     """
-    return [*_declared(items, credentials, memories, path, is_new=False)]
+    return [*_declared(items, sealed, path, is_new=False)]
 
 
 async def additional_tools(
     earlier: Sequence[InputItem],
     new: Sequence[InputItem],
-    credentials: Credentials,
-    memories: Memories | None,
+    sealed: SealedItems,
     *,
     path: str,
     most: int,
@@ -237,21 +236,20 @@ async def additional_tools(
     """Return the tools that items declare for a request with this `new` input."""
     if _DECLARING.isdisjoint(map(type, earlier)) and _DECLARING.isdisjoint(map(type, new)):
         return ()
-    before = declared_before(earlier, credentials, memories, path)
-    declared = _declared(new, credentials, memories, "input", is_new=True)
+    before = declared_before(earlier, sealed, path)
+    declared = _declared(new, sealed, "input", is_new=True)
     return await in_turns(declared_steps([*before, *declared], most))
 
 
-def _declared(
-    items: Sequence[InputItem], credentials: Credentials, memories: Memories | None, path: str, *, is_new: bool
-) -> Iterator[Declared]:
+def _declared(items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool) -> Iterator[Declared]:
+    credentials = sealed.credentials
     last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
     for at, item in enumerate(items):
         if is_additional(item):
             yield credentials.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
-        elif last is not None and item is last and memories is not None:
+        elif last is not None and item is last:
             try:
-                tools = memories.opened(last).tools
+                tools = sealed.memories.opened(last).tools
             except CannotOpen:  # others decide whether that matters
                 continue
             yield from (credentials.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))

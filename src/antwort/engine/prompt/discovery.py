@@ -101,26 +101,26 @@ def _labels(executor: object) -> Sequence[str]:
     return (executor.label,) if isinstance(executor, Labelled) else ()
 
 
-def standing(context: Discovery) -> list[McpTool]:
+def standing(discovery: Discovery) -> list[McpTool]:
     """Return the servers that the operator has added to the request."""
     return [
         tool
-        for executor in context.executors
+        for executor in discovery.executors
         if offers(executor, Standing)
-        for tool in executor.standing(context.model, context.identity)
+        for tool in executor.standing(discovery.model, discovery.identity)
     ]
 
 
 # ---- what a server offers ----
 
 
-async def list_tools(label: str, context: Discovery) -> McpListTools:
+async def list_tools(label: str, discovery: Discovery) -> McpListTools:
     """Return the list that a request is shown which declares the label and nothing else."""
     tool = McpTool(server_label=label)
-    return listing(tool, await offer_behind(tool, context))
+    return listing(tool, await offer_behind(tool, discovery))
 
 
-async def offer_declared(tool: McpTool, path: str, context: Discovery, known: ToolOffer | None = None) -> ToolOffer:
+async def offer_declared(tool: McpTool, path: str, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
     """Return the offer of a declared server; `known` is the one from before, which is returned if it is the same.
 
     Raises `InvalidField` if no server has the label, or the declaration is wrong otherwise.
@@ -128,7 +128,7 @@ async def offer_declared(tool: McpTool, path: str, context: Discovery, known: To
     if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
         raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     try:
-        offer = await _ask(tool, context, known)
+        offer = await _ask(tool, discovery, known)
     except InvalidField as fault:
         raise fault.within(path) from fault
     if offer is None:
@@ -137,21 +137,21 @@ async def offer_declared(tool: McpTool, path: str, context: Discovery, known: To
     return offer
 
 
-async def offer_behind(tool: McpTool, context: Discovery, known: ToolOffer | None = None) -> ToolOffer:
+async def offer_behind(tool: McpTool, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
     """Return the offer of a server that this request did not declare itself: a fault is no error of the request."""
     try:
-        return await _ask(tool, context, known) or ToolOffer()
+        return await _ask(tool, discovery, known) or ToolOffer()
     except InvalidField as fault:
         return ToolOffer(problem=fault.message)
 
 
-async def _ask(tool: McpTool, context: Discovery, known: ToolOffer | None) -> ToolOffer | None:
+async def _ask(tool: McpTool, discovery: Discovery, known: ToolOffer | None) -> ToolOffer | None:
     """Ask the executors for the server's tools. None: no server has the label."""
     label = tool.server_label
-    for executor in context.executors:
+    for executor in discovery.executors:
         if offers(executor, ToolServer):
             try:
-                offer = await within(context.patience, _offer_of(tool, executor, context, known))
+                offer = await within(discovery.patience, _offer_of(tool, executor, discovery, known))
                 if offer is not None:
                     return offer
             except InvalidField:
@@ -168,9 +168,11 @@ async def _ask(tool: McpTool, context: Discovery, known: ToolOffer | None) -> To
     return None
 
 
-async def _offer_of(tool: McpTool, server: ToolServer, context: Discovery, known: ToolOffer | None) -> ToolOffer | None:
-    identity = context.identity
-    if tool.server_label in context.fresh and offers(server, Refreshing):
+async def _offer_of(
+    tool: McpTool, server: ToolServer, discovery: Discovery, known: ToolOffer | None
+) -> ToolOffer | None:
+    identity = discovery.identity
+    if tool.server_label in discovery.fresh and offers(server, Refreshing):
         await server.refresh(tool, identity)
     found = await server.discover(tool, identity)
     if found is None:

@@ -53,7 +53,7 @@ class ToolSource(NamedTuple):
 
 async def build_toolbox(
     request: CreateRequest,
-    context: Discovery,
+    discovery: Discovery,
     *,
     with_standing: bool = True,
     is_complete: bool = True,
@@ -64,47 +64,47 @@ async def build_toolbox(
     Where items of the history may declare more tools, the request is not complete: its choice is not checked yet.
     """
     is_checked = is_complete and request.tool_choice != "auto"
-    joining = standing(context) if with_standing else []
-    key = None if cache is None else toolbox_key(request, context, joining)
+    joining = standing(discovery) if with_standing else []
+    key = None if cache is None else toolbox_key(request, discovery, joining)
     cached = [] if cache is None or key is None else cache.find(key)
     dropped: list[str] = []
-    sources = cached[0].sources if cached else await _sources_of(request, context, joining, dropped)
-    found = await _offers(sources, context, cached[0].offers if cached else None)
+    sources = cached[0].sources if cached else await _sources_of(request, discovery, joining, dropped)
+    found = await _offers(sources, discovery, cached[0].offers if cached else None)
     if dropped:
         note_dropped(dropped)
     hit = next((each for each in cached if each.is_made_of(found)), None)
     if hit is None:
-        toolbox, lists = _toolbox(request, found, context), _lists(sources, found)
+        toolbox, lists = _toolbox(request, found, discovery), _lists(sources, found)
     else:
-        toolbox, lists = _checked_anew(hit, request, context), hit.new_lists()
+        toolbox, lists = _checked_anew(hit, request, discovery), hit.new_lists()
     if is_checked:
-        check_choice(request, toolbox, context.settings)
+        check_choice(request, toolbox, discovery.settings)
         if not any(offer.problem for offer in found):  # else an allowed tool may be there another time
             check_allowed(request, toolbox)
     if hit is None:
         await normalize_all(_server_schemas(toolbox))
         if cache is not None and key is not None:
-            cache.add(CachedToolbox(key, sources, found, toolbox, are_steady(context.executors), lists))
+            cache.add(CachedToolbox(key, sources, found, toolbox, are_steady(discovery.executors), lists))
     return toolbox, lists
 
 
-async def rebuild_toolbox(request: CreateRequest, context: Discovery) -> Toolbox:
+async def rebuild_toolbox(request: CreateRequest, discovery: Discovery) -> Toolbox:
     """Return the toolbox of an earlier request. A server that is gone has no tools; that is no error now."""
-    sources = [_source_again(each.tool, context) for each in request.declarations]
-    sources += _standing_sources(sources, standing(context))
-    return _toolbox(request, await _offers(sources, context), context)
+    sources = [_source_again(each.tool, discovery) for each in request.declarations]
+    sources += _standing_sources(sources, standing(discovery))
+    return _toolbox(request, await _offers(sources, discovery), discovery)
 
 
-def _toolbox(request: CreateRequest, found: Sequence[ToolOffer], context: Discovery) -> Toolbox:
+def _toolbox(request: CreateRequest, found: Sequence[ToolOffer], discovery: Discovery) -> Toolbox:
     tools = named_apart(tool for offer in found for tool in offer.tools)
     instructions = dict.fromkeys(offer.instructions for offer in found if offer.instructions)
-    hidden = hidden_names(request, tools, context.settings)
+    hidden = hidden_names(request, tools, discovery.settings)
     toolbox = Toolbox(
         tools=tools,
-        executors=context.executors,
-        allowed=allowed_names(request.allowed_tools, tools, context.settings),
-        may_run=_may_run(request, tools, hidden, context),
-        instructions=(*instructions, *grammar_instructions(tools, context.capabilities)),
+        executors=discovery.executors,
+        allowed=allowed_names(request.allowed_tools, tools, discovery.settings),
+        may_run=_may_run(request, tools, hidden, discovery),
+        instructions=(*instructions, *grammar_instructions(tools, discovery.capabilities)),
         silent={offer.silent: offer.problem or "" for offer in found if offer.silent is not None},
     )
     if not hidden:
@@ -117,16 +117,16 @@ def _toolbox(request: CreateRequest, found: Sequence[ToolOffer], context: Discov
     return with_search(toolbox, hidden, descriptions_of(request, by_label))
 
 
-def _may_run(request: CreateRequest, tools: Tools, hidden: frozenset[str], context: Discovery) -> bool:
-    return request.choice_mode != "none" and (bool(hidden) or is_registered(context.executors, tools))
+def _may_run(request: CreateRequest, tools: Tools, hidden: frozenset[str], discovery: Discovery) -> bool:
+    return request.choice_mode != "none" and (bool(hidden) or is_registered(discovery.executors, tools))
 
 
-def _checked_anew(cached: CachedToolbox, request: CreateRequest, context: Discovery) -> Toolbox:
+def _checked_anew(cached: CachedToolbox, request: CreateRequest, discovery: Discovery) -> Toolbox:
     """Return a cached toolbox as it would be built now: other executors may be able to run its tools."""
     toolbox = cached.toolbox
     if cached.is_steady:
         return toolbox
-    may_run = _may_run(request, toolbox.tools, toolbox.deferred, context)
+    may_run = _may_run(request, toolbox.tools, toolbox.deferred, discovery)
     return toolbox if may_run == toolbox.may_run else replace(toolbox, may_run=may_run)
 
 
@@ -154,19 +154,19 @@ def _lists(sources: Sequence[ToolSource], found: Sequence[ToolOffer]) -> tuple[M
 
 
 async def _sources_of(
-    request: CreateRequest, context: Discovery, joining: Sequence[McpTool], dropped: list[str]
+    request: CreateRequest, discovery: Discovery, joining: Sequence[McpTool], dropped: list[str]
 ) -> list[ToolSource]:
     declared = request.declarations
     _check_addresses(declared)
     grammars = await read_grammars(declared)
-    sources = [*_declared_sources(declared, context, grammars, dropped)]
+    sources = [*_declared_sources(declared, discovery, grammars, dropped)]
     return sources + _standing_sources(sources, joining)
 
 
 def _declared_sources(
-    declared: Sequence[Declaration], context: Discovery, grammars: Grammars, dropped: list[str]
+    declared: Sequence[Declaration], discovery: Discovery, grammars: Grammars, dropped: list[str]
 ) -> Iterator[ToolSource]:
-    settings = context.settings
+    settings = discovery.settings
     for each in declared:
         if not (each.is_inherited or isinstance(each.tool, OpaqueTool)):
             _check_callers(each)
@@ -188,18 +188,18 @@ def _declared_sources(
                 if may_be_called(tool):
                     yield ToolSource(server)
             case _:
-                yield ToolSource(own=ToolOffer(definitions(tool, context, grammars)))
+                yield ToolSource(own=ToolOffer(definitions(tool, discovery, grammars)))
 
 
-def _source_again(tool: Tool, context: Discovery) -> ToolSource:
+def _source_again(tool: Tool, discovery: Discovery) -> ToolSource:
     match tool:
         case McpTool():
             return ToolSource() if tool.server_label == HOUSE_LABEL or not may_be_called(tool) else ToolSource(tool)
         case OpaqueTool():
-            is_run = policy_for(tool.type, context.settings).do == "run" and may_be_called(tool)
-            return ToolSource(stand_in(tool, context.settings) if is_run else None)
+            is_run = policy_for(tool.type, discovery.settings).do == "run" and may_be_called(tool)
+            return ToolSource(stand_in(tool, discovery.settings) if is_run else None)
         case _:  # the grammars of the client's tools are not checked again
-            return ToolSource(own=ToolOffer(definitions(tool, context, grammars={})))
+            return ToolSource(own=ToolOffer(definitions(tool, discovery, grammars={})))
 
 
 def _standing_sources(sources: Sequence[ToolSource], joining: Sequence[McpTool]) -> list[ToolSource]:
@@ -232,15 +232,15 @@ def _check_addresses(declared: Sequence[Declaration]) -> None:
 
 
 async def _offers(
-    sources: Sequence[ToolSource], context: Discovery, known: Sequence[ToolOffer] | None = None
+    sources: Sequence[ToolSource], discovery: Discovery, known: Sequence[ToolOffer] | None = None
 ) -> list[ToolOffer]:
     """Return the offer of each source. Servers are asked concurrently; `known` are their offers from before."""
     if not sources:
         return []
     asked = [
-        offer_behind(source.server, context, before)
+        offer_behind(source.server, discovery, before)
         if source.path is None
-        else offer_declared(source.server, source.path, context, before)
+        else offer_declared(source.server, source.path, discovery, before)
         for source, before in zip(sources, known or repeat(None), strict=False)
         if source.server is not None
     ]
@@ -309,7 +309,7 @@ class ToolboxCache:
         return self._of_operator if key.owner is None else self._of_clients
 
 
-def toolbox_key(request: CreateRequest, context: Discovery, joining: Sequence[McpTool]) -> ToolboxKey | None:
+def toolbox_key(request: CreateRequest, discovery: Discovery, joining: Sequence[McpTool]) -> ToolboxKey | None:
     """Return the key; None for a request with credentials, or tools of its own, whose toolbox is not cached. `joining`
     are the servers that the operator adds.
     """
@@ -318,16 +318,16 @@ def toolbox_key(request: CreateRequest, context: Discovery, joining: Sequence[Mc
         if not isinstance(tool, McpTool) or tool.authorization is not UNSET or tool.headers is not UNSET:
             return None
         if tool.server_url is not UNSET:
-            owner = (context.identity.tenant, context.identity.owner)
+            owner = (discovery.identity.tenant, discovery.identity.owner)
     return ToolboxKey(
         (*request.tools, *request.additional),
         owner,
         request.tool_choice,
         request.allowed_tools,
         joining,
-        context.capabilities,
-        context.settings,
-        context.executors,
+        discovery.capabilities,
+        discovery.settings,
+        discovery.executors,
     )
 
 

@@ -111,10 +111,10 @@ class Launcher:
                 check_reachable(plan)
             if request.is_stored:
                 await self._begin(plan, claim)
-            elif plan.decisions:
+            elif plan.history.decisions:
                 if request.conversation is not None and (brought := brought_approvals(plan)):
                     await self._store.add_entries(plan.identity, request.conversation, (), brought)
-                await self._store.decide(plan.identity, plan.response.id, plan.decisions)
+                await self._store.decide(plan.identity, plan.response.id, plan.history.decisions)
             if continues and self._worker is not None and background.enabled:
                 plan = msgspec.structs.replace(plan, is_durable=True)
                 lease = await self._adopt(self._worker, plan, claim)

@@ -264,7 +264,7 @@ class LiveRun:
             turn_ends=self.run.turn_ends,
             abandoned=self.run.abandoned,
         )
-        return (*self.plan.chain, link)
+        return (*self.plan.history.chain, link)
 
     def summary(self) -> RunSummary:
         if self._summary is not None:

@@ -31,7 +31,7 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.history.calls import is_ours, lost_calls
 from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
 from antwort.engine.loop.item_builders import Seal, half_said
 from antwort.engine.loop.loop import opening_batches
@@ -278,8 +278,7 @@ class Recovery:
             settings=self._settings,
             response=claimed.response,
             toolbox=Toolbox(tools={}, may_run=False),
-            seal=Sealed(vault, identity).seal_for(request),
-            credentials=Credentials(vault, identity),
+            sealed=SealedItems(vault, identity),
             clock=self._resources.clock,
             is_durable=True,
         )

@@ -27,7 +27,7 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     """What it continues and no store keeps becomes a part of its input. `worker` is who makes it, where others could
     not tell otherwise.
     """
-    unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
+    unkept = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
     items, raw = kept_input(plan)
     return NewResponse(
         identity=plan.identity,
@@ -37,14 +37,14 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         raw_input=(*(encode(item) for item in unkept), *raw),
         claim=claim,
         approvals=brought_approvals(plan),
-        decisions=plan.decisions,
+        decisions=plan.history.decisions,
         worker=worker,
     )
 
 
 def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
     """The decided approvals that are not on record yet: they are kept as those of the response that decides."""
-    return tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals)
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.brought_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
@@ -57,7 +57,7 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
 
 def _on_record(plan: Plan) -> Response:
     """The response as one that continues the last of those that are stored."""
-    stored = [link.response.id for link in plan.chain if link.response.store]
+    stored = [link.response.id for link in plan.history.chain if link.response.store]
     return replace(plan.response, previous_response_id=stored[-1] if stored else None)
 
 
