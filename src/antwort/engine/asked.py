@@ -1,4 +1,4 @@
-"""What a program asks for: a request as it was read, or the fields that a client would send."""
+"""Requests of programs: as parsed, as a mapping of fields, or by keywords."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from antwort.api.wire import encode
 from antwort.errors import InvalidField
 
 Fields: TypeAlias = Mapping[str, object]
-"""A JSON object, be it a plain dict or one of the typed ones that clients' libraries have."""
+"""A JSON object: a plain dict, or a typed one of a client library."""
 
 
 class RequestFields(TypedDict, total=False):
-    """The fields of a request, as keywords. What they mean and may be is what the API says of them."""
+    """The fields of a request as keywords, with the meanings of the API."""
 
     input: str | Sequence[Fields | InputItem]
     model: str | None
@@ -60,7 +60,7 @@ Asked: TypeAlias = CreateRequest | Fields
 
 
 def read_asked(asked: object, fields: Fields, limits: Limits) -> CreateRequest:
-    """The request, read by the rules that hold for one that came over HTTP. Raises `InvalidField`.
+    """Parse a request by the rules of the HTTP API. Raises `InvalidField`.
 
     A keyword that is no field raises `TypeError`, as for any function; in a mapping it is ignored, as over HTTP.
     """
@@ -86,10 +86,10 @@ def _check_keywords(given: Iterable[str]) -> None:
 
 
 def _read(fields: Fields, limits: Limits) -> CreateRequest:
-    return parse_request(b"{%s}" % b",".join(_written(name, value) for name, value in fields.items()), limits)
+    return parse_request(b"{%s}" % b",".join(_encoded(name, value) for name, value in fields.items()), limits)
 
 
-def _written(name: str, value: object) -> bytes:
+def _encoded(name: str, value: object) -> bytes:
     try:
         return encode({name: value})[1:-1]
     except (TypeError, ValueError, NotImplementedError, RecursionError) as exc:

@@ -50,19 +50,19 @@ from antwort.vault import Vault
 _log = logging.getLogger("antwort.engine")
 
 LAST_RECORDS_SECONDS = 8.0
-"""For which outcomes may be recorded after the drain: as long as a database may take to answer, and a bit."""
+"""The time for recording outcomes after the drain: a little more than a database may take to answer."""
 ABORT_SECONDS = 1.0
 
 
 class Engine:
-    """Runs responses: one provider, any number of executors, one store.
+    """Runs responses, with one provider, any number of executors and one store.
 
         async with Engine(provider, executors=[tools]) as engine:
             response = await engine.create(input="Hello")
 
     Executors are wrapped in the limits of the settings; `@tool` functions can stand among them. Without a store,
-    responses are kept in memory. Outside of a context, start with `open`, and end with `drain` and `close`; what the
-    engine was given is closed with it.
+    responses are stored in memory. Without a context manager, start with `open`, and end with `drain` and `close`. The
+    engine closes its provider, executors and stores.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Engine:
         address: str | None = None,
     ) -> None:
         """`on_end` are called when a run has ended, `on_call` when a tool call has been answered; they must neither
-        wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this engine only.
-        Idempotency keys and approvals expire by the `clock`.
+        wait nor raise. The `vault` seals what clients keep; without one, it opens in this engine only. Idempotency keys
+        and approvals expire by the `clock`.
 
-        Background responses are kept in the run log `runs` until they have ended: one over the same store. Where none
-        is given, the stores of this package have one; with another store, there are no background responses. `address`
-        is where other processes that share it reach this one.
+        The run log `runs` holds background responses until they have ended, over the same store. The stores of this
+        package bring one; with another store and no log, there are no background responses. `address` is where other
+        processes with the same log reach this one.
         """
         settings, store = checked(settings), _memory() if store is None else store
         executors = () if executors is None else executors
@@ -157,14 +157,13 @@ class Engine:
         on_disconnect: OnDisconnect | None = None,
         recent: RecentResponses | None = None,
     ) -> Subscription:
-        """Plan a response, record it, start its run, and subscribe to it. What is wrong by then is raised.
+        """Plan a response, record it, start its run, and subscribe to it. Raises the errors of planning.
 
-        The same request once more, with the same idempotency `key`, subscribes to the same response, whether it is in
-        progress or has ended. Raises `KeyReused` if the request is another one, and `KeyInUse` if another process runs
-        the response and has no log of it.
+        The same request with the same idempotency `key` subscribes to the same response, running or ended. Raises
+        `KeyReused` if the request is another one, and `KeyInUse` if another process runs the response without a log.
 
-        A background response is queued: the subscription has the response as it was queued, and reads its events.
-        Raises `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
+        A background response is queued: the subscription has the queued response, and reads its events. Raises
+        `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
         """
         self._launcher.check_open()
         if key is not None and self.settings.idempotency:
@@ -178,10 +177,10 @@ class Engine:
     async def plan(
         self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None
     ) -> Plan:
-        """Answer every question before the first inference. Nothing is recorded yet: it may be broken off.
+        """Answer every question before the first inference. Nothing is recorded yet: planning may be cancelled.
 
         A turn of a conversation waits for those before it, and the plan holds the lock from then on: it is launched, or
-        released. `recent` is what the connection of the request remembers of earlier responses.
+        released. `recent` are the responses that the connection of the request remembers.
         """
         return await self._launcher.plan(request, identity, recent)
 
@@ -197,11 +196,11 @@ class Engine:
         idempotency_key: str | None = None,
         **fields: Unpack[RequestFields],
     ) -> Response:
-        """The response, whole. Leaving early ends the run, unless it has a key. One in the background comes as it was
-        queued: `retrieve` tells how it stands, `follow` what it says.
+        """Return the response when it has ended. Cancelling ends the run, unless it has a key. A background response is
+        returned as it was queued: use `retrieve` and `follow`.
 
-        A request is given as it was read, as the plain fields that a client would send, or by keywords. The same
-        request once more, with the same key, gets the same response.
+        A request is a parsed one, a mapping of the fields that a client would send, or keywords. The same request with
+        the same key gets the same response.
         """
         run = await self.start(self._read(request, fields, stream=False), identity, key=idempotency_key)
         try:
@@ -218,8 +217,8 @@ class Engine:
         idempotency_key: str | None = None,
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[StreamEvent, None]:
-        """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run, as
-        leaving `create` does, unless it is in the background.
+        """Yield the events of a request in any form that `create` takes. Closing the generator ends the run, unless it
+        is in the background.
         """
         run = await self.start(self._read(request, fields, stream=True), identity, key=idempotency_key)
         try:
@@ -234,8 +233,8 @@ class Engine:
     async def compact(
         self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> CompactedResponse:
-        """Return a conversation compacted: the model summarizes it, and the latest turns stay as they are. A request is
-        given in any form that `create` takes, and must name its model; leaving early ends it.
+        """Return a compacted conversation: the model summarizes it, and the latest turns stay as they are. The request
+        comes in any form that `create` takes, and must name its model; cancelling ends it.
         """
         asked = as_compaction(read_asked(request, fields, self.settings.limits))
         run = await self.launch(await self.plan(asked, identity))
@@ -248,9 +247,9 @@ class Engine:
     async def count(
         self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> int:
-        """Tokens that the model would get to read for a request in any form that `create` takes: by the backend's own
-        tokenizer where it has one, else by an estimate. With `truncation: auto`, of what would be sent. Nothing is
-        kept, no inference is made, and no turn of a conversation is waited for.
+        """Count the tokens of the prompt of a request in any form that `create` takes: by the backend's tokenizer if it
+        has one, else by an estimate; with `truncation: auto`, after truncation. Nothing is stored, no inference is
+        made, and the conversation is not locked.
         """
         self._launcher.check_open()
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
@@ -261,37 +260,37 @@ class Engine:
             plan.release()
 
     def _read(self, asked: Asked | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
-        """Which method was called says whether events are read, whatever the request says."""
+        """The method decides whether the response is streamed, whatever the request says."""
         request = read_asked(asked, fields, self.settings.limits)
         return request if bool(request.stream) is stream else replace(request, stream=stream)
 
-    # ---- responses that are there already ----
+    # ---- existing responses ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         return await self._responses.retrieve(identity, response_id)
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted = EVERYTHING) -> ResponsePage:
-        """Stored responses, each as it stands: of one that runs, what there is so far."""
+        """List stored responses; of a running one, its output so far."""
         return await self._responses.list(identity, page, wanted)
 
     async def delete(self, identity: Identity, response_id: str) -> None:
-        """A running response is cancelled first, so that its record is true until it goes."""
+        """Delete a response. A running one is cancelled first."""
         await self._responses.delete(identity, response_id)
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
-        """The response as it ended; one that had ended before is unchanged."""
+        """Cancel a response and return it. One that has ended is unchanged."""
         return await self._responses.cancel(identity, response_id)
 
     async def follow(self, identity: Identity, response_id: str, after: int = -1) -> Subscription:
-        """Read the events of a stored response that have numbers greater than `after`, each with the number that it had
-        from the first time on: those that there were, and those to come, wherever it runs. Leaving changes nothing.
+        """Subscribe to the events of a stored response with numbers greater than `after`, past and future, wherever it
+        runs. Unsubscribing changes nothing.
 
             async with await engine.follow(identity, response.id, after=7) as reader:
                 async for number, event in reader.events():
                     ...
 
-        Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or the events are
-        not kept by their numbers.
+        Raises `InvalidField` for `starting_after` if there is no event of that number yet, or the events were not
+        stored by their numbers.
         """
         return await self._responses.follow(identity, response_id, after)
 
@@ -300,8 +299,8 @@ class Engine:
         await self._responses.until_ended(identity, response_id)
 
     async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
-        """The address of the process that runs the response in the foreground, when only that one can tell how far
-        it is; None when it is this one, or none, or the log tells.
+        """Return the address of the process that runs the response in the foreground; None if it is this one, or none,
+        or if the run has a log.
         """
         return await self._responses.elsewhere(identity, response_id)
 
@@ -314,7 +313,7 @@ class Engine:
         page: Page = Page(),  # noqa: B008 - a frozen value
         status: ApprovalStatus | None = None,
     ) -> ApprovalPage:
-        """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
+        """List the approvals of calls of stored responses, with their current status."""
         return await self._responses.approvals(identity, page, status)
 
     async def approval(self, approval_id: str, identity: Identity = ANONYMOUS) -> Approval:
@@ -324,22 +323,22 @@ class Engine:
 
     @property
     def offers_background(self) -> bool:
-        """Whether responses may outlive their requests."""
+        """Whether background responses are possible."""
         return self._worker is not None and self.settings.background.enabled
 
     @property
     def is_draining(self) -> bool:
-        """Whether it takes no new work, and will not again."""
+        """Whether it takes no new work, for good."""
         return self._launcher.is_draining
 
     @property
     def live(self) -> int:
-        """How many runs are in progress."""
+        """The number of runs in progress."""
         return len(self.live_runs)
 
     @property
     def history_memory(self) -> HistoryMemory:
-        """What the large histories of requests under way hold in memory."""
+        """The memory that large histories of requests take."""
         return self._planner.history_memory
 
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
@@ -347,17 +346,17 @@ class Engine:
         return await self._planner.models(identity)
 
     async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
-        """What requests can reach by label, each as the request would be shown it."""
+        """Return the tool lists of the servers that requests can name by label."""
         discovery = Discovery(self._executors, identity, self.settings)
         return await side_by_side([list_tools(label, discovery) for label in self._labels])
 
     async def check(self) -> dict[str, str]:
-        """Each part that must be there, with `ok` or what is wrong with it."""
+        """Return `ok` or the problem of each part that the engine needs."""
         parts = {"store": self._store.check, "backend": self._resources.provider.check}
         return {name: await _health(check) for name, check in parts.items()}
 
     async def open(self) -> None:
-        """End the rows that a dead process left running, unless this engine has rows of its own by now, and continue
+        """Fail the responses that a dead process left running, unless this engine has started some by now, and continue
         the runs of the log.
         """
         if self.is_draining:
@@ -371,14 +370,14 @@ class Engine:
             await self._worker.start()
 
     def stop_claiming(self) -> None:
-        """No more runs of the log are begun here, and nothing else changes: requests are answered as ever."""
+        """Begin no more runs of the log, and answer requests as before."""
         if self._worker is not None:
             self._worker.stop_claiming()
 
     async def drain(self, seconds: float) -> None:
         """Take no new runs. Those in progress get `seconds` to end, then each is ended with a terminal event. Those
-        that another process can continue get as long to come to the end of their step, and are handed over. Where the
-        record cannot be written, it takes some seconds more, and not longer.
+        that another process can continue get as long to end their step, and are handed over. If the store fails, it
+        takes `LAST_RECORDS_SECONDS` more.
         """
         self._launcher.is_draining = True
         if self._worker is not None:  # first: runs that wait for a lock are handed over, not refused
@@ -398,7 +397,7 @@ class Engine:
         self._responses.close()
 
     async def _abort(self, late: set[asyncio.Task[None]]) -> None:
-        """Stop runs that wait, most likely for a record that cannot be written. Their readers get an error."""
+        """Abort runs that still wait, most likely for a store that fails. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
             run.give_up_recording()
@@ -410,7 +409,7 @@ class Engine:
         await stop(late, ABORT_SECONDS)
 
     async def close(self) -> None:
-        """Runs still under way are ended at once. There is no way back."""
+        """End all runs at once, and close all parts. A closed engine cannot be opened again."""
         self.is_open = False
         await self.drain(0)
         await self._launcher.close()
@@ -425,7 +424,7 @@ class Engine:
         await self._store.close()
 
     async def _tell_executors(self, what: Callable[[Limited], Awaitable[None]]) -> None:
-        """Whatever is wrong with one of them keeps no other, and not the engine, from its start or its end."""
+        """Call each executor. A failing one stops neither the others nor the engine."""
         for executor in self._executors:
             try:
                 await what(executor)

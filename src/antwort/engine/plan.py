@@ -51,7 +51,7 @@ OpenCall = PendingCall
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A server's call that was left open, and the tools and the policy it was made under."""
+    """A call of an earlier response that this one settles, with the tools and the policy it was made under."""
 
     call: OpenCall
     toolbox: Toolbox
@@ -59,7 +59,7 @@ class Leftover(msgspec.Struct, frozen=True):
     refusal: str | None = None
     """Why it is answered with an error instead of being run."""
     silence: str | None = None
-    """Why it was approved and cannot be run now, if nothing else keeps it from that."""
+    """Why an approved call cannot be run now: its server does not answer."""
     asked_by: str | None = None
     """The stored response that asked for it."""
     is_declined: bool = False
@@ -69,14 +69,14 @@ class Leftover(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All that was said before. A stretch is what stands together: an input, or the items of one turn."""
+    """The items before a response, and its input. A stretch holds items that belong together: an input, or one turn."""
 
     stretches: tuple[tuple[InputItem, ...], ...] = ()
     leftovers: tuple[Leftover, ...] = ()
     inputs: frozenset[int] = frozenset()
-    """Which of the stretches clients have put together; of the others each is one turn for certain."""
+    """The stretches that clients have put together. Each of the others is one turn for certain."""
     kept: frozenset[int] = frozenset()
-    """Which of those are a conversation: what was compacted in it stands there, too."""
+    """Those of them that are a conversation: it still holds the items before a compaction."""
     answered: tuple[CallClaim, ...] = ()
     """Claims on open calls of stored responses that the client has answered itself, with its results."""
     placeholders: Mapping[str, str] = {}
@@ -92,41 +92,43 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A request with every question answered before the first inference."""
+
     request: CreateRequest
     identity: Identity
     settings: EngineSettings
     response: Response
-    """The response as it starts: `in_progress`, every setting echoed as in force."""
+    """The response as it starts: `in_progress`, with all settings in force."""
     toolbox: Toolbox
     capabilities: Capabilities = Capabilities()
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
-    """What the servers that the request names offer, to be shown first."""
+    """The tool lists of the servers that the request names, to be shown first."""
     checks: Checks = msgspec.field(default_factory=Checks)
-    """What the inputs of free-form tools are held against their grammars with."""
+    """Checks the inputs of free-form tools against their grammars."""
     meter: Meter | None = None
-    """What tells how many tokens an inference has."""
+    """Counts the tokens of an inference."""
     sealed: SealedItems | None = None
     """Seals what is given out and stored; None: compactions are not opened, credentials not stored, and the ids of
     approval requests prove nothing."""
     compacts: bool = False
-    """Whether nothing is answered, and what was said is summed up instead."""
+    """Whether the response is a summary of the history."""
     call_records: CallRecords | None = None
-    """The record of the leftovers' calls; None without leftovers."""
+    """The record of the earlier calls that the response settles; None without any."""
     asked_elsewhere: frozenset[str] = frozenset()
-    """Approval requests that another process has shown for this response: how their tools looked then is not known."""
+    """Approval requests that another process has shown for this response: what their tools were is not known."""
     clock: Callable[[], float] = time.time
     deadline: float | None = None
-    """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
+    """When the response must have ended, by the clock of the event loop; None: its time begins with its run."""
     lock: LockRequest | None = None
-    """The lock of its conversation, held until the end of the run is on record."""
+    """The lock of its conversation, held until the end of the run is recorded."""
     reader: HistoryReader | None = None
-    """What was admitted into memory for its history, as long; None: it is small."""
+    """Holds the memory of its history as long; None: it is small."""
     is_durable: bool = False
     """Whether another process continues the run when this one dies."""
 
     def release(self) -> None:
-        """Let the next request into the conversation, where there is one, and the next history into memory."""
+        """Release the lock of the conversation, and the memory of the history."""
         if self.lock is not None:
             self.lock.release()
         if self.reader is not None:
@@ -151,13 +153,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_otherwise(self) -> bool:
-        """Whether something else than an inference comes first, or in its place."""
+        """Whether the run begins with something else than an inference."""
         return self.request.generate is False or self.compacts or bool(self.history.leftovers)
 
     @property
     def compact_threshold(self) -> int | None:
-        """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
-        context does not have would never come together.
+        """The tokens of context from which on it is compacted before an inference; None: never. It is at most three
+        quarters of the context: more would never be reached.
         """
         for entry in self.request.context_management or ():
             if entry.type == "compaction":
@@ -169,7 +171,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def budget(self) -> Budget:
-        """What the response may take."""
+        """The limits of the response."""
         return budget_of(self.request, self.settings)
 
     @property
@@ -178,7 +180,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_eager(self) -> bool:
-        """Whether calls may begin while their turn is still being written."""
+        """Whether calls may begin before their turn has ended."""
         return self.settings.eager and self.toolbox.may_run
 
     @property
@@ -189,7 +191,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "text"
 
     def shown(self, name: str, run: Run) -> Shown:
-        """How a call to `name` shows now: never as a client's call when the client must not run it."""
+        """Return how a call to `name` is shown: never as a client's call if the client must not run it."""
         way = route(name, self.toolbox)
         is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
         definition = self.toolbox.tools.get(name)
@@ -212,7 +214,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def refused(self, name: str) -> Shown:
-        """How a call to `name` shows that is refused whatever it is."""
+        """Return how a call to `name` is shown that is refused in any case."""
         definition = self.toolbox.tools.get(name)
         if definition is not None and definition.kind not in OWN:
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
@@ -221,22 +223,24 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return Shown(definition.own_name, namespace=definition.namespace)
 
     def calls_left(self, run: Run) -> int:
-        """How many calls it may still run. Those that wait for the client's approval count."""
+        """Return how many calls the run may still make. Calls that wait for approval count as made."""
         asked = [*map(type, run.response.output)].count(McpApprovalRequest)
         return max(0, self.budget.calls - run.calls_run - asked)
 
     @property
     def _refuses_as_server(self) -> bool:
-        """The standard knows no `mcp_call`: under the strict setting a refused call is a function call with output."""
+        """Under the strict setting a refused call is a function call with output: the standard has no `mcp_call`."""
         return self.settings.refused_calls == "mcp_call" and not self.settings.strict
 
     def _fits(self, definition: ToolDefinition, run: Run) -> Callable[[str], bool] | None:
-        """What the input of a free-form tool is held against, where nobody else does: once, then the client has it."""
+        """Return the check of a free-form tool's input, unless the backend makes it. A tool has one second try: then
+        the client gets the input as it is.
+        """
         grammar = definition.grammar
         if grammar is None or is_enforced(definition) or not self._refuses_as_server:
             return None
         may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.budget.turns
-        if not may_ask_again or _has_failed(definition, run):
+        if not may_ask_again or _was_refused(definition, run):
             return None
         return partial(self._is_right, grammar)
 
@@ -244,8 +248,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.checks.mismatch(grammar, text) is None
 
 
-def _has_failed(definition: ToolDefinition, run: Run) -> bool:
-    """Whether an input of the tool was refused in this response already."""
+def _was_refused(definition: ToolDefinition, run: Run) -> bool:
+    """Return whether an input of the tool was refused in this response already."""
     return any(
         isinstance(item, McpCall)
         and item.server_label == HOUSE_LABEL
@@ -259,7 +263,7 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 
 
 def draft_response(request: CreateRequest, model: str, settings: EngineSettings) -> Response:
-    """Every setting echoed as in force; what was left open has the standard's default."""
+    """Return the response as it starts, with all settings in force. The others have the standard's defaults."""
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),
@@ -301,12 +305,12 @@ _echoed_of = attrgetter(*_ECHOED)
 
 
 def given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Those that are not None, by their names."""
+    """Return the values that are not None, by their names."""
     return dict(compress(zip(names, values, strict=True), map(is_not, values, repeat(None))))
 
 
 def _in_force(request: CreateRequest) -> ToolChoice:
-    """The choice with the allowed list that holds, in whichever form it came."""
+    """Return the choice with the allowed list, in whichever form that came."""
     choice = request.choice_mode
     if request.allowed_tools is None or not isinstance(choice, str):
         return choice

@@ -1,4 +1,4 @@
-"""What the parts of an engine share."""
+"""The resources that the parts of an engine share."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     settings: EngineSettings
     vault: Vault
     clock: Callable[[], float]
-    """Seconds since the epoch, by which keys and approvals expire."""
+    """Returns seconds since the epoch, by which keys and approvals expire."""

@@ -1,4 +1,4 @@
-"""Calls that an earlier response left open are settled at most once: run, declined or answered from the record."""
+"""Settle calls that an earlier response left open at most once: run, decline or answer them from the record."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class CallRecords:
         is_live: Callable[[str], bool],
         catch_up: Callable[[Identity, str], Awaitable[None]],
     ) -> None:
-        """`claims` are those to make, by call id; one with a result is of a call that the client has answered itself.
-        `is_live` tells whether this process makes a response now, `catch_up` records an end that could not be recorded
-        when it came.
+        """`claims` are made later, by call id; one with a result is of a call that the client has answered itself.
+        `is_live` returns whether this process runs a response now, `catch_up` records an end that could not be recorded
+        in time.
         """
         self._store, self._identity, self._response_id = store, identity, response_id
         self._claims, self._is_live, self._catch_up = claims, is_live, catch_up
 
     async def claim(self, call_id: str, may_be_repeated: bool) -> ToolResult | None:
-        """The result, if the call is settled already. None: this response runs the call, and `finish` must follow."""
+        """Return the result if the call is settled already. None: this response runs the call, and `finish` follows."""
         if (claim := self._claims.get(call_id)) is None:
             return None
         while (found := await self._claim(claim)) is not None:
@@ -72,7 +72,7 @@ class CallRecords:
             await asyncio.shield(asyncio.ensure_future(work))
 
     async def record_answers(self) -> None:
-        """Record the results that the client itself has given, so that no other follow-up runs those calls."""
+        """Record the results that the client itself sent, so that no other follow-up runs those calls."""
         for claim in self._claims.values():
             if claim.result is not None:
                 await self._claim(claim)
@@ -85,8 +85,8 @@ class CallRecords:
             await asyncio.shield(asyncio.ensure_future(work))
 
     async def refuse(self, call_id: str, message: str, *, for_good: bool) -> ToolResult:
-        """The result of a call that is not run here: the recorded one if there is one, else an error with `message`.
-        A refusal `for_good` is recorded, so that no other follow-up runs the call.
+        """Return the result of a call that is not run here: the recorded one if there is one, else an error with
+        `message`. A refusal `for_good` is recorded, so that no other follow-up runs the call.
         """
         refusal = ToolResult(call_id, message, is_error=True)
         if (claim := self._claims.get(call_id)) is None:
@@ -109,7 +109,7 @@ class CallRecords:
                 await self._claim(declined)
 
     async def _settled(self, call_id: str, found: CallRecord) -> CallRecord:
-        """The record when the response that claims the call has written its result, or has ended without one."""
+        """Wait until the response that claims the call has recorded its result, or has ended without one."""
         pauses = backoff(FIRST_POLL_SECONDS, MAX_POLL_SECONDS)
         while found.result is None:
             claimed_by = found.settled_by

@@ -1,4 +1,4 @@
-"""Conversations that clients keep here: what can be done with them beside taking turns."""
+"""Conversations of clients: create, read, change and delete them and their items."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Fields = dict[str, Any]
 
 
 class Conversations:
-    """Items are given as plain values, as a client sends them, and checked here.
+    """The conversations in a store. Items come as plain values, as a client sends them, and are checked here.
 
-    All but `create` raise `ConversationNotFound` for what is not there, or not the identity's.
+    All methods but `create` raise `ConversationNotFound` for one that is not there, or not the identity's.
     """
 
     def __init__(self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Vault) -> None:
@@ -52,13 +52,13 @@ class Conversations:
     async def update(
         self, conversation_id: str, metadata: Metadata | None, identity: Identity = ANONYMOUS
     ) -> Conversation:
-        """The conversation with this metadata, and none of what it had before."""
+        """Replace all metadata of the conversation."""
         described = read_metadata(metadata, self._limits)
         updated = await self._store.describe_conversation(identity, conversation_id, described)
         return _found(updated, conversation_id)
 
     async def delete(self, conversation_id: str, identity: Identity = ANONYMOUS) -> None:
-        """Its items go with it. Responses that were its turns stay."""
+        """Delete the conversation with its items. The responses of its turns stay."""
         if not await self._store.delete_conversation(identity, conversation_id):
             raise ConversationNotFound(conversation_id)
 
@@ -71,14 +71,14 @@ class Conversations:
     async def add(
         self, conversation_id: str, items: list[Fields], identity: Identity = ANONYMOUS
     ) -> tuple[InputItem, ...]:
-        """The items as they stand there: one whose id is taken has another."""
+        """Return the added items: one whose id is taken gets another."""
         added = await self._store.add_entries(identity, conversation_id, await self._entries(identity, items))
         if added is None:
             raise ConversationNotFound(conversation_id)
         return added
 
     async def item(self, conversation_id: str, item_id: str, identity: Identity = ANONYMOUS) -> InputItem:
-        """Raises `ItemNotFound` where there is a conversation without it."""
+        """Raises `ItemNotFound` if the conversation does not have it."""
         found = await self._store.conversation_item(identity, conversation_id, item_id)
         if found is None:
             await self.retrieve(conversation_id, identity)
@@ -86,15 +86,15 @@ class Conversations:
         return found
 
     async def delete_item(self, conversation_id: str, item_id: str, identity: Identity = ANONYMOUS) -> Conversation:
-        """The conversation that it was in. Raises `ItemNotFound` as `item` does."""
+        """Return the conversation. Raises `ItemNotFound` as `item` does."""
         conversation = await self.retrieve(conversation_id, identity)
         if not await self._store.delete_entry(identity, conversation_id, item_id):
             raise ItemNotFound(item_id)
         return conversation
 
     async def _entries(self, identity: Identity, items: list[Fields]) -> list[Entry]:
-        """What is added for the items: for a reference, a copy of what it stands for. What is sealed must open: nobody
-        could do so later.
+        """Return the entries to add: for a reference, a copy of its item. Sealed items must open now: later requests
+        could not use them.
         """
         read, raw = await in_turns(added_steps(items, self._limits))
         await in_turns(media_steps(read, "items", self._media))

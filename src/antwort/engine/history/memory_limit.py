@@ -1,4 +1,4 @@
-"""How much of a history one request may read, and how much all of them may hold in memory at once."""
+"""Limit the size of a history that a request reads, and the memory that all histories take at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from antwort.storage.base import Bound, HistoryTooLarge
 T = TypeVar("T")
 
 SMALL_BYTES = 2**20
-"""A history up to this size is read at once, and not counted: nearly all are far smaller."""
+"""A history up to this size is not counted: nearly all are far smaller."""
 WAIT_SECONDS = 60.0
-"""How long a request waits until others have let go of as much as it needs."""
+"""How long a request waits for memory that others hold."""
 
 
 class HistoryMemory:
     """Admit large histories into memory, first come, first served, up to a number of bytes.
 
-    No tenant gets more than half of them, unless it is for a single history: the other half is there for the others.
+    No tenant gets more than half of them, unless for a single history.
     """
 
     def __init__(self, most: int) -> None:
@@ -30,7 +30,7 @@ class HistoryMemory:
         self._held: Counter[str] = Counter()
         """Bytes, by tenant."""
         self._waiting: dict[asyncio.Future[None], tuple[str, int, int]] = {}
-        """The tenant, the bytes, and those that were admitted for the same request before."""
+        """The tenant, the bytes, and the bytes that the same request holds already."""
 
     @property
     def held(self) -> int:
@@ -42,8 +42,8 @@ class HistoryMemory:
         return len(self._waiting)
 
     async def admit(self, tenant: str, size: int, seconds: float | None, before: int = 0) -> None:
-        """Wait for as many bytes. Raises `HistoryMemoryFull` after so many seconds; None: it waits for good. `before`
-        are those that the same request holds already: it does not wait for itself.
+        """Wait for so many bytes. Raises `HistoryMemoryFull` after so many seconds; None: no limit. `before` are the
+        bytes that the same request holds already: it does not wait for itself.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[turn] = tenant, size, before
@@ -68,7 +68,7 @@ class HistoryMemory:
         self._admit_next()
 
     def _admit_next(self) -> None:
-        """Those whose turn it is. Who has had its share is passed over; nobody else is."""
+        """Admit waiting histories in order. Only a tenant that has its share is passed over."""
         for turn, (tenant, size, before) in [*self._waiting.items()]:
             own, held = self._held[tenant], self.held
             if turn.done() or (own > before and own + size > self._most // 2):
@@ -81,22 +81,21 @@ class HistoryMemory:
 
 
 class HistoryReader:
-    """Read what one request continues, within the limits. What it holds in memory is held until `release`."""
-
-    is_cut = False
-    """Whether something was left out, as it was too much."""
+    """Read the history of one request within the limits, and hold its memory until `release`."""
 
     def __init__(
         self, memory: HistoryMemory, limits: Limits, tenant: str, *, truncates: bool, seconds: float | None
     ) -> None:
-        """`truncates`: of what is too large, the newest part is read."""
+        """`truncates`: of a history that is too large, the newest part is read."""
         self._memory, self._limit, self._tenant = memory, limits.history_bytes, tenant
         self._truncates, self._seconds = truncates, seconds
         self.size = 0
-        """Bytes that it holds; 0 for what is small."""
+        """Bytes that it holds; 0 for a small history."""
+        self.is_cut = False
+        """Whether the oldest part was left out."""
 
     async def read(self, ask: Callable[[Bound], Awaitable[T]], param: str) -> T:
-        """What `ask` finds. Most histories are small, and read by the first question.
+        """Return what `ask` finds within a bound. Most histories are small, and read by the first call.
 
         Raises `ContextTooLong`, naming `param`, and `HistoryMemoryFull`.
         """
@@ -117,12 +116,12 @@ class HistoryReader:
         return read
 
     def check(self, size: int, param: str) -> None:
-        """Refuse what is put together of what was read, where that is too large."""
+        """Raise `ContextTooLong` if what was put together of the parts is too large."""
         if size > self._limit:
             raise self._too_long(size, param)
 
     async def _hold(self, size: int) -> None:
-        """Who holds something already does not wait for more: two might wait for one another."""
+        """A request that holds memory does not wait for more: two could wait for one another."""
         await self._memory.admit(self._tenant, size, 0 if self.size else self._seconds, self.size)
         self.size += size
 

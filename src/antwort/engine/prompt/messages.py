@@ -1,4 +1,4 @@
-"""Translate items into chat messages, and tools into chat tools."""
+"""Make the chat requests of a run: messages, tools and parameters of each inference."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def chat_request(run: Run, plan: Plan) -> ChatRequest:
 class Prompt:
     """Make the chat requests of one run.
 
-    The messages of an earlier inference are continued: turns that have ended do not change. The result is the same as
-    to translate everything again, which is done where a new item may change what an earlier one comes to.
+    The messages of an earlier inference are continued: turns that have ended do not change. Everything is translated
+    again only if a new item may change the message of an earlier one; the result is the same.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._base: ChatRequest | None = None
-        """What is the same in each inference."""
+        """The parameters that all inferences share."""
         self._is_complete = False
-        """Whether that is all but the messages, as long as the model may call tools."""
+        """Whether these are all but the messages, as long as the model may call tools."""
         self._tools: list[ChatTool] | None = None
-        """The tools of each inference, once the base is made; None: some have to be found first."""
+        """The tools of all inferences, once the base is made; None: some must be found first."""
         self._transcript: Transcript | None = None
-        """The messages up to `_items`."""
+        """The messages up to the items of the ended turns."""
         self._turn_ends: tuple[int, ...] = ()
         self._items: tuple[OutputItem, ...] = ()
 
@@ -118,8 +118,8 @@ class Prompt:
         return found if words is None else noted(found, words)
 
     def _can_continue(self, run: Run) -> bool:
-        """Add the turns since the last inference to the transcript. Return False where the run is another one, or has
-        items that may change what earlier ones come to.
+        """Add the turns since the last inference to the transcript. Return False if the run is another one, or has
+        items that may change the messages of earlier ones.
         """
         assert self._transcript is not None
         output, ends, known = run.response.output, run.turn_ends, len(self._items)
@@ -140,13 +140,13 @@ class Prompt:
 
 
 _WITHOUT_MESSAGE = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
-"""Items that come to no message by themselves."""
+"""Items that make no message by themselves."""
 _INDEPENDENT = _WITHOUT_MESSAGE | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
-"""Items that change nothing of what earlier ones come to: compactions and requests for approval do."""
+"""Items that change no message of earlier ones: compactions and requests for approval do."""
 
 
 _SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
-"""What is sent as the request has it, where it has it."""
+"""Parameters that are sent as the request has them."""
 _sent_of = attrgetter(*_SENT)
 
 
@@ -176,7 +176,7 @@ def _given(value: Any) -> Any:
 
 
 def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
-    """The tools that the next inference is told of: all, or what was found so far of those that are too many."""
+    """Return the tools of the next inference: all, or the found ones if they are too many."""
     if not plan.toolbox.deferred:
         return [*plan.toolbox.tools.values()]
     return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
@@ -194,7 +194,7 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
 
 
 def _parameters(tool: ToolDefinition) -> dict[str, Any]:
-    """Of the request's own tools as they are: a client knows its model. Servers write theirs for any."""
+    """Return the request's own schemas unchanged, as a client knows its model, and those of servers normalized."""
     if tool.parameters is None:
         return {"type": "object", "properties": {}}
     return tool.parameters if tool.kind in OWN else normalize(tool.parameters)
@@ -211,7 +211,7 @@ def _chat_choice(run: Run, plan: Plan, tools: Sequence[ToolDefinition]) -> str |
         meant = [name for name in forced if name in offered and (toolbox.allowed is None or name in toolbox.allowed)]
         if len(meant) == 1 and toolbox.deferred.isdisjoint(forced):
             return _named(meant[0])
-        if not toolbox.deferred.isdisjoint(forced):  # what is meant may have to be found first
+        if not toolbox.deferred.isdisjoint(forced):  # a forced tool may have to be found first
             meant = []
         choice = "required"
     if meant and plan.capabilities.allowed_tools and choice != "none":
@@ -268,13 +268,13 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
 
 
 def all_said(run: Run, plan: Plan) -> Said:
-    """What counts of the history and of the turns so far."""
+    """Return the history and the turns so far, from the last compaction on."""
     stretches = [*plan.history.stretches, *_own_stretches(run)]
     return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
 
 
 def check_said(plan: Plan) -> None:
-    """Refuse what comes to no message at all: backends answer that in words of their own, or with an invention."""
+    """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
     for item in chain.from_iterable(plan.history.stretches):
         if isinstance(item, Message) and item.role != "assistant":
             return
@@ -284,5 +284,5 @@ def check_said(plan: Plan) -> None:
 
 
 def _own_stretches(run: Run) -> list[Sequence[InputItem]]:
-    """The turns so far, and what came after the last. What was abandoned is said anew."""
+    """Return the turns so far, and the items after the last, without abandoned ones."""
     return [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
