@@ -87,7 +87,8 @@ class Engine:
         package bring one; with another store and no log, there are no background responses. `address` is where other
         processes with the same log reach this one.
         """
-        settings, store = checked(settings), _memory() if store is None else store
+        self.settings = settings = checked(settings)
+        store = _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
         self._labels = check_labels(executors)
@@ -120,10 +121,6 @@ class Engine:
         self._launcher = Launcher(resources, planner, self._worker, locks, live)
         self._responses = Responses(resources, self._worker, live)
         self.idempotency_keys = IdempotencyKeys(store, self._launcher, self._responses, clock, settings.idempotency)
-
-    @property
-    def settings(self) -> EngineSettings:
-        return self._resources.settings
 
     @property
     def runs(self) -> RunLog | None:

@@ -101,7 +101,7 @@ class Planner:
         """The memory that the histories of all requests share."""
         self.resources, self.live = resources, live
         self._meter = Meter(resources.provider)
-        self._toolboxes = ToolboxCache()
+        self.toolboxes = ToolboxCache()
         self._media = MediaHosts(limits.media_hosts)
 
     async def models(self, identity: Identity) -> list[Model]:
@@ -176,13 +176,6 @@ class Planner:
             check_compacts(plan)
         return plan
 
-    async def toolbox(
-        self, request: CreateRequest, discovery: Discovery, *, with_standing: bool = True, is_complete: bool = True
-    ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-        return await build_toolbox(
-            request, discovery, with_standing=with_standing, is_complete=is_complete, cache=self._toolboxes
-        )
-
     async def _means(self, request: CreateRequest, identity: Identity, deadline: float, *, is_new: bool) -> Means:
         resources = self.resources
         model = request.model or resources.settings.default_model
@@ -195,7 +188,9 @@ class Planner:
         discovery = Discovery(resources.executors, identity, resources.settings, capabilities, model, deadline, fresh)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
-        toolbox, listings = await self.toolbox(asked, discovery, with_standing=not compacts, is_complete=is_new)
+        toolbox, listings = await build_toolbox(
+            asked, discovery, with_standing=not compacts, is_complete=is_new, cache=self.toolboxes
+        )
         return Means(model, discovery, toolbox, listings, compacts)
 
     async def _fresh_labels(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
@@ -336,7 +331,7 @@ class _Continuation:
             if self._resumed is None:
                 await in_turns(check_steps(request.declarations, limits))
             if not means.compacts:
-                toolbox, listings = await self._planner.toolbox(request, means.discovery)
+                toolbox, listings = await build_toolbox(request, means.discovery, cache=self._planner.toolboxes)
                 means = self._means = replace(means, toolbox=toolbox, listings=listings)
         if not means.compacts:
             check_choice(request, means.toolbox, self._settings)

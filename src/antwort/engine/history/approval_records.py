@@ -365,6 +365,8 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
     """Return the approvals that an ended response asks for. A turn that adds nothing to its conversation asks for none:
     the client could not answer.
     """
+    if McpApprovalRequest not in map(type, response.output):
+        return []
     if plan.request.conversation is not None and response.status not in ADDING:
         return []
     items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]

