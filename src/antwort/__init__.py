@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from antwort.config.problems import CannotStart
     from antwort.config.reading import load
     from antwort.config.settings import Settings
-    from antwort.engine.asked import RequestFields
     from antwort.engine.engine import Engine
+    from antwort.engine.request_fields import RequestFields
     from antwort.engine.settings import EngineSettings, HostedPolicy
     from antwort.errors import AntwortError, InvalidField, NotAuthenticated, NotPermitted
     from antwort.identity import Identity
@@ -96,7 +96,7 @@ _HOMES = {
     "NotAuthenticated": "antwort.errors",
     "NotPermitted": "antwort.errors",
     "Provider": "antwort.providers.base",
-    "RequestFields": "antwort.engine.asked",
+    "RequestFields": "antwort.engine.request_fields",
     "Response": "antwort.api.responses",
     "ResponseStore": "antwort.storage.base",
     "Retrying": "antwort.providers.fleet",

@@ -16,7 +16,6 @@ from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import CompactedResponse, Model, Response
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
-from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.memory_limit import HistoryMemory
@@ -26,6 +25,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.prompt.discovery import Discovery, check_labels, list_tools
 from antwort.engine.prompt.hosted_tools import check_hosted
+from antwort.engine.request_fields import RequestFields, RequestLike, parse_request_like
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
@@ -187,7 +187,7 @@ class Engine:
 
     async def create(
         self,
-        request: Asked | None = None,
+        request: RequestLike | None = None,
         identity: Identity = ANONYMOUS,
         *,
         idempotency_key: str | None = None,
@@ -208,7 +208,7 @@ class Engine:
 
     async def respond(
         self,
-        request: Asked | None = None,
+        request: RequestLike | None = None,
         identity: Identity = ANONYMOUS,
         *,
         idempotency_key: str | None = None,
@@ -228,12 +228,12 @@ class Engine:
             await run.close()
 
     async def compact(
-        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+        self, request: RequestLike | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> CompactedResponse:
         """Return a compacted conversation: the model summarizes it, and the latest turns stay as they are. The request
         comes in any form that `create` takes, and must name its model; cancelling ends it.
         """
-        asked = as_compaction(read_asked(request, fields, self.settings.limits))
+        asked = as_compaction(parse_request_like(request, fields, self.settings.limits))
         run = await self.launch(await self.plan(asked, identity))
         try:
             return await run.compacted()
@@ -242,23 +242,23 @@ class Engine:
             raise
 
     async def count(
-        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+        self, request: RequestLike | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> int:
         """Count the tokens of the prompt of a request in any form that `create` takes: by the backend's tokenizer if it
         has one, else by an estimate; with `truncation: auto`, after truncation. Nothing is stored, no inference is
         made, and the conversation is not locked.
         """
         self._launcher.check_open()
-        asked = replace(read_asked(request, fields, self.settings.limits), background=None)
+        asked = replace(parse_request_like(request, fields, self.settings.limits), background=None)
         plan = await self._planner.prepared(asked, identity, None)
         try:
             return await count_input(plan, self._resources.provider)
         finally:
             plan.release()
 
-    def _read(self, asked: Asked | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
+    def _read(self, asked: RequestLike | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
         """The method decides whether the response is streamed, whatever the request says."""
-        request = read_asked(asked, fields, self.settings.limits)
+        request = parse_request_like(asked, fields, self.settings.limits)
         return request if bool(request.stream) is stream else replace(request, stream=stream)
 
     # ---- existing responses ----

@@ -69,6 +69,8 @@ class CallView(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, item: InputItem) -> CallView | None:
         """Return what the item says about a call; None if it is not about any."""
+        if (kind := _BY_CALL_ID.get(type(item))) is not None:
+            return cls(item, item.call_id, *kind)  # type: ignore[arg-type, union-attr]
         read = _READERS.get(type(item))
         return None if read is None else read(item)
 
@@ -80,9 +82,10 @@ class CallView(msgspec.Struct, frozen=True):
     @property
     def is_open(self) -> bool:
         """Whether the item asks for a call whose result can only stand in another item."""
-        if isinstance(self.item, McpCall):
-            return self.part == "call" and is_bare(self.item)
-        return self.part in ("call", "request") and not self.is_cut
+        item = self.item
+        if isinstance(item, McpCall):
+            return self.part == "call" and is_bare(item)
+        return self.part in ("call", "request") and (isinstance(item, OpaqueItem) or item.status != "incomplete")
 
     @property
     def is_answer(self) -> bool:
@@ -131,16 +134,20 @@ def _read_foreign(item: OpaqueItem) -> CallView | None:
     return CallView(item, call_id, "result" if is_result else "call", "foreign")
 
 
+_BY_CALL_ID: Mapping[type, tuple[Part, Owner]] = {
+    FunctionCall: ("call", "function"),
+    CustomToolCall: ("call", "function"),
+    FunctionCallOutput: ("result", "function"),
+    CustomToolCallOutput: ("result", "function"),
+}
 _READERS: Mapping[type, Callable[[Any], CallView | None]] = {
-    FunctionCall: lambda item: CallView(item, item.call_id, "call", "function"),
-    CustomToolCall: lambda item: CallView(item, item.call_id, "call", "function"),
-    FunctionCallOutput: lambda item: CallView(item, item.call_id, "result", "function"),
-    CustomToolCallOutput: lambda item: CallView(item, item.call_id, "result", "function"),
     McpCall: _read_server_call,
     McpApprovalRequest: lambda item: CallView(item, requested_call(item.id), "request", "server"),
     McpApprovalResponse: lambda item: CallView(item, requested_call(item.approval_request_id), "decision", "server"),
     OpaqueItem: _read_foreign,
 }
+CALL_TYPES = frozenset({*_BY_CALL_ID, *_READERS})
+"""The types of items that may be about a call."""
 
 
 class PendingCall(msgspec.Struct, frozen=True):

@@ -18,7 +18,9 @@ from antwort.api.items import (
     Compaction,
     ContentPart,
     CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
+    FunctionCallOutput,
     InputItem,
     ItemReference,
     McpApprovalRequest,
@@ -32,6 +34,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.validation import without_inner_nulls
 from antwort.api.wire import UNSET, Plain, replace, to_plain
 from antwort.engine.history.calls import (
+    CALL_TYPES,
     CallView,
     FunctionKind,
     call_id_of,
@@ -57,6 +60,7 @@ _CHANGED = (
     "a call cannot be changed, and the one of this 'call_id' has no result yet. Send the call as it was made, or leave "
     "it away; what is another call needs another 'call_id'."
 )
+_BY_CALL_ID = (FunctionCall, CustomToolCall, McpCall, FunctionCallOutput, CustomToolCallOutput)
 _LONGEST_ID = 100
 """Characters of a client's id that an error repeats."""
 
@@ -142,7 +146,7 @@ class _KnownItems:
             self._by_id[item.id].append(item)
             if isinstance(item, McpApprovalResponse):
                 self._decisions.add((item.approval_request_id, item.approve))
-            elif is_call(item) or is_output(item):
+            elif isinstance(item, _BY_CALL_ID):
                 self._by_call[call_id_of(item)].append(item)
 
     def has(self, item: InputItem) -> bool:
@@ -153,7 +157,7 @@ class _KnownItems:
             return (item.approval_request_id, item.approve) in self._decisions
         if any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())):
             return True
-        if not (is_call(item) or is_output(item)):
+        if not isinstance(item, _BY_CALL_ID):
             return False
         call_id = call_id_of(item)
         # A client's own call ids may repeat: such a call is known while it is open.
@@ -262,7 +266,7 @@ def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], f
         return frozenset()
     calls = _KnownCalls([view for view in new if view is not None])
     for item in earlier:
-        if (view := CallView.of(item)) is not None:
+        if type(item) in CALL_TYPES and (view := CallView.of(item)) is not None:
             calls.add(view)
     return frozenset(
         place for place, view in enumerate(new, first) if view is not None and calls.repeats(view, f"input[{place}]")

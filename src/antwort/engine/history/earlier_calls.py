@@ -145,6 +145,8 @@ class _Finder:
         """Return the calls that the request settles: it runs them, or declines them for good. `turn` are the items that
         hold the turn's calls, `new` those in which the client may continue it. Approvals are decided by themselves.
         """
+        if not made:
+            return []
         verdict = self._verdict({left.call.call_id for left in made}, turn, new)
         is_declined = verdict == "decline" or self._request.choice_mode == "none"
         settled, allowed = list[Leftover](), self._toolbox.allowed

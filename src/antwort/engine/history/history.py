@@ -9,7 +9,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_item import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.history.approvals import repeated_decisions
-from antwort.engine.history.calls import CallView
+from antwort.engine.history.calls import CALL_TYPES
 from antwort.engine.history.deduplication import referring, repeated_results
 from antwort.engine.history.earlier_calls import EarlierItems, answered_by_client, find_earlier_calls
 from antwort.engine.history.memory_limit import HistoryReader
@@ -87,8 +87,7 @@ def without_repeats(
 
     Raises `InvalidField` or `Conflict` for those that contradict what is there, or that answer no call.
     """
-    views = [view for view in map(CallView.of, request.input) if view is not None]
-    if all(view.part == "request" for view in views):
+    if CALL_TYPES.isdisjoint(map(type, request.input)):
         return request
     counted = _since_compaction(_stretches(request, chain, conversation), memories, request)
     earlier = [item for stretch in counted.stretches[:-1] for item in stretch]

@@ -41,12 +41,11 @@ class TurnCounter:
 
     def add(self, item: InputItem) -> bool:
         """Return whether the item begins a turn: the model writes it after something came from the client."""
-        view = CallView.of(item)
-        if view is None:
-            is_input = isinstance(item, Message) and item.role != "assistant"
-            is_models = isinstance(item, Message | Reasoning) or (
-                isinstance(item, OpaqueItem) and item.type.endswith("_call")
-            )
+        if isinstance(item, Message):
+            is_input, is_models = item.role != "assistant", True
+        elif (view := CallView.of(item)) is None:
+            is_foreign_call = isinstance(item, OpaqueItem) and item.type.endswith("_call")
+            is_input, is_models = False, is_foreign_call or isinstance(item, Reasoning)
         else:
             is_input = view.part in ("result", "decision")
             is_models = not isinstance(item, McpCall) or view.call_id not in self._known
@@ -170,12 +169,12 @@ class _InterruptionScan:
     def add(self, at: Place, item: InputItem, *, is_input: bool) -> None:
         self._time += 1
         self._at = at
-        view = CallView.of(item)
-        if view is None:
-            if isinstance(item, Message):
-                self._add_message(item)
-            elif isinstance(item, Reasoning):
-                self._add_words()
+        if isinstance(item, Message):
+            self._add_message(item)
+        elif isinstance(item, Reasoning):
+            self._add_words()
+        elif (view := CallView.of(item)) is None:
+            return
         elif isinstance(item, McpCall):
             self._add_server_call(item, view, is_input=is_input)
         elif view.is_open:

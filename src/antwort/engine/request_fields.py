@@ -56,10 +56,10 @@ class RequestFields(TypedDict, total=False):
     generate: bool | None
 
 
-Asked: TypeAlias = CreateRequest | Fields
+RequestLike: TypeAlias = CreateRequest | Fields
 
 
-def read_asked(asked: object, fields: Fields, limits: Limits) -> CreateRequest:
+def parse_request_like(asked: object, fields: Fields, limits: Limits) -> CreateRequest:
     """Parse a request by the rules of the HTTP API. Raises `InvalidField`.
 
     A keyword that is no field raises `TypeError`, as for any function; in a mapping it is ignored, as over HTTP.
