@@ -12,10 +12,9 @@ from antwort.api.responses import Response
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.item_builders import Seal
 from antwort.engine.plan import Plan
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, RunHooks
 from antwort.engine.runs.recovery import pick_up
-from antwort.engine.runs.stream_observer import new_observer
 from antwort.errors import HandedOver
 from antwort.providers.base import Provider
 from antwort.testing import ScriptedProvider, StreamChecker

@@ -10,8 +10,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from antwort.storage.run_log.base import Fenced, Worker
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Fenced, Worker
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import said
 from runs_home import SqlHome, postgres_home, sqlite_home
 

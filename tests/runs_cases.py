@@ -21,7 +21,7 @@ from antwort.api.events import (
 )
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
-from antwort.storage.run_log.base import Claimed, Ending, Lease, NewRun, Record, RunLog, Worker
+from antwort.storage.run_log import Claimed, Ending, Lease, NewRun, Record, RunLog, Worker
 from storage_cases import ME, STOPPED, asked, message
 
 ONE = Worker("worker_1", "http://10.0.0.1:9000")

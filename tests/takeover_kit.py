@@ -19,7 +19,8 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.storage.run_log.base import (
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import (
     Claimed,
     Ending,
     Fenced,
@@ -31,7 +32,6 @@ from antwort.storage.run_log.base import (
     Unavailable,
     Worker,
 )
-from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from engine_kit import sent

@@ -18,7 +18,7 @@ from antwort.api.events import (
 from antwort.api.items import Message, OutputText
 from antwort.api.responses import Response
 from antwort.api.wire import replace
-from antwort.storage.run_log.base import Claimed, Ending, NewRun, Record, RunLog, Worker
+from antwort.storage.run_log import Claimed, Ending, NewRun, Record, RunLog, Worker
 from storage_cases import ME, STOPPED, asked, ended, message
 
 ME_AND_I = ME

@@ -11,10 +11,10 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content

@@ -17,8 +17,8 @@ from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, S
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Gone, Record, Unavailable
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import Gone, Record, Unavailable
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
 from jumping_time import jumping_time

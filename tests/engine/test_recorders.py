@@ -27,15 +27,14 @@ from antwort.api.status import IllegalTransition
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import new_row
+from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder, new_row
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page
+from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, Unavailable
-from antwort.storage.run_log.codec import unpack
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import Ending, Fenced, Lease, Record, Unavailable
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time

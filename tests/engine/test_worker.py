@@ -16,7 +16,7 @@ from antwort.errors import Damaged, HandedOver, UnsupportedFeature
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
+from antwort.storage.run_log import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
 from jumping_time import jumping_time

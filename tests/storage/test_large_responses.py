@@ -16,8 +16,8 @@ from antwort.api.wire import replace
 from antwort.errors import KeyInUse, QueueFull, StoreFault
 from antwort.storage.base import Claim, NewResponse, Page, Wanted
 from antwort.storage.database import Operation
-from antwort.storage.run_log.base import Claimed, Ending, Record
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Claimed, Ending, Record
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import LOG_BYTES, SqliteDatabase, SqliteStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, new_run

@@ -9,8 +9,8 @@ import pytest
 
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Fenced, Lease, Load, Record, Renewed, Unavailable, Worker
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import Fenced, Lease, Load, Record, Renewed, Unavailable, Worker
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
 from antwort.telemetry.run_counts import RunCounts

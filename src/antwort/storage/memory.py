@@ -38,9 +38,19 @@ from antwort.storage.base import (
     as_of,
 )
 from antwort.storage.memory_conversations import Key, MemoryConversations, StoredConversation, key_of
-from antwort.storage.paging import approval_size, declaring_links, first_within, select_page
 from antwort.storage.rows import shown_item, to_body
-from antwort.storage.rules import WritingTools, check_beginning, check_ending, check_running, cycle, failed
+from antwort.storage.rules import (
+    WritingTools,
+    approval_size,
+    check_beginning,
+    check_ending,
+    check_running,
+    cycle,
+    declaring_links,
+    failed,
+    first_within,
+    select_page,
+)
 
 
 @dataclass(slots=True, eq=False)

@@ -16,8 +16,8 @@ from antwort.api.wire import encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.paging import DECLARED_BYTES, first_within, newest_within, select_page
 from antwort.storage.rows import added_item, renamed, type_of
+from antwort.storage.rules import DECLARED_BYTES, first_within, newest_within, select_page
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""

@@ -24,9 +24,19 @@ from psycopg.rows import TupleRow
 from psycopg.types.array import ListBinaryDumper
 
 from antwort.errors import StoreFault, StoreUnavailable
-from antwort.storage.database import UNKNOWN_FAULT, Dialect, Operation, Value, Values, to_postgres
+from antwort.storage.database import (
+    UNKNOWN_FAULT,
+    Dialect,
+    Job,
+    Operation,
+    ThreadedDatabase,
+    TransactionFailed,
+    TransactionQueue,
+    Value,
+    Values,
+    to_postgres,
+)
 from antwort.storage.sql_store import SqlStore
-from antwort.storage.transaction_queue import Job, QueuedDatabase, TransactionFailed, TransactionQueue
 
 T = TypeVar("T")
 RV = TypeVar("RV")
@@ -78,7 +88,7 @@ class PostgresStore(SqlStore):
         return await cls.open_database(PostgresDatabase(dsn))
 
 
-class PostgresDatabase(QueuedDatabase):
+class PostgresDatabase(ThreadedDatabase):
     dialect: Dialect = "postgresql"
 
     def __init__(

@@ -19,10 +19,9 @@ from antwort.storage.base import (
     Decision,
     Page,
 )
-from antwort.storage.database import Connection, Database, write_once
-from antwort.storage.paging import approval_size, page_terms, sql_order, take_page
+from antwort.storage.database import Connection, Database, page_terms, sql_order, write_once
 from antwort.storage.rows import RowValues, decode
-from antwort.storage.rules import ALL_TOOLS, WritingTools
+from antwort.storage.rules import ALL_TOOLS, WritingTools, approval_size, take_page
 
 _IDS_PER_QUERY = 500
 _COLUMNS = (

@@ -16,17 +16,7 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.database import Connection, Database, per_dialect, write_once
-from antwort.storage.paging import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
-)
+from antwort.storage.database import Connection, Database, page_terms, per_dialect, sql_order, write_once
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -38,6 +28,7 @@ from antwort.storage.rows import (
     to_metadata,
     to_shown,
 )
+from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import approval_rows, insert_approvals
 
 _LAST_POSITION = 2**31 - 1

@@ -29,7 +29,7 @@ from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
 from antwort.storage.database import Connection, Database, per_dialect
-from antwort.storage.paging import in_pieces
+from antwort.storage.event_codec import compress
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -44,8 +44,7 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.rules import check_beginning, check_ending, check_running, failed
-from antwort.storage.run_log.codec import compress
+from antwort.storage.rules import check_beginning, check_ending, check_running, failed, in_pieces
 from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 

@@ -40,18 +40,8 @@ from antwort.storage.base import (
     ResponsePage,
     Wanted,
 )
-from antwort.storage.database import Connection, Cursor, Database, write_once
+from antwort.storage.database import Connection, Cursor, Database, page_terms, sql_order, write_once
 from antwort.storage.migrations import migrate
-from antwort.storage.paging import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
-)
 from antwort.storage.rows import (
     ItemRow,
     RowValues,
@@ -63,7 +53,7 @@ from antwort.storage.rows import (
     to_span,
     without_input,
 )
-from antwort.storage.rules import cycle
+from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, cycle, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import SqlCalls
 from antwort.storage.sql_conversations import SqlConversations
 

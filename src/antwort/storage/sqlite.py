@@ -22,9 +22,8 @@ from threading import Event, Thread
 from typing import Self
 
 from antwort.errors import StoreFault, StoreUnavailable
-from antwort.storage.database import UNKNOWN_FAULT, Dialect
+from antwort.storage.database import UNKNOWN_FAULT, Dialect, Job, ThreadedDatabase, TransactionFailed, TransactionQueue
 from antwort.storage.sql_store import SqlStore
-from antwort.storage.transaction_queue import Job, QueuedDatabase, TransactionFailed, TransactionQueue
 
 if sys.platform != "win32":
     import fcntl
@@ -49,7 +48,7 @@ class SqliteStore(SqlStore):
         return await cls.open_database(SqliteDatabase(Path(path)))
 
 
-class SqliteDatabase(QueuedDatabase):
+class SqliteDatabase(ThreadedDatabase):
     dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:

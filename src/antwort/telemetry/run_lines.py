@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.notes import Value, note
-from antwort.storage.run_log.base import Claimed
+from antwort.storage.run_log import Claimed
 
 _logger = logging.getLogger("antwort.runs")
 _LONGEST_MODEL = 100

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.run_log.base import (
+from antwort.storage.run_log import (
     Claimed,
     Ending,
     Fenced,

@@ -35,8 +35,7 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import PackedLog
-from antwort.storage.run_log.base import Record, records_after
-from antwort.storage.run_log.codec import (
+from antwort.storage.event_codec import (
     compress,
     decode_events,
     decode_identity,
@@ -46,6 +45,7 @@ from antwort.storage.run_log.codec import (
     pack,
     unpack,
 )
+from antwort.storage.run_log import Record, records_after
 from api import samples
 from api.samples import EVENTS, LOGPROB
 from runs_cases import delta, marked, mixed, new_run, numbered, outcome

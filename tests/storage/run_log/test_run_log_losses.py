@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.storage.run_log.base import Claimed, Unavailable
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Claimed, Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from postgres import Postgres
 from runs_cases import ONE, TWO, begun, everything, finish, new_run, numbered, said
 from runs_home import SqlHome, postgres_home, sqlite_home

@@ -15,10 +15,10 @@ from psycopg.rows import TupleRow
 
 from antwort.errors import StoreFault
 from antwort.storage.database import Operation
+from antwort.storage.notifications import NotificationListener
 from antwort.storage.postgres import BoundedConnection, PostgresDatabase
-from antwort.storage.run_log.base import Record, RunLog
-from antwort.storage.run_log.notifications import NotificationListener
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Record, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME

@@ -12,7 +12,7 @@ from antwort.api.events import TERMINAL, RunEvent
 from antwort.api.payload import LARGE
 from antwort.api.wire import replace
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import Gone, Record, RunLog
+from antwort.storage.run_log import Gone, Record, RunLog
 from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
 from runs_home import Home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell

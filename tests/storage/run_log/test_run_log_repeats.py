@@ -11,8 +11,8 @@ import pytest
 
 from antwort.errors import StoreFault
 from antwort.storage.database import Database, Dialect, Operation
-from antwort.storage.run_log.base import Unavailable
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, claim_one, everything, new_run, said, to_end
 from runs_home import SqlHome
 from storage_cases import ME, asked

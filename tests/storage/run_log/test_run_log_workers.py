@@ -11,8 +11,8 @@ from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
 from antwort.storage.base import NewResponse, ResponseStore
-from antwort.storage.run_log.base import Fenced, Lease, Record, Renewed, RunLog
-from antwort.storage.run_log.codec import pack
+from antwort.storage.event_codec import pack
+from antwort.storage.run_log import Fenced, Lease, Record, Renewed, RunLog
 from runs_cases import (
     ONE,
     TWO,

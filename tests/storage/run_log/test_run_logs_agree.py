@@ -17,9 +17,9 @@ from antwort.errors import QueueFull
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Claimed, Fenced, Gone, Record, RunLog, Worker
-from antwort.storage.run_log.memory import MemoryRunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import Claimed, Fenced, Gone, Record, RunLog, Worker
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import everything, marked, mixed, new_run, numbered, said, to_end
 from runs_home import SqlHome, sqlite_home
 

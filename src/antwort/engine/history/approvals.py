@@ -14,7 +14,7 @@ from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpA
 from antwort.api.requests import CreateRequest
 from antwort.api.resources import Approval
 from antwort.api.responses import Response
-from antwort.api.status import FINAL, ResponseStatus
+from antwort.api.status import EXTENDS_CONVERSATION, FINAL, ResponseStatus
 from antwort.api.wire import UNSET
 from antwort.engine.history.approval_ids import ApprovalIds, canonical_arguments
 from antwort.engine.history.calls import call_id_of, is_bare, is_request_id, is_same_value, requested_call, results_in
@@ -33,7 +33,6 @@ from antwort.engine.history.latest import last_turn
 from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.toolbox import model_name
-from antwort.engine.runs.rows import ADDING
 from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
 from antwort.notes import note
@@ -358,7 +357,7 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
     """What the response as it ended asks the client to approve. A turn that adds nothing to its conversation asks for
     nothing: nobody could answer.
     """
-    if plan.request.conversation is not None and response.status not in ADDING:
+    if plan.request.conversation is not None and response.status not in EXTENDS_CONVERSATION:
         return []
     items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
     again = asked_again(response.output, plan) or repeat(None)

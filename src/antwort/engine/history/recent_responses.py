@@ -14,7 +14,7 @@ from antwort.api.items import InputItem
 from antwort.engine.history.packing import Packed, packed
 from antwort.identity import Identity
 from antwort.storage.base import Bound, HistoryTooLarge, Link
-from antwort.storage.paging import declaring_links, first_within
+from antwort.storage.rules import declaring_links, first_within
 
 LIMIT = 32 * 2**20
 TOTAL = 256 * 2**20

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, Self, TypeAlias
 
 import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
-from antwort.api.payload import CUT_FROM, PIECE, payload_of_all
+from antwort.api.payload import CUT_FROM, PIECE, fitting, payload_of_all
 from antwort.engine.loop.fold import Run
-from antwort.engine.runs.stream_observer import StreamObserver
+from antwort.engine.settings import LoopSettings
 from antwort.errors import ServerFault
 
 EVENT_OVERHEAD_BYTES = 256
@@ -100,6 +102,19 @@ class EventLog:
         self.is_whole = replay_bytes > 0 and first == 0
         """Whether everything is buffered from the first event on."""
         self.is_ended = False
+        self._submitted: set[asyncio.Task[Batch]] = set()
+
+    @classmethod
+    def of_response(cls, events: Sequence[StreamEvent], first: int = 0) -> Self:
+        """Return the log of a response that has ended, with these events."""
+        log = cls(first=first)
+        log.is_whole, log._replay_bytes = True, sys.maxsize
+        at = 0
+        while some := fitting(events, at, MAX_READ_EVENTS):
+            log.publish([*some])
+            at += len(some)
+        log.end()
+        return log
 
     @property
     def is_used(self) -> bool:
@@ -130,6 +145,18 @@ class EventLog:
         """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""
         first, count = self._number(batch)
         self._publish(first, count, batch)
+
+    def submit(self, batch: Batch, run: Run) -> asyncio.Task[Batch]:
+        """Append a batch beside those of the loop. If that fails, the run learns of it with its next batch."""
+        task = asyncio.get_running_loop().create_task(self.append(batch, run))
+        self._submitted.add(task)
+        task.add_done_callback(self._on_submitted)
+        return task
+
+    def _on_submitted(self, task: asyncio.Task[Batch]) -> None:
+        self._submitted.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     def tick(self) -> None:
         """Give readers that wait a keep-alive."""
@@ -349,3 +376,44 @@ class LogReader:
         self._unread.clear()
         self._log.remove(self)
         self.wake()
+
+
+# ---- observers ----
+
+
+class StreamObserver(Protocol):
+    """Follow the events of one run. Its methods must neither wait nor raise."""
+
+    def on_batch(self, first: int, batch: Batch) -> None:
+        """Take a batch before it is delivered. `first` is the number of its first event that is sent; marks, which
+        are never sent, have no number.
+        """
+        ...
+
+    def on_end(self) -> None:
+        """Take note that the run has a result. It is not called for a run that was broken off or handed over."""
+        ...
+
+
+ObserverFactory: TypeAlias = Callable[[LoopSettings], StreamObserver]
+
+_factory: ObserverFactory | None = None
+
+
+@contextmanager
+def observe_streams(factory: ObserverFactory) -> Iterator[None]:
+    """Observe each run that begins within the context, streamed or not, with an observer of its own.
+
+    A run that continues from the run log is not observed: its first events were sent elsewhere.
+    """
+    global _factory
+    before, _factory = _factory, factory
+    try:
+        yield
+    finally:
+        _factory = before
+
+
+def new_observer(settings: LoopSettings) -> StreamObserver | None:
+    """Return the observer of a run that begins now, or None where none is wanted."""
+    return None if _factory is None else _factory(settings)

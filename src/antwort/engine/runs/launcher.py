@@ -17,17 +17,15 @@ from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import brought_approvals, end_unborn, new_row
-from antwort.engine.runs.stream_observer import new_observer
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, brought_approvals, end_unborn, new_row
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.storage.base import Claim
-from antwort.storage.run_log.base import Lease
+from antwort.storage.run_log import Lease
 
 ABANDONED = "The server was stopped while the response was being made."
 DISCARD_SECONDS = 2.0

@@ -9,9 +9,10 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, RunEvent
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, RunEvent, TurnAbandoned, TurnEnded
 from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
+from antwort.api.wire import UNSET
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import window_of
 from antwort.engine.history.approvals import asked_for
@@ -22,10 +23,8 @@ from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import kept_input, kept_request, new_entries
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, kept_input, kept_request, new_entries
 from antwort.engine.runs.subscription import LiveSubscription
-from antwort.engine.runs.summary import RunSummary, count_untold
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -40,7 +39,7 @@ from antwort.identity import TENANT, Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
 _TERMINAL = frozenset(TERMINAL)
@@ -114,7 +113,6 @@ class LiveRun:
         self.ended: Once[Response] = Once()
         self.clients: list[object] = []
         """A token for each subscription whose request has asked for the response; the first one reports the run."""
-        self._beside: set[asyncio.Task[Batch]] = set()
         self._began = perf_counter() - seconds_before
         now = loop.time()
         self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
@@ -223,25 +221,14 @@ class LiveRun:
         A caller that stops waiting leaves no half of a record behind.
         """
         if self.is_durable:
-            await asyncio.shield(self._append_beside([CallBegun(call_id=call_id)]))
+            await asyncio.shield(self.log.submit([CallBegun(call_id=call_id)], self.run))
 
     def publish(self, batch: Batch) -> None:
         """Publish events that the loop does not make, such as keep-alives; of a durable run, when they are recorded."""
         if self.is_durable:
-            self._append_beside(batch)
+            self.log.submit(batch, self.run)
         else:
             self.log.publish(batch)
-
-    def _append_beside(self, batch: Batch) -> asyncio.Task[Batch]:
-        task = self._loop.create_task(self.log.append(batch, self.run))
-        self._beside.add(task)
-        task.add_done_callback(self._appended)
-        return task
-
-    def _appended(self, task: asyncio.Task[Batch]) -> None:
-        self._beside.discard(task)
-        if not task.cancelled():
-            task.exception()  # the run learns of it with its next batch
 
     @property
     def is_recorded(self) -> bool:
@@ -368,6 +355,36 @@ class LiveRun:
         elif self.ended.error is None:
             self.log.finish_observation()
         self.hooks.on_end(self)
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to say of a run that has ended."""
+
+    plan: Plan
+    response: Response
+    turns: int
+    seconds: float
+    first: float | None = None
+    """Seconds from the start to the first delta of the model's output; None: there was none."""
+    untold: int = 0
+    """Inferences whose usage is not in that of the response: the backend does not report it, or they were cut."""
+    truncated: int = 0
+    """Inferences from which something was left out, so that they fit into the context."""
+    is_read: bool = False
+    """Whether a request waits for the run, and reports it in its own log line."""
+
+
+def count_untold(run: Run) -> int:
+    """Return how many inferences of the run have no known usage."""
+    untold = 0
+    for _, mark in run.marks:
+        if isinstance(mark, TurnEnded):
+            untold += mark.usage is UNSET
+        elif isinstance(mark, Compacted):
+            untold += mark.usage is UNSET and mark.is_missing is UNSET
+        else:
+            untold += isinstance(mark, TurnAbandoned)
+    return untold
 
 
 class LiveRuns(dict[str, LiveRun]):

@@ -43,9 +43,8 @@ from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
+from antwort.engine.runs.recorders import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, BatchRecorder, retry_until_available
 from antwort.errors import (
     AntwortError,
     AttemptsExhausted,
@@ -58,15 +57,13 @@ from antwort.errors import (
 )
 from antwort.identity import TENANT
 from antwort.storage.base import Link
-from antwort.storage.run_log.base import DETACHED, Claimed, Ending, Fenced, Lease, Record
+from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, Lease, Record
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 
 _log = logging.getLogger("antwort.engine")
 T = TypeVar("T")
 
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
-"""Between two attempts to read or write the record."""
 MAX_DISCOVERY_SECONDS = 60.0
 """For which a tool server is asked again that was of no use to the run yet; then the run begins without it."""
 
@@ -79,17 +76,15 @@ class HeldRun:
         self.lease, self.live, self.has_client = lease, live, live is not None
         self.signal = Signal()
         """Stops it while it is not in progress yet."""
-        self.recorder: BatchRecorder | None = None
-        """That of a run which is ended without having been in progress."""
         self.task: asyncio.Task[None] | None = None
         """Holds it, and releases it."""
-        self.is_leaving = False
-        """Whether it does not wait for a record that cannot be read or written."""
+        self.leaving = asyncio.Event()
+        """Set when it does not wait for a record that cannot be read or written."""
 
     def stop(self, reason: Exception) -> None:
         self.signal.set(reason)
         if isinstance(reason, HandedOver):
-            self._leave()
+            self.leaving.set()
         if self.live is not None:
             self.live.stop(reason)
 
@@ -103,22 +98,15 @@ class HeldRun:
     def lose(self) -> None:
         """Stop at once, and write nothing more: another process has the run."""
         self.signal.set(HandedOver())
-        self._leave()
+        self.leaving.set()
         if self.live is not None:
             self.live.lose()
-
-    def _leave(self) -> None:
-        self.is_leaving = True
-        if self.recorder is not None:
-            self.recorder.leave()
 
     async def wait_for_end(self, live: LiveRun) -> None:
         """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
         self.live = live
         if self.signal.reason is not None:
             live.stop(self.signal.reason)
-        if self.is_leaving:
-            live.stop(HandedOver())
         await live.wait()
         if live.failure is not None:
             raise live.failure
@@ -225,13 +213,12 @@ class Recovery:
         except Exception as error:
             await self._end(held, found, error)
             return
-        recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
         run, closing_events = pick_up(claimed.response, found.events, plan.seal)
         try:
             live = LiveRun(
                 plan,
                 self._resources.provider,
-                EventLog(recorder=recorder, first=found.next_number),
+                self._event_log(held, found, plan),
                 self._live.hooks,
                 run=run,
                 opening=closing_events,
@@ -244,6 +231,11 @@ class Recovery:
         self._live[live.response_id] = live
         await held.wait_for_end(live)
 
+    def _event_log(self, held: HeldRun, found: LoadedRun, plan: Plan) -> EventLog:
+        """Return the log of the run, which continues where its record ends."""
+        recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
+        return EventLog(recorder=recorder, first=found.next_number)
+
     # ---- its record ----
 
     async def _find(self, held: HeldRun, claimed: Claimed) -> LoadedRun:
@@ -251,11 +243,11 @@ class Recovery:
         and `Damaged`.
         """
         run_id = claimed.lease.run_id
-        records = await retry_until_available(lambda: self._runs.records(claimed.lease), held)
+        records = await _available(lambda: self._runs.records(claimed.lease), held)
         plan, problem = self._plans.pop(run_id, None), None
         is_planned = plan is not None and len(records) == 1
         if plan is None or not is_planned:
-            link = await retry_until_available(lambda: self._resources.store.link(claimed.identity, run_id), held)
+            link = await _available(lambda: self._resources.store.link(claimed.identity, run_id), held)
             if link is None:
                 raise Fenced
             try:
@@ -309,7 +301,7 @@ class Recovery:
         prepare = partial(self._planner.prepared, request, identity, None, lock=lock, resumed=resumed)
         try:
             async with asyncio.timeout_at(found.deadline):
-                plan = await retry_until_available(partial(_with_servers, prepare, found.events))
+                plan = await _available(partial(_with_servers, prepare, found.events))
         except BaseException as error:
             if lock is not None:
                 lock.release()
@@ -326,9 +318,7 @@ class Recovery:
     async def _end(self, held: HeldRun, found: LoadedRun, error: Exception) -> None:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
-        held.recorder = recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
-        if held.is_leaving:
-            recorder.leave()
+        log = self._event_log(held, found, plan)
         run, closing_events = pick_up(claimed.response, found.events, plan.seal)
         events = Batch()
         if not (run.response.status == "queued" and isinstance(error, Cancelled)):
@@ -341,9 +331,10 @@ class Recovery:
         events.append(interrupted(run, error))
         run = fold(run, events[-1:])
         try:
-            await recorder.record(found.next_number, events, run)
+            await log.append(events, run)
         except Fenced:
-            raise recorder.failure or Fenced from None
+            assert isinstance(log.recorder, BatchRecorder)
+            raise log.recorder.failure or Fenced from None
         self._report(claimed, plan, run.response, run.turns)
 
     async def _give_up(self, held: HeldRun, claimed: Claimed, error: Exception) -> None:
@@ -353,7 +344,7 @@ class Recovery:
         is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
         failed = interrupted(Run(begun), Cancelled() if is_cancelled else error).response
         ending = Ending(identity=claimed.identity, response=failed, marks=())
-        await retry_until_available(lambda: self._runs.give_up(claimed.lease, ending), held)
+        await _available(lambda: self._runs.give_up(claimed.lease, ending), held)
         self._report(claimed, self._bare_plan(claimed, CreateRequest(model=response.model)), failed, turns=0)
 
     def _report(self, claimed: Claimed, plan: Plan, response: Response, turns: int) -> None:
@@ -446,20 +437,10 @@ def _unread_request(link: Link) -> CreateRequest:
     )
 
 
-async def retry_until_available(ask: Callable[[], Awaitable[T]], held: HeldRun | None = None) -> T:
-    """Ask the record again while it is not available. Raises `HandedOver` when the run is to be left, and `Damaged`,
-    which does not pass.
-    """
-    pauses, is_logged = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS), False
-    while True:
-        try:
-            return await ask()
-        except Damaged:
-            raise
-        except StoreFault as error:
-            if not is_logged:
-                _log.warning("the record of runs cannot be read or written: %s", error.message)
-            is_logged = True
-        if held is not None and held.is_leaving:
-            raise HandedOver
-        await asyncio.sleep(next(pauses))
+async def _available(ask: Callable[[], Awaitable[T]], held: HeldRun | None = None) -> T:
+    """Ask the record, again while it is not available. Raises `HandedOver` when the run is to be left."""
+
+    def warn(error: StoreFault) -> None:
+        _log.warning("the record of runs cannot be read or written: %s", error.message)
+
+    return await retry_until_available(ask, warn, None if held is None else held.leaving)

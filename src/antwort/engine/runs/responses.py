@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.events import UNSENT, ResponseCreated, RunEvent, StreamEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
-from antwort.api.payload import CUT_FROM, fitting, payload_of_all
+from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
@@ -20,7 +20,7 @@ from antwort.concurrency import backoff
 from antwort.engine.history.calls import call_id_of, results_in, unanswered_server_call
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.resources import Resources
-from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
+from antwort.engine.runs.event_log import EventLog, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.replay import replay_events
 from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
@@ -48,7 +48,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log.base import Gone, Record, RunLog, Unavailable
+from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -240,8 +240,9 @@ class Responses:
         async def ended() -> Response:
             return response
 
-        batches = _buffered(log.read()) if log.is_whole else _replayed(ended, self._settings)
-        return StoredSubscription(response, batches, ended)
+        if not log.is_whole:
+            log = EventLog.of_response(replay_events(response, self._settings))
+        return StoredSubscription(response, _buffered(log), ended)
 
     def follow_log(
         self, identity: Identity, response: Response, after: int = -1, *, waits: bool = False
@@ -385,7 +386,7 @@ def _numbered(records: Iterable[Record], after: int) -> Iterator[NumberedBatch]:
         events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]
         seen = max(after + 1 - record.first, 0)
         if events[seen:]:
-            yield _batch(record.first + seen, events[seen:])
+            yield NumberedBatch(record.first + seen, events[seen:], payload_of_all(events[seen:]) > CUT_FROM)
 
 
 async def _replayed(
@@ -397,22 +398,14 @@ async def _replayed(
     while (response := await ended()) is None:
         yield [NumberedBatch(0, [])]
     events = replay_events(response, settings)
-    first = at = 0
-    if after >= 0:
-        events, first = events[-1:], after + 1
-    while some := fitting(events, at, MAX_READ_EVENTS):
-        yield [_batch(first + at, some)]
-        at += len(some)
+    log = EventLog.of_response(events) if after < 0 else EventLog.of_response(events[-1:], first=after + 1)
+    reader = log.read()
+    while batches := await reader.read():
+        yield batches
 
 
-async def _buffered(reader: LogReader) -> Batches:
-    """Read what a log in memory holds."""
-    try:
-        while batches := await reader.read():
-            yield batches
-    finally:
-        reader.close()
-
-
-def _batch(first: int, events: Sequence[StreamEvent]) -> NumberedBatch:
-    return NumberedBatch(first, [*events], payload_of_all(events) > CUT_FROM)
+async def _buffered(log: EventLog) -> Batches:
+    """Read a log in memory that has ended."""
+    reader = log.read()
+    while batches := await reader.read():
+        yield batches

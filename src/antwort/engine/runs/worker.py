@@ -14,15 +14,15 @@ from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
 from antwort.engine.plan import Plan
 from antwort.engine.runs.live import LiveRun, LiveRuns
+from antwort.engine.runs.recorders import new_run
 from antwort.engine.runs.recovery import HeldRun, Recovery
-from antwort.engine.runs.rows import new_run
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
-from antwort.storage.run_log.base import DETACHED, Lease, RunLog, Unavailable
-from antwort.storage.run_log.base import Worker as WorkerInfo
+from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable
+from antwort.storage.run_log import Worker as WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 

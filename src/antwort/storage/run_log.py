@@ -16,7 +16,7 @@ from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.errors import Damaged, HandedOver, StoreFault, StoreUnavailable
 from antwort.identity import Identity
-from antwort.storage.base import Entry, NewResponse
+from antwort.storage.base import Entry, NewResponse, ResponseStore
 
 
 class Fenced(Exception):
@@ -314,3 +314,40 @@ class RunLog(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# ---- which run log goes with a store ----
+
+
+class RunLogLimits(Protocol):
+    """The settings of a run log: a part of `BackgroundSettings`."""
+
+    @property
+    def lease(self) -> float: ...
+
+    @property
+    def queue(self) -> int: ...
+
+    @property
+    def per_owner(self) -> int | None: ...
+
+    @property
+    def keep_log(self) -> float: ...
+
+
+def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
+    """Return a run log over the records of the store; None for a store that is not one of ours."""
+    from antwort.storage.memory import MemoryStore
+
+    queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
+    if isinstance(store, MemoryStore):
+        from antwort.storage.memory_run_log import MemoryRunLog
+
+        return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
+    from antwort.storage.sql_store import SqlStore
+
+    if isinstance(store, SqlStore):
+        from antwort.storage.sql_run_log import SqlRunLog
+
+        return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)
+    return None

@@ -17,8 +17,10 @@ from antwort.api.wire import UNSET, replace
 from antwort.errors import QueueFull, ResponseNotFound
 from antwort.event_loop import next_turn
 from antwort.identity import Identity
+from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import (
+from antwort.storage.notifications import TailBuffers, Wakeup
+from antwort.storage.run_log import (
     Claimed,
     Ending,
     Fenced,
@@ -33,8 +35,6 @@ from antwort.storage.run_log.base import (
     Worker,
     records_after,
 )
-from antwort.storage.run_log.codec import unpack
-from antwort.storage.run_log.notifications import TailBuffers, Wakeup
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner and id."""

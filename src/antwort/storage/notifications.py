@@ -21,7 +21,7 @@ from antwort.api.payload import PIECE, payload
 from antwort.errors import StoreFault
 from antwort.ids import new_id
 from antwort.storage.database import Connection
-from antwort.storage.run_log.base import Record
+from antwort.storage.run_log import Record
 
 if TYPE_CHECKING:
     from antwort.storage.postgres import BoundedConnection
