@@ -22,8 +22,7 @@ from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.run_counts import RunCounts
-from antwort.telemetry.runs import WatchedRunLog
-from antwort.telemetry.store import MeasuredStore
+from antwort.telemetry.store import observed_runs, timed_store
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.exchange import Exchange
@@ -43,13 +42,13 @@ class Observation:
         return None if self.metrics is None else self.metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
-        return store if self.metrics is None else MeasuredStore(store, self.metrics)
+        return store if self.metrics is None else timed_store(store, self.metrics)
 
-    def runs(self, runs: RunLog) -> WatchedRunLog:
-        """Its `ended` is to hear of each run that has ended."""
+    def runs(self, runs: RunLog) -> tuple[RunLog, Callable[[RunSummary], None]]:
+        """The run log for the engine, and a callback for each run that has ended."""
         counts = RunCounts() if self.metrics is None else self.metrics.runs
         counts.watch(runs.load)
-        return WatchedRunLog(runs, counts)
+        return observed_runs(runs, counts)
 
     @property
     def on_end(self) -> Sequence[Callable[[RunSummary], None]]:
