@@ -34,7 +34,7 @@ from antwort.storage.base import Entry, PackedLog, Page
 from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
 from antwort.storage.memory_run_log import MemoryRunLog
-from antwort.storage.run_log import Ending, Fenced, Lease, Record, Unavailable
+from antwort.storage.run_log import EventRecord, Fenced, Lease, RunEnding, Unavailable
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time
@@ -65,23 +65,23 @@ class Paper(MemoryRunLog):
 
     def __init__(self, *faults: Exception) -> None:
         super().__init__(MemoryStore())
-        self.written: list[Record] = []
-        self.finished: list[Record] = []
-        self.endings: list[Ending] = []
+        self.written: list[EventRecord] = []
+        self.finished: list[EventRecord] = []
+        self.endings: list[RunEnding] = []
         self.faults = [*faults]
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.tries = 0
         self.tried = asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         await self._put(self.written, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         await self._put(self.finished, record)
         self.endings.append(ending)
 
-    async def _put(self, place: list[Record], record: Record) -> None:
+    async def _put(self, place: list[EventRecord], record: EventRecord) -> None:
         self.tries += 1
         self.tried.set()
         await self.may_write.wait()
@@ -150,7 +150,7 @@ async def test_a_log_that_is_away_gets_the_same_record_again() -> None:
     recorder, run = await recorded_on(paper)
     await recorder.record(0, [mark("call_0")], run)
     await recorder.record(0, [mark("call_1")], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")]), Record(1, 0, [mark("call_1")])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")]), EventRecord(1, 0, [mark("call_1")])]
     assert paper.tries == 5
 
 
@@ -217,7 +217,7 @@ async def test_a_run_that_is_to_be_left_is_recorded_where_that_is_possible() -> 
     recorder, run = await recorded_on(paper)
     recorder.leave()
     await recorder.record(0, [mark("call_0")], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")])]
 
 
 @pytest.mark.parametrize(("how", "fault"), [("leave", HandedOver), ("lose", Fenced)])
@@ -245,8 +245,8 @@ async def test_the_last_batch_is_committed_with_the_outcome_and_nothing_stands_b
     await asyncio.gather(before, finishing)
     with pytest.raises(Fenced):
         await recorder.record(1, [ResponseInProgress(response=run.response)], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")])]
-    assert paper.finished == [Record(1, 0, [last])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")])]
+    assert paper.finished == [EventRecord(1, 0, [last])]
     (ending,) = paper.endings
     assert (ending.response, [type(each) for _, each in ending.marks]) == (last.response, [TurnEnded])
 
@@ -276,7 +276,7 @@ class SlowToBegin(Log):
         super().__init__()
         self.asked, self.may_write = asyncio.Event(), asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if any(isinstance(event, CallBegun) for event in record.events):
             self.asked.set()
             await self.may_write.wait()
@@ -312,7 +312,7 @@ class SlowToKeepAlive(Log):
         super().__init__()
         self.asked, self.may_write = asyncio.Event(), asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if record.at and all(isinstance(event, ResponseInProgress) for event in record.events):
             self.asked.set()
             await self.may_write.wait()

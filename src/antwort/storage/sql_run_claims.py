@@ -14,7 +14,7 @@ from antwort.errors import StoreFault
 from antwort.storage.database import Connection, Values, per_dialect
 from antwort.storage.event_codec import decode_identity
 from antwort.storage.rows import RowValues, to_response
-from antwort.storage.run_log import Claimed, Lease
+from antwort.storage.run_log import ClaimedRun, Lease
 from antwort.storage.sql_responses import fail_response, update_response
 from antwort.storage.sql_run_events import DELETE_RECORDS
 
@@ -114,9 +114,9 @@ def choose(connection: Connection, worker: str, count: int, per_owner: int | Non
 
 def claim_chosen(
     connection: Connection, worker: str, count: int, chosen: Sequence[tuple[int, int, int]]
-) -> list[Claimed]:
+) -> list[ClaimedRun]:
     """Claim up to `count` of the chosen runs. Other processes may have claimed some of them, or be about to."""
-    now, claimed = clock(connection), list[Claimed]()
+    now, claimed = clock(connection), list[ClaimedRun]()
     for key, fence, has_turn in chosen:
         if len(claimed) == count:
             break
@@ -130,14 +130,14 @@ def claim_chosen(
     return claimed
 
 
-def choose_and_claim(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:
+def choose_and_claim(connection: Connection, worker: str, count: int, per_owner: int) -> list[ClaimedRun] | None:
     """Choose and claim in one process at a time, as the runs of owners are counted. None: another one counts now."""
     if not _try_lock(connection, _LOCK_OWNER_COUNTS, {}):
         return None
     return claim_chosen(connection, worker, count, choose(connection, worker, count, per_owner))
 
 
-def claim_one(connection: Connection, worker: str, name: RowValues) -> Claimed | None:
+def claim_one(connection: Connection, worker: str, name: RowValues) -> ClaimedRun | None:
     """Claim this run, unless it has ended or a living worker holds it."""
     now = clock(connection)
     row = connection.execute(_LOCK_FREE[connection.dialect], name | {"now": now, "worker": worker}).fetchone()
@@ -152,7 +152,7 @@ def _try_lock(connection: Connection, statement: str, values: Values) -> bool:
     return row is not None and bool(row[0])
 
 
-def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed | None:
+def _take(connection: Connection, worker: str, key: int, now: float) -> ClaimedRun | None:
     """Claim a run that is locked. If its record is damaged, fail its response, so that it blocks no other run."""
     row = connection.execute(_TAKE, {"key": key, "worker": worker, "now": now}).fetchone()
     run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
@@ -166,7 +166,7 @@ def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed 
         fail_response(connection, key, body, _UNREADABLE)
         delete_run(connection, key)
         return None
-    return Claimed(
+    return ClaimedRun(
         lease=Lease(run_id, fence, worker, key),
         identity=owner,
         request=bytes(request),

@@ -27,7 +27,7 @@ from antwort.storage.event_codec import (
 )
 from antwort.storage.notifications import Notifications
 from antwort.storage.rows import RowValues, to_output
-from antwort.storage.run_log import Lease, Record, Unavailable
+from antwort.storage.run_log import EventRecord, Lease, Unavailable
 from antwort.storage.sql_responses import INSERT_RECORD, OUTPUT, TRANSACTION_BYTES, UpdateRows, has_output, rest_of_log
 
 _MAX_RECORDS = 256
@@ -142,7 +142,7 @@ class AppendQueue:
         self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, lease: Lease, record: Record) -> bool:
+    async def append(self, lease: Lease, record: EventRecord) -> bool:
         """Return whether the lease held, and the record is written, now or before."""
         append = Append(lease.key, lease.run_id, lease.fence, *to_row(record))
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -198,11 +198,11 @@ class AppendQueue:
         return held
 
 
-def to_row(record: Record) -> tuple[int, int, int, bytes]:
+def to_row(record: EventRecord) -> tuple[int, int, int, bytes]:
     return (record.at, record.first, record.next, encode_events(record.events))
 
 
-def has_ended_with(connection: Connection, key: int, last: Record, update: UpdateRows) -> bool:
+def has_ended_with(connection: Connection, key: int, last: EventRecord, update: UpdateRows) -> bool:
     """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
     packed = connection.execute(_PACKED, {"key": key}).fetchone()
     if packed is None:
@@ -210,7 +210,7 @@ def has_ended_with(connection: Connection, key: int, last: Record, update: Updat
         has_ended = row is not None and bytes(row[0]) == encode_events(last.events)
     else:  # the records are others: compare the last event and its number
         at, first, raw = connection.execute(_LAST_RECORD, {"key": key}).fetchone() or packed
-        piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
+        piece = EventRecord(at, first, decompress(raw, lambda: bytes(packed[2])))
         has_ended = (
             piece.next == last.next
             and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
@@ -225,7 +225,7 @@ class StoredPiece(NamedTuple):
     """Consecutive records of a log."""
 
     key: int
-    records: Sequence[Record]
+    records: Sequence[EventRecord]
     end: int
     """The index of the next record."""
     is_last: bool
@@ -241,7 +241,7 @@ def read_piece(
     name: RowValues,
     after: int,
     last: StoredPiece | None,
-    shared: MutableMapping[tuple[str, int], Record],
+    shared: MutableMapping[tuple[str, int], EventRecord],
 ) -> StoredPiece | None:
     """Return the piece behind the last one or, without it, the one with the event behind the number `after`; None when
     there is no log. Large records are looked up in `shared` and added there.
@@ -255,7 +255,7 @@ def read_piece(
     is_known = last is not None and last.is_packed == bool(is_packed)
     at = last.end if last is not None and is_known else _find_place(connection, key, after)
 
-    def share(place: int, read: Callable[[], Record | None]) -> list[Record]:
+    def share(place: int, read: Callable[[], EventRecord | None]) -> list[EventRecord]:
         record = shared.get((str(name["id"]), place))
         if record is None:
             if (record := read()) is None:
@@ -276,13 +276,13 @@ def read_piece(
     return StoredPiece(key, records, at + len(records), is_last, has_more=has_more)
 
 
-def read_records(connection: Connection, key: int, at: int = 0, limit: int = _ALL) -> list[Record]:
+def read_records(connection: Connection, key: int, at: int = 0, limit: int = _ALL) -> list[EventRecord]:
     """Return the records as they are stored: the output of the response is not in them. Raises `Damaged`."""
     rows = connection.execute(_RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
-    return [Record(place, first, decode_events(raw)) for place, first, raw in rows]
+    return [EventRecord(place, first, decode_events(raw)) for place, first, raw in rows]
 
 
-def read_packed(connection: Connection, key: int, at: int) -> Record | None:
+def read_packed(connection: Connection, key: int, at: int) -> EventRecord | None:
     """Return a piece of a packed log as one record. The first is in the row of the log; the others replace its
     records.
     """
@@ -297,10 +297,10 @@ def read_packed(connection: Connection, key: int, at: int) -> Record | None:
     def opening() -> bytes:
         return bytes(connection.execute(_PACKED, {"key": key}).fetchone()[2])
 
-    return _with_output(connection, key, [Record(place, first, decompress(raw, opening))])[0]
+    return _with_output(connection, key, [EventRecord(place, first, decompress(raw, opening))])[0]
 
 
-def _with_output(connection: Connection, key: int, records: list[Record]) -> list[Record]:
+def _with_output(connection: Connection, key: int, records: list[EventRecord]) -> list[EventRecord]:
     """Return the records with the output of the response, without which the last record of a run is stored."""
     if not records or not records[-1].is_last:
         return records
@@ -309,7 +309,7 @@ def _with_output(connection: Connection, key: int, records: list[Record]) -> lis
         return [to_output(raw) for (raw,) in connection.execute(OUTPUT, (key,))]
 
     *others, last = records
-    return [*others, Record(last.at, last.first, with_output(last.events, output))]
+    return [*others, EventRecord(last.at, last.first, with_output(last.events, output))]
 
 
 def _find_place(connection: Connection, key: int, after: int) -> int:
@@ -349,13 +349,13 @@ def find_unpacked(connection: Connection, after: int, limit: int) -> list[tuple[
     return connection.execute(_UNPACKED, {"after": after, "limit": limit}).fetchall()
 
 
-def read_unpacked(connection: Connection, key: int) -> list[Record] | None:
+def read_unpacked(connection: Connection, key: int) -> list[EventRecord] | None:
     """Return the records; None where another process has packed the log: its records are pieces of the packed log."""
     is_unpacked = connection.execute(_IS_UNPACKED, {"key": key}).fetchone() is not None
     return read_records(connection, key) if is_unpacked else None
 
 
-def pack_and_compress(records: Sequence[Record]) -> PackedLog:
+def pack_and_compress(records: Sequence[EventRecord]) -> PackedLog:
     return compress(pack(record.events for record in records))
 
 

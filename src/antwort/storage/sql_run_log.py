@@ -28,19 +28,19 @@ from antwort.storage.event_codec import encode_identity, without_output
 from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
 from antwort.storage.rows import ItemRow, RowValues, name_of, to_response
 from antwort.storage.run_log import (
-    Claimed,
-    Ending,
+    ClaimedRun,
+    EventRecord,
     Fenced,
     Gone,
     Lease,
     Load,
     NewRun,
     Outline,
-    Record,
     Renewed,
+    RunEnding,
     Traits,
     Unavailable,
-    Worker,
+    WorkerInfo,
     records_after,
 )
 from antwort.storage.sql_responses import (
@@ -220,7 +220,7 @@ class SqlRunLog:
         self._damaged_keys: set[int] = set()
         """Of the logs that a warning was logged for."""
         self._read_slots = asyncio.Semaphore(_PARALLEL_READS)
-        self._large_records: WeakValueDictionary[tuple[str, int], Record] = WeakValueDictionary()
+        self._large_records: WeakValueDictionary[tuple[str, int], EventRecord] = WeakValueDictionary()
         """Large records that readers hold right now, to share them."""
 
     @property
@@ -233,7 +233,7 @@ class SqlRunLog:
 
     # ---- workers ----
 
-    async def join(self, worker: Worker) -> None:
+    async def join(self, worker: WorkerInfo) -> None:
         self._notifications.listen()
         if not self._has_joined:
             await self._write(lambda connection: connection.execute(_DELETE_WORKERS).rowcount)
@@ -244,7 +244,7 @@ class SqlRunLog:
         await self._write(lambda connection: connection.execute(_LEAVE, {"worker": worker}).rowcount)
         self._notifications.work.set()
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         self._notifications.cancels.clear()
         named = frozenset(leases)
 
@@ -260,15 +260,15 @@ class SqlRunLog:
         # A run that is being finished has ended, or `finish` will tell that it was lost.
         return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
 
-    def _extend(self, connection: Connection, worker: Worker) -> None:
+    def _extend(self, connection: Connection, worker: WorkerInfo) -> None:
         expires_at = _FOREVER if self._is_alone else clock(connection) + self._lease_seconds
         connection.execute(_JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
 
-    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
-        def find(connection: Connection) -> Worker | None:
+    async def owner(self, identity: Identity, response_id: str) -> WorkerInfo | None:
+        def find(connection: Connection) -> WorkerInfo | None:
             values: Values = {**name_of(identity, response_id), "now": clock(connection)}
             row = connection.execute(_OWNER, values).fetchone()
-            return None if row is None else Worker(*row)
+            return None if row is None else WorkerInfo(*row)
 
         return await self._read(find)
 
@@ -277,7 +277,7 @@ class SqlRunLog:
     async def submit(self, run: NewRun) -> None:
         new = run.new
         name = name_of(new.identity, new.response.id)
-        first = events.to_row(Record(0, 0, run.events))
+        first = events.to_row(EventRecord(0, 0, run.events))
 
         def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
@@ -347,7 +347,7 @@ class SqlRunLog:
 
     # ---- claims ----
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         self._notifications.work.clear()
 
         if self._per_owner is not None:
@@ -362,7 +362,7 @@ class SqlRunLog:
             self._notifications.work.set_later(_RETRY_SECONDS)
         return claimed
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
         return await self._write(partial(claim_one, worker=worker, name=name_of(identity, response_id)))
 
     async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
@@ -407,12 +407,12 @@ class SqlRunLog:
 
     # ---- writing ----
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if not await self._appends.append(lease, record):
             raise Fenced
         self._notifications.tails.publish(lease.run_id, lease.key, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._finishing.add(lease)
         try:
             await self._end(lease, ending, record)
@@ -420,10 +420,10 @@ class SqlRunLog:
             self._finishing.discard(lease)
         self._notifications.tails.publish(lease.run_id, lease.key, record)
 
-    async def give_up(self, lease: Lease, ending: Ending) -> None:
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         await self._end(lease, ending, None)
 
-    async def _end(self, lease: Lease, ending: Ending, record: Record | None) -> None:
+    async def _end(self, lease: Lease, ending: RunEnding, record: EventRecord | None) -> None:
         """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
         key, values = lease.key, _values_of(lease)
         last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
@@ -465,8 +465,8 @@ class SqlRunLog:
 
     # ---- reading ----
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
-        def read(connection: Connection) -> list[Record] | None:
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
+        def read(connection: Connection) -> list[EventRecord] | None:
             is_held = connection.execute(events.HELD_BY, _values_of(lease)).fetchone() is not None
             return events.read_records(connection, lease.key) if is_held else None
 
@@ -476,7 +476,7 @@ class SqlRunLog:
 
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         self._notifications.listen()
         name = name_of(identity, response_id)
         piece = await self._next_piece(name, after, None)

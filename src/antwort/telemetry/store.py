@@ -11,7 +11,7 @@ from antwort.engine.runs.live import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log import Claimed, Ending, Fenced, Lease, Record, Renewed, RunLog, Worker
+from antwort.storage.run_log import ClaimedRun, EventRecord, Fenced, Lease, Renewed, RunEnding, RunLog, WorkerInfo
 from antwort.telemetry import run_lines
 from antwort.telemetry.counting import Histogram
 from antwort.telemetry.metrics import Metrics
@@ -90,19 +90,19 @@ class ObservedRunLog(TimedOperations):
         self._held[lease.run_id] = lease
         return lease
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
-        found: Sequence[Claimed] = await self._timed("claim")(worker, count)
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
+        found: Sequence[ClaimedRun] = await self._timed("claim")(worker, count)
         for claimed in found:
             self._on_claim(claimed)
         return found
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
-        claimed: Claimed | None = await self._timed("take")(worker, identity, response_id)
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
+        claimed: ClaimedRun | None = await self._timed("take")(worker, identity, response_id)
         if claimed is not None:
             self._on_claim(claimed)
         return claimed
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         renewed: Renewed = await self._timed("renew")(worker, leases)
         for lease in renewed.lost:
             self._on_loss(lease)
@@ -116,18 +116,18 @@ class ObservedRunLog(TimedOperations):
 
     # ---- writes under a lease ----
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
-        return cast("Sequence[Record]", await self._under("records", lease))
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
+        return cast("Sequence[EventRecord]", await self._under("records", lease))
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         await self._under("append", lease, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         await self._under("finish", lease, ending, record)
         self._forget(lease)
         self._finished.add(lease.run_id)
 
-    async def give_up(self, lease: Lease, ending: Ending) -> None:
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         await self._under("give_up", lease, ending)
         self._forget(lease)
         self._finished.add(lease.run_id)
@@ -141,7 +141,7 @@ class ObservedRunLog(TimedOperations):
 
     # ---- what becomes of runs ----
 
-    def _on_claim(self, claimed: Claimed) -> None:
+    def _on_claim(self, claimed: ClaimedRun) -> None:
         self._held[claimed.lease.run_id] = claimed.lease
         if claimed.waited is not None:
             self._counts.wait.add((), claimed.waited)

@@ -38,7 +38,7 @@ from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, Damaged, HandedOver, ResponseNotFound, StoreFault
 from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
 from antwort.storage.event_codec import pack
-from antwort.storage.run_log import Ending, Fenced, Lease, NewRun, Record, RunLog
+from antwort.storage.run_log import EventRecord, Fenced, Lease, NewRun, RunEnding, RunLog
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ class BatchRecorder:
         self._queued: list[RunEvent] = []
         self._queued_first = 0
         self._asked = self._written = 0
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
         """How the run ended, once its last batch has come."""
         self._lock = asyncio.Lock()
         self._fault: Exception | None = None
@@ -191,7 +191,7 @@ class BatchRecorder:
             self._ending = ending_of(self._plan, last.response, run)
         async with self._lock:
             if self._written < number:  # else it was written with another one
-                record, upto = Record(self._at, self._queued_first, self._queued), self._asked
+                record, upto = EventRecord(self._at, self._queued_first, self._queued), self._asked
                 self._queued = []
                 await self._write(record)
                 self._at, self._written = record.at + 1, upto
@@ -200,13 +200,13 @@ class BatchRecorder:
     async def checkpoint(self, run: Run) -> None:
         """Everything is on record already."""
 
-    async def _finish(self, ending: Ending, lease: Lease, record: Record) -> None:
+    async def _finish(self, ending: RunEnding, lease: Lease, record: EventRecord) -> None:
         try:
             await self._runs.finish(lease, ending, record)
         except (ResponseNotFound, IllegalTransition) as error:
             raise Fenced from error
 
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: EventRecord) -> None:
         """Write a record. With the last batch, which is in it if it has come, goes the outcome of the run."""
         ending = self._ending
         write = self._runs.append if ending is None else partial(self._finish, ending)
@@ -243,8 +243,8 @@ class BatchRecorder:
         self._leaving.set()
 
 
-def ending_of(plan: Plan, response: Response, run: Run) -> Ending:
-    return Ending(
+def ending_of(plan: Plan, response: Response, run: Run) -> RunEnding:
+    return RunEnding(
         identity=plan.identity,
         response=response,
         marks=run.marks,

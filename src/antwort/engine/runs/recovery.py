@@ -57,7 +57,7 @@ from antwort.errors import (
 )
 from antwort.identity import TENANT
 from antwort.storage.base import Link
-from antwort.storage.run_log import DETACHED, Claimed, Ending, Fenced, Lease, Record
+from antwort.storage.run_log import DETACHED, ClaimedRun, EventRecord, Fenced, Lease, RunEnding
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 
@@ -117,8 +117,8 @@ class HeldRun:
 class LoadedRun(msgspec.Struct, frozen=True):
     """A claimed run, with its record."""
 
-    claimed: Claimed
-    records: Sequence[Record]
+    claimed: ClaimedRun
+    records: Sequence[EventRecord]
     plan: Plan
     """Its request as it is on record; unless it `is_planned`, no question is answered but that of its deadline."""
     deadline: float
@@ -182,7 +182,7 @@ class Recovery:
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
 
-    async def run(self, held: HeldRun, claimed: Claimed) -> None:
+    async def run(self, held: HeldRun, claimed: ClaimedRun) -> None:
         """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
         long as there may be another attempt.
         """
@@ -200,7 +200,7 @@ class Recovery:
             _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
             await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
 
-    async def _continue(self, held: HeldRun, claimed: Claimed) -> None:
+    async def _continue(self, held: HeldRun, claimed: ClaimedRun) -> None:
         try:
             found = await held.signal.race(partial(self._find, held, claimed))
         except Cancelled:
@@ -238,7 +238,7 @@ class Recovery:
 
     # ---- its record ----
 
-    async def _find(self, held: HeldRun, claimed: Claimed) -> LoadedRun:
+    async def _find(self, held: HeldRun, claimed: ClaimedRun) -> LoadedRun:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
@@ -258,11 +258,11 @@ class Recovery:
         deadline = asyncio.get_running_loop().time() + plan.budget.seconds - self._seconds_since(claimed)
         return LoadedRun(claimed, records, plan, deadline, problem, is_planned)
 
-    def _seconds_since(self, claimed: Claimed) -> float:
+    def _seconds_since(self, claimed: ClaimedRun) -> float:
         """Seconds since it was claimed for the first time."""
         return max(0.0, self._resources.clock() - claimed.begun_at)
 
-    def _bare_plan(self, claimed: Claimed, request: CreateRequest) -> Plan:
+    def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
         """A plan that answers no question: what is known of a run without asking anybody."""
         identity, vault = claimed.identity, self._resources.vault
         return Plan(
@@ -337,17 +337,17 @@ class Recovery:
             raise log.recorder.failure or Fenced from None
         self._report(claimed, plan, run.response, run.turns)
 
-    async def _give_up(self, held: HeldRun, claimed: Claimed, error: Exception) -> None:
+    async def _give_up(self, held: HeldRun, claimed: ClaimedRun, error: Exception) -> None:
         """Record only the outcome of a run of which nothing else can be read or written."""
         response = claimed.response
         begun = response if response.status != "queued" else replace(response, status="in_progress")
         is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
         failed = interrupted(Run(begun), Cancelled() if is_cancelled else error).response
-        ending = Ending(identity=claimed.identity, response=failed, marks=())
+        ending = RunEnding(identity=claimed.identity, response=failed, marks=())
         await _available(lambda: self._runs.give_up(claimed.lease, ending), held)
         self._report(claimed, self._bare_plan(claimed, CreateRequest(model=response.model)), failed, turns=0)
 
-    def _report(self, claimed: Claimed, plan: Plan, response: Response, turns: int) -> None:
+    def _report(self, claimed: ClaimedRun, plan: Plan, response: Response, turns: int) -> None:
         seconds = self._seconds_since(claimed)
         self._live.report(RunSummary(plan=plan, response=response, turns=turns, seconds=seconds))
 

@@ -48,7 +48,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log import Gone, Record, RunLog, Unavailable
+from antwort.storage.run_log import EventRecord, Gone, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -380,7 +380,7 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
             raise ResponseNotFound(response_id) from None
 
 
-def _numbered(records: Iterable[Record], after: int) -> Iterator[NumberedBatch]:
+def _numbered(records: Iterable[EventRecord], after: int) -> Iterator[NumberedBatch]:
     """The events of records that are sent, behind the event of that number."""
     for record in records:
         events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]

@@ -21,8 +21,7 @@ from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, Shut
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
-from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable
-from antwort.storage.run_log import Worker as WorkerInfo
+from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable, WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 
