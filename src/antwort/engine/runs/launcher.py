@@ -121,7 +121,6 @@ class Launcher:
                 self._resources.provider,
                 self._event_log(plan, claim, lease),
                 self._live.hooks,
-                outlives_client=lease is not None or claim is not None,
                 has_key=claim is not None,
             )
         except BaseException:

@@ -80,7 +80,6 @@ class LiveRun:
     _keepalive: KeepAlive | None = None
     _first_output: float | None = None
     _summary: RunSummary | None = None
-    _hold_timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -91,7 +90,6 @@ class LiveRun:
         *,
         run: Run | None = None,
         opening: Batch | None = None,
-        outlives_client: bool = False,
         has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
@@ -99,13 +97,12 @@ class LiveRun:
         `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
         have worked on it.
         """
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
-        self.response_id, self.identity = plan.response.id, plan.identity
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
-        self.outlives_client, self.has_key = outlives_client, has_key
+        self.has_key = has_key
         self.signal = Signal()
         """Why the run is to stop."""
         self.answered: Once[None] = Once()
@@ -117,13 +114,20 @@ class LiveRun:
         now = loop.time()
         self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
         self._held_until = now + plan.settings.hold_back
-        self._deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
         self.prompt = Prompt(plan)
         self.tools = ToolRunner(self)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
         self._task = loop.create_task(self._drive(), name=f"run {self.response_id}")
         self.signal.task = self._task
+
+    @property
+    def response_id(self) -> str:
+        return self.plan.response.id
+
+    @property
+    def identity(self) -> Identity:
+        return self.plan.identity
 
     @property
     def response(self) -> Response:
@@ -134,6 +138,10 @@ class LiveRun:
     def is_durable(self) -> bool:
         """Whether another process can continue it."""
         return isinstance(self.log.recorder, BatchRecorder)
+
+    @property
+    def outlives_client(self) -> bool:
+        return self.has_key or self.is_durable
 
     @property
     def may_be_retried(self) -> bool:
@@ -157,9 +165,11 @@ class LiveRun:
 
     async def wait_for_answer(self) -> None:
         """Wait until `response.created` is not held back any longer. Raises what went wrong before that."""
-        if not self.answered.is_set and self._hold_timer is None:
-            self._hold_timer = self._loop.call_at(self._held_until, self.on_answer)
-        await self.answered.wait()
+        try:
+            async with asyncio.timeout_at(self._held_until):
+                await self.answered.wait()
+        except TimeoutError:
+            self.on_answer()
 
     def on_answer(self) -> None:
         """The backend has answered with its headers."""
@@ -275,6 +285,7 @@ class LiveRun:
     async def _drive(self) -> None:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.identity.tenant)
+        deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
         is_logged = self.plan.request.stream or log.is_used
         watched: frozenset[type] = _FIRST_OUTPUT
@@ -304,6 +315,7 @@ class LiveRun:
             try:
                 await batches.aclose()
             finally:
+                deadline_timer.cancel()
                 self._close()
 
     def _failed_to_record(self, run: Run, last: RunEvent) -> Run:
@@ -322,7 +334,7 @@ class LiveRun:
 
     def _end(self, response: Response) -> None:
         self.plan.release()  # its end is on record: the next turn of the conversation may begin
-        if self.error is not None and self._loop.time() < self._held_until:
+        if self.error is not None and asyncio.get_running_loop().time() < self._held_until:
             self.answered.fail(self.error)
         self.answered.set(None)
         self.ended.set(response)
@@ -333,10 +345,6 @@ class LiveRun:
             await self.signal.race(self.log.wait_for_room)
 
     def _close(self) -> None:
-        self._deadline_timer.cancel()
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection

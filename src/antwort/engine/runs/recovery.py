@@ -222,7 +222,6 @@ class Recovery:
                 self._live.hooks,
                 run=run,
                 opening=closing_events,
-                outlives_client=True,
                 seconds_before=seconds_before,
             )
         except BaseException:
