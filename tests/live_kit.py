@@ -25,6 +25,9 @@ class Collector:
     when the model is to be asked once more.
     """
 
+    is_durable = False
+    failure: Exception | None = None
+
     def __init__(self, *, stops_at_inference: bool = False) -> None:
         self.batches: list[Batch] = []
         self._stops_at_inference = stops_at_inference
@@ -36,6 +39,8 @@ class Collector:
     async def checkpoint(self, run: Run) -> None:
         if self._stops_at_inference:
             raise HandedOver
+
+    def leave(self, *, is_lost: bool = False) -> None: ...
 
     @property
     def events(self) -> list[RunEvent]:

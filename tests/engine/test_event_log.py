@@ -623,6 +623,9 @@ async def test_there_is_no_tick_after_the_end() -> None:
 class Paper:
     """Records when it may."""
 
+    is_durable = False
+    failure: Exception | None = None
+
     def __init__(self) -> None:
         self.recorded: list[tuple[int, Batch]] = []
         self.checkpoints = 0
@@ -640,6 +643,8 @@ class Paper:
 
     async def checkpoint(self, run: Run) -> None:
         self.checkpoints += 1
+
+    def leave(self, *, is_lost: bool = False) -> None: ...
 
 
 async def test_a_batch_is_published_when_it_is_recorded_and_as_the_record_says() -> None:

@@ -168,7 +168,7 @@ async def test_who_has_lost_the_run_writes_nothing_more() -> None:
 async def test_who_is_told_that_another_process_has_the_run_does_not_ask_the_log() -> None:
     paper = Paper()
     recorder, run = await recorded_on(paper)
-    recorder.lose()
+    recorder.leave(is_lost=True)
     with pytest.raises(Fenced):
         await recorder.record(0, [mark("call_0")], run)
     assert not paper.tries
@@ -220,14 +220,14 @@ async def test_a_run_that_is_to_be_left_is_recorded_where_that_is_possible() -> 
     assert paper.written == [EventRecord(0, 0, [mark("call_0")])]
 
 
-@pytest.mark.parametrize(("how", "fault"), [("leave", HandedOver), ("lose", Fenced)])
+@pytest.mark.parametrize(("is_lost", "fault"), [(False, HandedOver), (True, Fenced)])
 @jumping_time
-async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_stop(how: str, fault: type[Exception]) -> None:
+async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_stop(is_lost: bool, fault: type[Exception]) -> None:
     paper = Paper(Unavailable())
     recorder, run = await recorded_on(paper)
     waiting = asyncio.create_task(recorder.record(0, [mark("call_0")], run))
     await paper.tried.wait()
-    getattr(recorder, how)()
+    recorder.leave(is_lost=is_lost)
     with pytest.raises(fault):
         await waiting
 
@@ -510,7 +510,7 @@ async def test_a_commit_that_takes_too_long_is_given_up_when_the_process_ends() 
     recorder, plan, run = await recorder_of(rows)
     recording = asyncio.create_task(recorder.record(0, [ended_as(plan.response)], run))
     await rows.tried.wait()
-    recorder.give_up()
+    recorder.leave()
     (last,) = await recording
     assert isinstance(last, ResponseFailed)
     assert recorder.failure is not None

@@ -387,7 +387,7 @@ class Engine:
         """Stop runs that wait, most likely for a record that cannot be written. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
-            run.give_up_recording()
+            run.log.leave()
         _, late = await asyncio.wait(late, timeout=ABORT_SECONDS)
         if self._worker is not None:
             self._worker.abort()

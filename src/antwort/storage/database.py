@@ -1,4 +1,4 @@
-"""What SQLite and PostgreSQL share: the contract of a database, its transactions, and the SQL that both run.
+"""What SQLite and PostgreSQL share: operations in transactions, and the SQL that both run.
 
 An operation is a plain function that works inside a transaction, on a thread. Its statements are written as SQLite
 reads them, with `:name` or `?` where a value goes; `to_postgres` translates them. Where the two need different
@@ -61,67 +61,6 @@ class Connection(Protocol):
 
 Operation: TypeAlias = Callable[[Connection], T]
 """Runs inside a transaction, and may be run again after a rollback."""
-
-
-class Database(Protocol):
-    """`open` it before use and `close` it at the end. Every failure of the database is a `StoreFault`."""
-
-    @property
-    def dialect(self) -> Dialect: ...
-
-    async def open(self) -> None: ...
-
-    async def close(self) -> None:
-        """Write what was accepted, then refuse everything."""
-        ...
-
-    async def write(self, operation: Operation[T]) -> T:
-        """Return the result of `operation` once its changes are committed.
-
-        An operation that raises is rolled back alone, not with the others of its transaction. One that was accepted is
-        run even when its caller was cancelled.
-        """
-        ...
-
-    async def write_urgent(self, operation: Operation[T]) -> T:
-        """Do what `write` does, for short operations that must not wait for long ones: on a second connection where the
-        database takes several writers. An urgent operation must not wait for a row that `write` has locked, nor the
-        reverse: use `{skip_locked}`.
-        """
-        ...
-
-    async def read(self, operation: Operation[T]) -> T:
-        """Return the result of `operation`. All its queries see the same state, with every write awaited before."""
-        ...
-
-
-async def write_once(database: Database, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
-    """Commit an operation that must not be committed twice, and return its result. When the answer to a commit is
-    lost, look up whether it was written, for some seconds, and write it if not.
-
-    `is_done` gets the result of the operation in that transaction. The transaction may still be open: `is_done` should
-    wait for it by a row that both lock.
-    """
-    results: list[T] = []
-
-    def write(connection: Connection) -> T:
-        results[:] = [operation(connection)]
-        return results[0]
-
-    def write_if_missing(connection: Connection) -> T:
-        return results[0] if results and is_done(connection, results[0]) else write(connection)
-
-    try:
-        return await database.write(write)
-    except StoreFault as fault:
-        if not fault.is_ambiguous:
-            raise
-    for delay in _LOOKUP_DELAYS:
-        try:
-            return await database.write(write_if_missing)
-        except StoreFault:
-            await asyncio.sleep(delay)
-    return await database.write(write_if_missing)
 
 
 # ---- transactions ----
@@ -252,26 +191,70 @@ class TransactionQueue:
                 self._run(session, [job])
 
 
-class ThreadedDatabase:
-    """A `Database` whose operations wait in queues: one for writes, one for reads."""
+class Database:
+    """`open` it before use and `close` it at the end. Every failure of the database is a `StoreFault`."""
 
+    dialect: Dialect
     _queues: tuple[TransactionQueue, ...] = ()
     """The writer's, the reader's, and others that the database has; empty while it is closed."""
+
+    def __init__(self) -> None:
+        self.staging = asyncio.Lock()
+        """Held while a piece of a large response is written: the writer puts all that waits into one transaction."""
 
     async def open(self) -> None:
         """Raises `StoreFault` when the database cannot be used."""
         await asyncio.to_thread(self._open)
 
     async def close(self) -> None:
+        """Write what was accepted, then refuse everything."""
         await asyncio.to_thread(self._close)
 
     async def write(self, operation: Operation[T]) -> T:
+        """Return the result of `operation` once its changes are committed.
+
+        An operation that raises is rolled back alone, not with the others of its transaction. One that was accepted is
+        run even when its caller was cancelled.
+        """
         return await self._submit(0, operation)
 
     async def write_urgent(self, operation: Operation[T]) -> T:
+        """Do what `write` does, for short operations that must not wait for long ones: on a second connection where the
+        database takes several writers. An urgent operation must not wait for a row that `write` has locked, nor the
+        reverse: use `{skip_locked}`.
+        """
         return await self.write(operation)
 
+    async def write_once(self, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
+        """Commit an operation that must not be committed twice, and return its result. When the answer to a commit is
+        lost, look up whether it was written, for some seconds, and write it if not.
+
+        `is_done` gets the result of the operation in that transaction. The transaction may still be open: `is_done`
+        should wait for it by a row that both lock.
+        """
+        results: list[T] = []
+
+        def write(connection: Connection) -> T:
+            results[:] = [operation(connection)]
+            return results[0]
+
+        def write_if_missing(connection: Connection) -> T:
+            return results[0] if results and is_done(connection, results[0]) else write(connection)
+
+        try:
+            return await self.write(write)
+        except StoreFault as fault:
+            if not fault.is_ambiguous:
+                raise
+        for delay in _LOOKUP_DELAYS:
+            try:
+                return await self.write(write_if_missing)
+            except StoreFault:
+                await asyncio.sleep(delay)
+        return await self.write(write_if_missing)
+
     async def read(self, operation: Operation[T]) -> T:
+        """Return the result of `operation`. All its queries see the same state, with every write awaited before."""
         return await self._submit(1, operation)
 
     def _submit(self, index: int, operation: Operation[T]) -> asyncio.Future[T]:

@@ -26,10 +26,10 @@ from psycopg.types.array import ListBinaryDumper
 from antwort.errors import StoreFault, StoreUnavailable
 from antwort.storage.database import (
     UNKNOWN_FAULT,
+    Database,
     Dialect,
     Job,
     Operation,
-    ThreadedDatabase,
     TransactionFailed,
     TransactionQueue,
     Value,
@@ -88,7 +88,7 @@ class PostgresStore(SqlStore):
         return await cls.open_database(PostgresDatabase(dsn))
 
 
-class PostgresDatabase(ThreadedDatabase):
+class PostgresDatabase(Database):
     dialect: Dialect = "postgresql"
 
     def __init__(
@@ -102,6 +102,7 @@ class PostgresDatabase(ThreadedDatabase):
 
         Raises `StoreFault` for an invalid address. The message never repeats it: it may hold a password.
         """
+        super().__init__()
         given = None
         with suppress(psycopg.Error):  # its message repeats the address
             given = conninfo_to_dict(dsn)

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -334,9 +333,6 @@ def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, Response
 
 # ---- large responses ----
 
-_locks: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
-"""One piece of one response is written at a time: the writer puts everything that waits into one transaction."""
-
 
 @asynccontextmanager
 async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
@@ -369,11 +365,10 @@ async def staged_output(
     if not pieces:
         yield
         return
-    lock = _locks.setdefault(database, asyncio.Lock())
     for piece in pieces:
-        async with lock:
+        async with database.staging:
             await stage(piece)
-    async with lock:
+    async with database.staging:
         yield
 
 

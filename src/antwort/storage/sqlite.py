@@ -22,7 +22,7 @@ from threading import Event, Thread
 from typing import Self
 
 from antwort.errors import StoreFault, StoreUnavailable
-from antwort.storage.database import UNKNOWN_FAULT, Dialect, Job, ThreadedDatabase, TransactionFailed, TransactionQueue
+from antwort.storage.database import UNKNOWN_FAULT, Database, Dialect, Job, TransactionFailed, TransactionQueue
 from antwort.storage.sql_store import SqlStore
 
 if sys.platform != "win32":
@@ -48,10 +48,11 @@ class SqliteStore(SqlStore):
         return await cls.open_database(SqliteDatabase(Path(path)))
 
 
-class SqliteDatabase(ThreadedDatabase):
+class SqliteDatabase(Database):
     dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         self._files: dict[Path, tuple[int, int]] = {}
         self._lock: int | None = None

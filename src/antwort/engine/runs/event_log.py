@@ -42,6 +42,11 @@ class NumberedBatch(msgspec.Struct, frozen=True):
 class Recorder(Protocol):
     """Put the events of a run on record before they are published."""
 
+    is_durable: bool
+    """Whether another process can continue the run from its record."""
+    failure: Exception | None
+    """Why the run, or its outcome, could not be recorded."""
+
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:
         """Return the batch to publish once what the policy asks for is durable. `first` is the number of its first
         event, and `run` the run after it.
@@ -50,6 +55,10 @@ class Recorder(Protocol):
 
     async def checkpoint(self, run: Run) -> None:
         """Record the turns so far, if they are not: the model is asked next."""
+        ...
+
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Stop retrying a write that fails. With `is_lost`, another process has the run: write nothing more."""
         ...
 
 
@@ -121,6 +130,16 @@ class EventLog:
         """Whether anybody can read it, or it is recorded. If not, nothing need be appended."""
         return bool(self._readers) or self.is_whole or self.recorder is not None or self._observer is not None
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether another process can continue the run."""
+        return self.recorder is not None and self.recorder.is_durable
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the run, or its outcome, could not be recorded."""
+        return None if self.recorder is None else self.recorder.failure
+
     # ---- writing ----
 
     @property
@@ -140,6 +159,11 @@ class EventLog:
         """Record the turns so far, where the policy asks for it: the model is asked next."""
         if self.recorder is not None:
             await self.recorder.checkpoint(run)
+
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Do not wait for a record that cannot be written. With `is_lost`, another process has the run."""
+        if self.recorder is not None:
+            self.recorder.leave(is_lost=is_lost)
 
     def publish(self, batch: Batch) -> None:
         """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""

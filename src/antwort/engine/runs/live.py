@@ -9,7 +9,7 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, RunEvent, TurnAbandoned, TurnEnded
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, TurnAbandoned, TurnEnded
 from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
@@ -23,7 +23,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, kept_input, kept_request, new_entries
+from antwort.engine.runs.recorders import kept_input, kept_request, new_entries
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import (
     AntwortError,
@@ -137,7 +137,7 @@ class LiveRun:
     @property
     def is_durable(self) -> bool:
         """Whether another process can continue it."""
-        return isinstance(self.log.recorder, BatchRecorder)
+        return self.log.is_durable
 
     @property
     def outlives_client(self) -> bool:
@@ -195,8 +195,8 @@ class LiveRun:
     # ---- stopping ----
 
     def stop(self, reason: Exception) -> None:
-        if isinstance(reason, HandedOver) and isinstance(self.log.recorder, BatchRecorder):
-            self.log.recorder.leave()
+        if isinstance(reason, HandedOver):
+            self.log.leave()
         self.signal.set(reason)
 
     def hand_over(self) -> None:
@@ -205,14 +205,8 @@ class LiveRun:
 
     def lose(self) -> None:
         """Another process has the run: write and publish nothing more."""
-        if isinstance(self.log.recorder, BatchRecorder):
-            self.log.recorder.lose()
+        self.log.leave(is_lost=True)
         self.signal.set(HandedOver())
-
-    def give_up_recording(self) -> None:
-        """The process ends: do not wait for the outcome to be committed."""
-        if isinstance(self.log.recorder, TurnRecorder):
-            self.log.recorder.give_up()
 
     def abort(self) -> None:
         """The process ends now: cancel the task. Another process finds the run lost, or continues it."""
@@ -242,9 +236,8 @@ class LiveRun:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the record says what the terminal event said. There is none of a response that is not stored."""
-        recorder = self.log.recorder
-        return not (isinstance(recorder, TurnRecorder) and recorder.failure is not None and self.response.store)
+        """Whether the record has the outcome that the terminal event had. A response that is not stored has none."""
+        return self.log.failure is None or not self.response.store
 
     async def record_again(self, store: ResponseStore) -> None:
         """Record the outcome that could not be recorded. A row that is gone or has ended by now needs none."""
@@ -298,13 +291,23 @@ class LiveRun:
                     if self._keepalive is not None and type(last) in _TERMINAL:
                         self._keepalive.pause()
                     published = await log.append(batch, run)
-                    if published is not batch:
-                        last, run = published[-1], self._failed_to_record(run, published[-1])
+                    if published is not batch:  # its terminal event has become `response.failed`
+                        last, failure = published[-1], log.failure
+                        assert isinstance(last, TERMINAL)
+                        assert isinstance(failure, AntwortError)
+                        self.error = failure
+                        run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
                 if type(last) in watched:
-                    watched = self._note(last)
+                    watched = _TERMINAL
+                    if isinstance(last, TERMINAL):
+                        self._end(last.response)
+                    else:
+                        self._first_output = perf_counter()
                 if is_logged and log.is_full and not self.ended.is_set:
-                    await self._wait_for_room()
+                    # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
+                    with contextlib.suppress(Interrupted, AntwortError):
+                        await self.signal.race(log.wait_for_room)
         except DETACHED:
             self.is_detached = True
         except Exception as error:
@@ -318,20 +321,6 @@ class LiveRun:
                 deadline_timer.cancel()
                 self._close()
 
-    def _failed_to_record(self, run: Run, last: RunEvent) -> Run:
-        assert isinstance(last, TERMINAL), "nothing else is replaced"
-        assert isinstance(self.log.recorder, TurnRecorder), "nothing else replaces it"
-        self.error = self.log.recorder.failure
-        return msgspec.structs.replace(run, response=last.response)
-
-    def _note(self, last: RunEvent) -> frozenset[type]:
-        """Note the first output or the end, and return which kinds of events are of interest from now on."""
-        if isinstance(last, TERMINAL):
-            self._end(last.response)
-        else:
-            self._first_output = perf_counter()
-        return _TERMINAL
-
     def _end(self, response: Response) -> None:
         self.plan.release()  # its end is on record: the next turn of the conversation may begin
         if self.error is not None and asyncio.get_running_loop().time() < self._held_until:
@@ -339,20 +328,13 @@ class LiveRun:
         self.answered.set(None)
         self.ended.set(response)
 
-    async def _wait_for_room(self) -> None:
-        """A slow reader holds the run back, and with it the backend. A run that is to stop does not wait."""
-        with contextlib.suppress(Interrupted, AntwortError):
-            await self.signal.race(self.log.wait_for_room)
-
     def _close(self) -> None:
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
         self.plan.release()
         self.log.end()
-        if self.is_durable and self.failure is None:
-            assert isinstance(self.log.recorder, BatchRecorder)
-            self.failure = self.log.recorder.failure
+        self.failure = self.failure or self.log.failure
         for error in (self.signal.reason, self.error):
             if error is not None:  # without its frames, which would hold the run until a garbage collection
                 error.__traceback__ = error.__context__ = None

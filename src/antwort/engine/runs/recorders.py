@@ -86,8 +86,8 @@ class TurnRecorder:
         self._items = self._marks = 0
         """How many are on record."""
         self._commit_deadline = Signal()
-        self.failure: AntwortError | None = None
-        """Why the outcome is not on record."""
+        self.is_durable = False
+        self.failure: Exception | None = None
         self.has_events = False
         """Whether the events were recorded with the outcome, so that they can be replayed by their numbers."""
 
@@ -118,14 +118,17 @@ class TurnRecorder:
         events: PackedLog | None = None
         if self._plan.request.stream and (before := self._events()) is not None:
             events = pack([*before, batch])
-        self.has_events, self._events = events is not None, _no_events  # the log holds this recorder
+        self.has_events, self._events = events is not None, lambda: None  # the log holds this recorder
         try:
             await self._commit_deadline.race(partial(self._commit, response, run, events))
         except Exception as error:
             _log.error("the response %s could not be stored", response.id, exc_info=error)
-            self.failure = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
-            self.has_events = False
-            return [*batch[:-1], ResponseFailed(response=_as_failed(response, self.failure))]
+            fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
+            self.failure, self.has_events = fault, False
+            failed = replace(
+                response, status="failed", error=error_of(fault), incomplete_details=None, completed_at=None
+            )
+            return [*batch[:-1], ResponseFailed(response=failed)]
         return batch
 
     async def _commit(self, response: Response, run: Run, events: PackedLog | None) -> None:
@@ -136,17 +139,9 @@ class TurnRecorder:
         elif entries and plan.request.conversation is not None:
             await self._store.add_entries(plan.identity, plan.request.conversation, entries, approvals)
 
-    def give_up(self) -> None:
+    def leave(self, *, is_lost: bool = False) -> None:  # noqa: ARG002 - no other process continues it
         """Stop waiting for the outcome to be committed: the process ends."""
         self._commit_deadline.set(StoreFault("The response could not be stored before the server ended."))
-
-
-def _no_events() -> None:
-    return None
-
-
-def _as_failed(response: Response, error: AntwortError) -> Response:
-    return replace(response, status="failed", error=error_of(error), incomplete_details=None, completed_at=None)
 
 
 class BatchRecorder:
@@ -171,8 +166,9 @@ class BatchRecorder:
         self._lock = asyncio.Lock()
         self._fault: Exception | None = None
         self._leaving = leaving or asyncio.Event()
+        self.is_durable = True
         self.failure: Exception | None = None
-        """An error that nobody expected of the log: nothing more is written, as if another process had the run."""
+        """An unexpected error of the log: nothing more is written, as if another process had the run."""
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:
         """Return when the batch is durable. Batches that come while one is written are written together.
@@ -233,13 +229,10 @@ class BatchRecorder:
         if ending is not None:
             self._fault = Fenced()
 
-    def leave(self) -> None:
-        """Do not retry from now on when the log cannot be written."""
-        self._leaving.set()
-
-    def lose(self) -> None:
-        """Write nothing more: another process has the run."""
-        self._fault = self._fault or Fenced()
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Do not retry from now on when the log cannot be written. With `is_lost`, write nothing more."""
+        if is_lost:
+            self._fault = self._fault or Fenced()
         self._leaving.set()
 
 

@@ -332,8 +332,7 @@ class Recovery:
         try:
             await log.append(events, run)
         except Fenced:
-            assert isinstance(log.recorder, BatchRecorder)
-            raise log.recorder.failure or Fenced from None
+            raise log.failure or Fenced from None
         self._report(claimed, plan, run.response, run.turns)
 
     async def _give_up(self, held: HeldRun, claimed: ClaimedRun, error: Exception) -> None:
