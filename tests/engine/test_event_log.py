@@ -380,7 +380,7 @@ async def test_beyond_the_bound_for_replays_nothing_can_be_read_from_the_beginni
     assert (log.is_whole, log.batches(), log.can_replay(-1)) == (False, None, False)
     log.publish([delta("y")])
     assert [batch.first for batch in await reader.read()] == [9, 10]
-    assert log.kept_bytes == 0
+    assert log.buffered_bytes == 0
 
 
 async def test_a_log_that_continues_another_is_never_whole() -> None:

@@ -334,7 +334,7 @@ class MemoryStore(MemoryConversations):
                 del self._items[key]
 
     def _drop_response(self, stored: StoredResponse | None) -> None:
-        """Drop a response that none follows, and the deleted ones before it that were kept for it alone."""
+        """Drop a response that none follows, and the deleted ones before it that no other response follows."""
         while stored is not None:
             del self._responses[stored.key]
             self._droppable.pop(stored.key, None)

@@ -41,7 +41,7 @@ class StoredConversation:
 
 
 class MemoryConversations:
-    """The part of the memory store that keeps conversations.
+    """The conversations of the memory store.
 
     Beyond `max_entries`, counting items and conversations together, the conversations are dropped that were read as a
     whole or added to least recently; the one that is added to stays, however long it is.

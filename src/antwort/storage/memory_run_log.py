@@ -357,7 +357,7 @@ class MemoryRunLog:
         return 0
 
     async def close(self) -> None:
-        """Only memory is held."""
+        """There is nothing to release."""
 
     # ---- lookups ----
 

@@ -132,10 +132,10 @@ class TailBuffers:
 
 
 class NotificationListener:
-    """A thread that keeps a connection open, and opens it again when it is lost. Notifications that were sent meanwhile
-    are lost, too: `on_missed` is called then.
+    """A thread with a connection of its own, which is opened again when it is lost. Notifications that were sent
+    meanwhile are lost, too: `on_missed` is called then.
 
-    The callbacks run on the event loop that this is made on.
+    The callbacks run on the event loop of the constructor.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Notifications:
                     self.cancels.set()
 
     def wake_all(self) -> None:
-        """Wake everybody: notifications may have been missed."""
+        """Wake all waiters: notifications may have been missed."""
         self.work.set()
         self.cancels.set()
         self.tails.wake_all()

@@ -2,8 +2,8 @@
 
 A writer, a second writer for urgent operations and a few readers are threads with a connection each. An acknowledged
 commit is on disk as far as the server is configured so (`synchronous_commit` is not changed). Against a server that is
-gone, hangs or comes back: every wait is bounded, a lost connection is made again, and after a failed attempt to connect
-there is a pause during which every operation fails at once.
+gone, hangs or comes back: every wait is bounded, a lost connection is opened again, and after a failed attempt to
+connect there is a pause during which every operation fails at once.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class _Reachable:
 
 
 class _PostgresSession:
-    """Transactions over a connection that is made again when it was lost."""
+    """Transactions over a connection that is opened again when it was lost."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ _OLDEST = """
 
 
 class SqlCalls:
-    """The part of the store that keeps approvals, claimed calls, and the names of writing tools."""
+    """The approvals, claimed calls and names of writing tools of the store."""
 
     _database: Database
 

@@ -97,7 +97,7 @@ _PAGE = """
 
 
 class SqlConversations:
-    """The part of the store that keeps conversations."""
+    """The conversations of the store."""
 
     _database: Database
 

@@ -277,7 +277,7 @@ class SqlStore(SqlConversations, SqlCalls):
         links, pieces = found
         for keys in pieces:
             piece = await self._database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
-            if len(piece) < len(keys):  # the response was deleted meanwhile, and the links that were kept for it
+            if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
             links += piece
         return links

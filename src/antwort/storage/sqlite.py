@@ -98,8 +98,8 @@ class SqliteDatabase(Database):
             self._lock = None
 
     def _verify(self) -> None:
-        """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would go on writing into
-        the deleted file, whose content is lost when the process ends.
+        """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would continue to
+        write into the deleted file, whose content is lost when the process ends.
         """
         for path, identity in self._files.items():
             if _identity(path) != identity:

@@ -24,7 +24,7 @@ EVENT_OVERHEAD_BYTES = 256
 MAX_READ_EVENTS = 512
 """Events that one read returns, about."""
 MAX_LAG_BATCHES, MAX_LAG_BYTES = 4096, 2**22
-"""How far a reader that does not hold the run back may be behind in a log that keeps only what is not read."""
+"""How far a reader that does not hold the run back may be behind in a log that buffers only unread events."""
 _UNSENT = frozenset(UNSENT)
 _MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
 """The kinds of events that a batch with marks ends with."""
@@ -82,8 +82,8 @@ class EventLog:
     that is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read
     `buffer_events` events, or `buffer_bytes` characters of text behind the next batch.
 
-    With `replay_bytes`, all batches are kept from the first on, up to about so many bytes, for readers that come later.
-    Without, or beyond that, only what present readers have not read is kept.
+    With `replay_bytes`, all batches are buffered from the first on, up to about so many bytes, for later readers.
+    Without, or beyond that, only what present readers have not read is buffered.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class EventLog:
         self._next = first
         self._batches: list[_Buffered] = []
         """All batches, while `is_whole`."""
-        self.kept_bytes = 0
-        """What is kept for replays takes, about."""
+        self.buffered_bytes = 0
+        """Size of the buffer for replays, about."""
         self._readers: list[LogReader] = []
         self._primary: LogReader | None = None
         self._room: asyncio.Future[None] | None = None
@@ -127,7 +127,7 @@ class EventLog:
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody can read it, or it is recorded. If not, nothing need be appended."""
+        """Whether it has readers, a replay buffer, a recorder or an observer. If not, nothing need be appended."""
         return bool(self._readers) or self.is_whole or self.recorder is not None or self._observer is not None
 
     @property
@@ -188,7 +188,7 @@ class EventLog:
             reader.tick()
 
     def finish_observation(self) -> None:
-        """Tell the observer that the run has a result."""
+        """Notify the observer that the run has a result."""
         if self._observer is not None:
             self._observer.on_end()
 
@@ -217,14 +217,14 @@ class EventLog:
                 reader.add(buffered)
         if self.is_whole:
             self._batches.append(buffered)
-            self.kept_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
-            if self.kept_bytes > self._replay_bytes:
-                self.is_whole, self._batches, self.kept_bytes = False, [], 0
+            self.buffered_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
+            if self.buffered_bytes > self._replay_bytes:
+                self.is_whole, self._batches, self.buffered_bytes = False, [], 0
         if not self.is_whole and (self._primary is None or len(self._readers) > 1):
             self._drop_laggards()
 
     def _drop_laggards(self) -> None:
-        """Give up readers that are too far behind, where only what is not read is kept."""
+        """Give up readers that are too far behind, where only unread events are buffered."""
         for reader in [*self._readers]:
             if reader is not self._primary and reader.lags:
                 reader.lose()
@@ -322,7 +322,7 @@ class LogReader:
 
     @property
     def lags(self) -> bool:
-        """Whether it is too far behind in a log that keeps only what is not read."""
+        """Whether it is too far behind in a log that buffers only unread events."""
         return len(self._unread) > MAX_LAG_BATCHES or self.unread_bytes > MAX_LAG_BYTES
 
     async def read(self) -> list[NumberedBatch]:

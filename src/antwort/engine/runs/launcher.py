@@ -19,7 +19,7 @@ from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, brought_approvals, end_unborn, new_row
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, brought_approvals, end_unstarted, new_row
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
@@ -163,7 +163,7 @@ class Launcher:
         try:
             await self._store.begin(new_row(plan, claim, name))
         except asyncio.CancelledError:
-            self._spawn(end_unborn(plan, self._store))
+            self._spawn(end_unstarted(plan, self._store))
             raise
 
     async def _adopt(self, worker: Worker, plan: Plan, claim: Claim | None) -> Lease:
@@ -182,7 +182,7 @@ class Launcher:
         """
         with suppress(AntwortError):
             await worker.runs.cancel(plan.identity, plan.response.id)
-        await end_unborn(plan, self._store)
+        await end_unstarted(plan, self._store)
         if claim is not None:
             with suppress(AntwortError):
                 await self._store.release(plan.identity, claim.key, plan.response.id)

@@ -23,7 +23,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
-from antwort.engine.runs.recorders import kept_input, kept_request, new_entries
+from antwort.engine.runs.recorders import new_entries, sealed_input, sealed_request
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import (
     AntwortError,
@@ -45,7 +45,7 @@ from antwort.tools.base import Progress
 _TERMINAL = frozenset(TERMINAL)
 _FIRST_OUTPUT = _TERMINAL | frozenset(DELTAS)
 MAX_UNRECORDED = 1000
-"""Ended runs that are kept because their outcome could not be recorded."""
+"""Ended runs in memory whose outcome could not be recorded."""
 
 
 class RunHooks(msgspec.Struct, frozen=True):
@@ -131,7 +131,7 @@ class LiveRun:
 
     @property
     def response(self) -> Response:
-        """The response as it stands; of a durable run, as far as it is on record."""
+        """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
 
     @property
@@ -164,7 +164,7 @@ class LiveRun:
                 self.hooks.on_unread(self)
 
     async def wait_for_answer(self) -> None:
-        """Wait until `response.created` is not held back any longer. Raises what went wrong before that."""
+        """Wait until `response.created` is not held back any longer. Raises the error of a run that failed before."""
         try:
             async with asyncio.timeout_at(self._held_until):
                 await self.answered.wait()
@@ -246,11 +246,11 @@ class LiveRun:
             await store.finish(self.identity, self.response, self.run.marks, entries, approvals)
 
     def chain(self) -> tuple[Link, ...]:
-        """The response as it stands, behind those that it continues: what a response needs that continues it."""
+        """Return the chain that a response needs that continues this one."""
         link = Link(
             response=self.run.response,
-            request=kept_request(self.plan),
-            input=kept_input(self.plan)[0],
+            request=sealed_request(self.plan),
+            input=sealed_input(self.plan)[0],
             turn_ends=self.run.turn_ends,
             abandoned=self.run.abandoned,
         )
@@ -392,7 +392,7 @@ class LiveRuns(dict[str, LiveRun]):
         self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
         """The hooks of every run. The worker replaces `on_unread`."""
         self.unrecorded: dict[str, LiveRun] = {}
-        """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
+        """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them."""
 
     def find(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self.get(response_id)

@@ -250,15 +250,15 @@ def ending_of(plan: Plan, response: Response, run: Run) -> RunEnding:
 
 
 def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:
-    """What it continues and no store keeps becomes a part of its input. `worker` is who makes it, where others could
-    not tell otherwise.
+    """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
+    the name of the process that runs it, where other processes need it.
     """
     unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
-    items, raw = kept_input(plan)
+    items, raw = sealed_input(plan)
     return NewResponse(
         identity=plan.identity,
         response=_on_record(plan) if unkept else plan.response,
-        request=kept_request(plan),
+        request=sealed_request(plan),
         input=(*unkept, *items),
         raw_input=(*(encode(item) for item in unkept), *raw),
         claim=claim,
@@ -269,12 +269,12 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
 
 
 def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
-    """The decided approvals that are not on record yet: they are kept as those of the response that decides."""
+    """Return the decided approvals that are not on record: they are stored with the response that decides."""
     return tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
-    """The same for whoever makes it: it waits, and its log begins with that."""
+    """Return a run to be queued: its row, and the first events of its log."""
     row = new_row(plan, claim)
     queued = replace(row.response, status="queued")
     events: list[RunEvent] = [ResponseCreated(response=queued), ResponseQueued(response=queued)]
@@ -282,20 +282,20 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
 
 
 def _on_record(plan: Plan) -> Response:
-    """The response as one that continues the last of those that are stored."""
+    """Return the response as one that continues the last stored one of its chain."""
     stored = [link.response.id for link in plan.chain if link.response.store]
     return replace(plan.response, previous_response_id=stored[-1] if stored else None)
 
 
-def kept_request(plan: Plan) -> bytes:
-    """The request as it came. What it brought to log in somewhere is not kept in clear."""
+def sealed_request(plan: Plan) -> bytes:
+    """Return the request as it was received, with its credentials sealed or removed."""
     if plan.credentials is None:
         return without_credentials(plan.request)
     return plan.credentials.kept(plan.request, plan.response.id)
 
 
-def kept_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """The input, and its JSON, with what the tools in it bring to log in somewhere sealed."""
+def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """Return the input and its JSON, with the credentials of the tools in it sealed."""
     request, credentials = plan.request, plan.credentials
     if credentials is None or not any(map(is_additional, request.input)):
         return request.input, request.raw_input
@@ -305,14 +305,14 @@ def kept_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
 
 
 def new_entries(plan: Plan, response: Response, abandoned: Sequence[Span] = ()) -> tuple[Entry, ...]:
-    """What the response as it ended adds to its conversation: the input, then the output. One that has failed or was
-    cancelled adds nothing, so that the same request once more asks nothing twice. A list of tools that is there already
-    is not added again, and what only asks for a compaction, or was said anew, is not added at all.
+    """Return what an ended response adds to its conversation: the input, then the output. One that has failed or was
+    cancelled adds nothing, so that a retry asks nothing twice. A list of tools that is there already is not added
+    again. Compaction triggers and abandoned output are not added.
     """
     request = plan.request
     if request.conversation is None or response.status not in EXTENDS_CONVERSATION:
         return ()
-    sent = zip(*kept_input(plan), strict=True)
+    sent = zip(*sealed_input(plan), strict=True)
     given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))
     output = (item for at, item in enumerate(response.output) if not is_within(abandoned, at))
     said = (Entry(item=item, raw=encode(item), direction="output") for item in output)
@@ -334,8 +334,8 @@ def _listed(item: McpListTools) -> tuple[object, ...]:
     return item.server_label, item.tools, item.error
 
 
-async def end_unborn(plan: Plan, store: ResponseStore) -> None:
-    """End the row of a response whose run was never set going, if there is one."""
+async def end_unstarted(plan: Plan, store: ResponseStore) -> None:
+    """End the row of a response whose run was never started, if there is one."""
     cancelled = replace(plan.response, status=transition(plan.response.status, "cancelled"))
     with suppress(AntwortError, IllegalTransition):  # no row: nothing to end
         await store.finish(plan.identity, cancelled, ())

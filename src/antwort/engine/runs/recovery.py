@@ -68,7 +68,7 @@ MAX_DISCOVERY_SECONDS = 60.0
 """For which a tool server is asked again that was of no use to the run yet; then the run begins without it."""
 
 
-class HeldRun:
+class LeasedRun:
     """A run that this process holds a lease of."""
 
     def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
@@ -138,12 +138,12 @@ class LoadedRun(msgspec.Struct, frozen=True):
 
 
 def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -> tuple[Run, Batch]:
-    """Return a run as it stands after its recorded events, and the events that close the items of an inference that
-    never ended: that one is made again, and its output is left out of the prompt. Open calls of a turn that did end
+    """Return the fold of a run's recorded events, and the events that close the items of an inference that
+    never ended: it is repeated, and its output is left out of the prompt. Open calls of a turn that did end
     wait for their results.
     """
     run = fold(Run(response), events)
-    # Results, lists of tools and the runs of earlier calls stand before what the model has made.
+    # Results, lists of tools and the runs of earlier calls stand before the output of the model.
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
     start = next((at for at, item in enumerate(run.output[first:], first) if _is_models(item)), None)
     if start is None:
@@ -156,7 +156,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
 
 
 def _is_models(item: OutputItem) -> bool:
-    """Whether the model has made the item."""
+    """Return whether the item is output of the model."""
     return is_ours(item) if isinstance(item, McpCall) else isinstance(item, _MODELS)
 
 
@@ -174,15 +174,15 @@ class Recovery:
         """Plans of runs that were submitted here and may be claimed here, too."""
 
     def keep_plan(self, plan: Plan) -> None:
-        """Keep a plan for the case that this process claims the run: then it need not be made again. One with a large
-        history is not kept, as it would take memory as long as the run waits.
+        """Cache a plan for the case that this process claims the run. One with a large history is not cached, as it
+        would take memory as long as the run waits.
         """
         if plan.request.conversation is None and not plan.toolbox.silent and plan.reader is None:
             self._plans[plan.response.id] = plan
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
 
-    async def run(self, held: HeldRun, claimed: ClaimedRun) -> None:
+    async def run(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
         long as there may be another attempt.
         """
@@ -200,7 +200,7 @@ class Recovery:
             _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
             await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
 
-    async def _continue(self, held: HeldRun, claimed: ClaimedRun) -> None:
+    async def _continue(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         try:
             found = await held.signal.race(partial(self._find, held, claimed))
         except Cancelled:
@@ -230,14 +230,14 @@ class Recovery:
         self._live[live.response_id] = live
         await held.wait_for_end(live)
 
-    def _event_log(self, held: HeldRun, found: LoadedRun, plan: Plan) -> EventLog:
+    def _event_log(self, held: LeasedRun, found: LoadedRun, plan: Plan) -> EventLog:
         """Return the log of the run, which continues where its record ends."""
         recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
         return EventLog(recorder=recorder, first=found.next_number)
 
     # ---- its record ----
 
-    async def _find(self, held: HeldRun, claimed: ClaimedRun) -> LoadedRun:
+    async def _find(self, held: LeasedRun, claimed: ClaimedRun) -> LoadedRun:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
@@ -262,7 +262,7 @@ class Recovery:
         return max(0.0, self._resources.clock() - claimed.begun_at)
 
     def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
-        """A plan that answers no question: what is known of a run without asking anybody."""
+        """Return a plan without history and tools: all that is known of a run without I/O."""
         identity, vault = claimed.identity, self._resources.vault
         return Plan(
             request=request,
@@ -279,7 +279,7 @@ class Recovery:
     # ---- its plan ----
 
     async def _plan(self, found: LoadedRun) -> Plan:
-        """Plan the run. Raises how the run ends, if nothing is left to be done, and what is wrong with it by now. A
+        """Plan the run. Raises the reason for its end if it is not to be continued. A
         store that is not available is retried until the deadline.
         """
         claimed, request = found.claimed, found.plan.request
@@ -314,7 +314,7 @@ class Recovery:
 
     # ---- its end, where it is not continued ----
 
-    async def _end(self, held: HeldRun, found: LoadedRun, error: Exception) -> None:
+    async def _end(self, held: LeasedRun, found: LoadedRun, error: Exception) -> None:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
         log = self._event_log(held, found, plan)
@@ -322,7 +322,7 @@ class Recovery:
         events = Batch()
         if not (run.response.status == "queued" and isinstance(error, Cancelled)):
             for batch in opening_batches(run, plan, closing_events):
-                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is made again
+                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is repeated
         run = fold(run, events)
         for close in (partial(_lost_calls_answered, plan=plan), partial(settled, status="incomplete")):
             batch = close(run)
@@ -335,7 +335,7 @@ class Recovery:
             raise log.failure or Fenced from None
         self._report(claimed, plan, run.response, run.turns)
 
-    async def _give_up(self, held: HeldRun, claimed: ClaimedRun, error: Exception) -> None:
+    async def _give_up(self, held: LeasedRun, claimed: ClaimedRun, error: Exception) -> None:
         """Record only the outcome of a run of which nothing else can be read or written."""
         response = claimed.response
         begun = response if response.status != "queued" else replace(response, status="in_progress")
@@ -428,14 +428,14 @@ def recorded_request(credentials: Credentials, link: Link) -> CreateRequest:
 
 
 def _unread_request(link: Link) -> CreateRequest:
-    """What is known of a request without reading it."""
+    """Return a request with what is known of it without parsing it."""
     conversation = link.response.conversation
     return CreateRequest(
         model=link.response.model, input=link.input, conversation=conversation.id if conversation else None
     )
 
 
-async def _available(ask: Callable[[], Awaitable[T]], held: HeldRun | None = None) -> T:
+async def _available(ask: Callable[[], Awaitable[T]], held: LeasedRun | None = None) -> T:
     """Ask the record, again while it is not available. Raises `HandedOver` when the run is to be left."""
 
     def warn(error: StoreFault) -> None:

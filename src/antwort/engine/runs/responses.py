@@ -70,10 +70,10 @@ class Responses:
         self._clock, self._worker, self._live = resources.clock, worker, live
         self._subscriptions: WeakSet[StoredSubscription] = WeakSet()
         self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
-        """Responses that somebody reads right now, by tenant, owner and id."""
+        """Responses that have readers right now, by tenant, owner and id."""
         self._loading = asyncio.Lock()
 
-    # ---- as they stand ----
+    # ---- reading ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live.find(identity, response_id)
@@ -104,7 +104,7 @@ class Responses:
         return fold(Run(first.response), events).response
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        """Stored responses, each as it stands: of one that runs, what there is so far."""
+        """Return stored responses; of one that runs, the response so far."""
         await self._live.catch_up_all(identity)
         found = await self._store.responses(identity, page, wanted)
         return replace(found, responses=tuple([await self._listed(identity, each) for each in found.responses]))
@@ -123,7 +123,7 @@ class Responses:
         return found
 
     async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None) -> ApprovalPage:
-        """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
+        """Return the approvals of stored responses, each with its status now."""
         await self._live.catch_up_all(identity)
         now = int(self._clock())
         found = await self._store.approvals(identity, page, status, now)
@@ -194,7 +194,7 @@ class Responses:
     async def follow(
         self, identity: Identity, response_id: str, after: int = -1, known: Response | None = None
     ) -> Subscription:
-        """Read the events behind that number. `known` is the response as it stands, if it was read just now.
+        """Read the events behind that number. `known` is the response, if it was read just now.
 
         Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or the events are
         not kept by their numbers.
@@ -235,7 +235,7 @@ class Responses:
         return StoredSubscription(run.response, _replayed(ended_soon, self._settings), run.ended.wait, waits=True)
 
     def follow_ended(self, response: Response, log: EventLog) -> StoredSubscription:
-        """Read a response that has ended and is kept in memory, with its events where they are."""
+        """Read a response in memory that has ended, with its events where they are buffered."""
 
         async def ended() -> Response:
             return response
@@ -261,9 +261,7 @@ class Responses:
         return subscription
 
     def close(self) -> None:
-        """Nothing runs here any more: readers of runs that continue elsewhere are to ask there. What has ended here can
-        be read for a moment.
-        """
+        """Close readers of runs that continue elsewhere. Runs that have ended here can be read for a moment."""
         loop = asyncio.get_running_loop()
         for subscription in [each for each in self._subscriptions if each.response.status not in FINAL]:
             loop.call_later(LAST_READ_SECONDS, subscription.leave)
@@ -359,7 +357,7 @@ def _unknown_number(after: int) -> InvalidField:
 
 
 async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int, every: float) -> Batches:
-    """Read the log of the run, also while it is written. A log that is not available is tried again. Keep-alives come
+    """Read the log of the run, also while it is written. A log that is not available is retried. Keep-alives come
     every `every` seconds at most.
     """
     clock = asyncio.get_running_loop().time

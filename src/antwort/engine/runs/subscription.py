@@ -41,7 +41,7 @@ class Subscription:
 
     @property
     def response(self) -> Response:
-        """The response as it stands."""
+        """The response so far."""
         raise NotImplementedError
 
     @property
