@@ -31,7 +31,7 @@ from antwort.api.status import EXTENDS_CONVERSATION, IllegalTransition, transiti
 from antwort.api.wire import encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.compaction_item import is_trigger
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.history.credentials import without_credentials
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
@@ -253,7 +253,7 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
     the name of the process that runs it, where other processes need it.
     """
-    unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
+    unkept = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
     items, raw = sealed_input(plan)
     return NewResponse(
         identity=plan.identity,
@@ -263,14 +263,14 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         raw_input=(*(encode(item) for item in unkept), *raw),
         claim=claim,
         approvals=brought_approvals(plan),
-        decisions=plan.decisions,
+        decisions=plan.history.decisions,
         worker=worker,
     )
 
 
 def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
     """Return the decided approvals that are not on record: they are stored with the response that decides."""
-    return tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals)
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.brought_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
@@ -283,7 +283,7 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
 
 def _on_record(plan: Plan) -> Response:
     """Return the response as one that continues the last stored one of its chain."""
-    stored = [link.response.id for link in plan.chain if link.response.store]
+    stored = [link.response.id for link in plan.history.chain if link.response.store]
     return replace(plan.response, previous_response_id=stored[-1] if stored else None)
 
 
