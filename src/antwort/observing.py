@@ -11,10 +11,10 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content
@@ -22,8 +22,7 @@ from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.run_counts import RunCounts
-from antwort.telemetry.runs import WatchedRunLog
-from antwort.telemetry.store import MeasuredStore
+from antwort.telemetry.store import observed_runs, timed_store
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.exchange import Exchange
@@ -43,13 +42,13 @@ class Observation:
         return None if self.metrics is None else self.metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
-        return store if self.metrics is None else MeasuredStore(store, self.metrics)
+        return store if self.metrics is None else timed_store(store, self.metrics)
 
-    def runs(self, runs: RunLog) -> WatchedRunLog:
-        """Its `ended` is to hear of each run that has ended."""
+    def runs(self, runs: RunLog) -> tuple[RunLog, Callable[[RunSummary], None]]:
+        """The run log for the engine, and a callback for each run that has ended."""
         counts = RunCounts() if self.metrics is None else self.metrics.runs
         counts.watch(runs.load)
-        return WatchedRunLog(runs, counts)
+        return observed_runs(runs, counts)
 
     @property
     def on_end(self) -> Sequence[Callable[[RunSummary], None]]:

@@ -30,19 +30,17 @@ from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
 from antwort.engine.runs.launcher import Launcher
-from antwort.engine.runs.live import LiveRuns
+from antwort.engine.runs.live import LiveRuns, RunSummary
 from antwort.engine.runs.recovery import Recovery
 from antwort.engine.runs.responses import Responses
 from antwort.engine.runs.subscription import Subscription
-from antwort.engine.runs.summary import RunSummary
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.storage.run_log.base import RunLog
-from antwort.storage.run_log.factory import run_log_for
+from antwort.storage.run_log import RunLog, run_log_for
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
@@ -397,7 +395,7 @@ class Engine:
         """Abort runs that still wait, most likely for a store that fails. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
-            run.give_up_recording()
+            run.log.leave()
         _, late = await asyncio.wait(late, timeout=ABORT_SECONDS)
         if self._worker is not None:
             self._worker.abort()

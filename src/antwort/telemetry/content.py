@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from antwort.api.wire import encode
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.notes import note
 from antwort.telemetry.lines import Content
 

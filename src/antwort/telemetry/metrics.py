@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
 from antwort.telemetry import families

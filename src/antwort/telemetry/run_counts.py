@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from antwort.storage.run_log.base import Load
+from antwort.storage.run_log import Load
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric
 

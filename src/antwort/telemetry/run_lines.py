@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.notes import Value, note
-from antwort.storage.run_log.base import Claimed
+from antwort.storage.run_log import ClaimedRun
 
 _logger = logging.getLogger("antwort.runs")
 _LONGEST_MODEL = 100
 _CLAIMED = {"new": "begins", "handed_over": "goes on here", "taken_over": "is taken over: whoever made it was lost"}
 
 
-def log_claimed(claimed: Claimed, kind: str) -> None:
+def log_claimed(claimed: ClaimedRun, kind: str) -> None:
     """What was lost elsewhere is worth a look."""
     response = claimed.response
     waited: dict[str, Value] = {} if claimed.waited is None else {"waited_ms": round(claimed.waited * 1000, 1)}

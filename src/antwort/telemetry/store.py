@@ -1,180 +1,162 @@
-"""store -> store: the same contract, and every operation is timed."""
+"""Time the operations of the store and of the run log, and report what becomes of the runs of this process."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import iscoroutinefunction
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, cast
 
-from antwort.api.events import Mark
-from antwort.api.items import InputItem
-from antwort.api.resources import Approval, ApprovalStatus, Conversation
-from antwort.api.responses import Metadata, Response
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import (
-    ApprovalPage,
-    Bound,
-    CallClaim,
-    CallRecord,
-    CallResult,
-    Claimed,
-    Decision,
-    Entry,
-    ItemPage,
-    Link,
-    NewResponse,
-    PackedLog,
-    Page,
-    ResponsePage,
-    ResponseStore,
-    Wanted,
-)
+from antwort.storage.base import ResponseStore
+from antwort.storage.run_log import ClaimedRun, EventRecord, Fenced, Lease, Renewed, RunEnding, RunLog, WorkerInfo
+from antwort.telemetry import run_lines
+from antwort.telemetry.counting import Histogram
 from antwort.telemetry.metrics import Metrics
+from antwort.telemetry.run_counts import RunCounts
 
-T = TypeVar("T")
+_UNTIMED = frozenset({"close", "wait_for_work", "wait_for_cancels"})
 
 
-class MeasuredStore:
-    """A store that fails counts as an error; one that says "not found" or "not so" has done its work."""
+def timed_store(store: ResponseStore, metrics: Metrics) -> ResponseStore:
+    """Return the store with each operation timed. One that fails is an error; "not found" is a result."""
+    return cast("ResponseStore", TimedOperations(store, metrics.store_time))
 
-    def __init__(self, store: ResponseStore, metrics: Metrics) -> None:
-        self._store, self._times = store, metrics.store_time
 
-    async def _timed(self, operation: str, work: Awaitable[T]) -> T:
-        began = perf_counter()
-        outcome = "ok"
+def observed_runs(runs: RunLog, counts: RunCounts) -> tuple[RunLog, Callable[[RunSummary], None]]:
+    """Return the run log with each operation timed and the runs of this process counted and logged, and a callback
+    for `Engine(on_end=...)`.
+    """
+    observed = ObservedRunLog(runs, counts)
+    return cast("RunLog", observed), observed.on_end
+
+
+class TimedOperations:
+    """Everything that `target` has. The time of each coroutine is added under its name and its outcome."""
+
+    def __init__(self, target: ResponseStore | RunLog, times: Histogram) -> None:
+        self._target, self._times = target, times
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        if iscoroutinefunction(found) and name not in _UNTIMED:
+            found = self._timed(name)
+        setattr(self, name, found)
+        return found
+
+    def _timed(self, name: str) -> Callable[..., Awaitable[Any]]:
+        operation, times = getattr(self._target, name), self._times
+
+        async def timed(*args: object, **named: object) -> object:
+            began, outcome = perf_counter(), "ok"
+            try:
+                return await operation(*args, **named)
+            except Fenced:
+                outcome = "fenced"
+                raise
+            except StoreFault:
+                outcome = "error"
+                raise
+            finally:
+                times.add((name, outcome), perf_counter() - began)
+
+        return timed
+
+
+class ObservedRunLog(TimedOperations):
+    """A run log that remembers the leases of this process: each lost run is reported once, and one that was lost before
+    is not reported as released.
+    """
+
+    def __init__(self, runs: RunLog, counts: RunCounts) -> None:
+        super().__init__(runs, counts.time)
+        self._counts = counts
+        self._held: dict[str, Lease] = {}
+        self._finished: set[str] = set()
+
+    def on_end(self, ended: RunSummary) -> None:
+        """Log the end of a run under a lease, unless a request reports it in its own line."""
+        if ended.response.id in self._finished:
+            self._finished.discard(ended.response.id)
+            if not ended.is_read:
+                run_lines.log_ended(ended)
+
+    # ---- leases ----
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
+        lease: Lease = await self._timed("adopt")(worker, identity, response_id)
+        self._held[lease.run_id] = lease
+        return lease
+
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
+        found: Sequence[ClaimedRun] = await self._timed("claim")(worker, count)
+        for claimed in found:
+            self._on_claim(claimed)
+        return found
+
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
+        claimed: ClaimedRun | None = await self._timed("take")(worker, identity, response_id)
+        if claimed is not None:
+            self._on_claim(claimed)
+        return claimed
+
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
+        renewed: Renewed = await self._timed("renew")(worker, leases)
+        for lease in renewed.lost:
+            self._on_loss(lease)
+        return renewed
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        await self._timed("release")(lease, is_lost=is_lost)
+        if self._forget(lease):
+            self._counts.left.add(("handed_over",))
+            run_lines.log_handed_over(lease.run_id)
+
+    # ---- writes under a lease ----
+
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
+        return cast("Sequence[EventRecord]", await self._under("records", lease))
+
+    async def append(self, lease: Lease, record: EventRecord) -> None:
+        await self._under("append", lease, record)
+
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
+        await self._under("finish", lease, ending, record)
+        self._forget(lease)
+        self._finished.add(lease.run_id)
+
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
+        await self._under("give_up", lease, ending)
+        self._forget(lease)
+        self._finished.add(lease.run_id)
+
+    async def _under(self, name: str, lease: Lease, *args: object) -> object:
         try:
-            return await work
-        except StoreFault:
-            outcome = "error"
+            return await self._timed(name)(lease, *args)
+        except Fenced:
+            self._on_loss(lease)
             raise
-        finally:
-            self._times.add((operation, outcome), perf_counter() - began)
 
-    async def begin(self, new: NewResponse) -> None:
-        await self._timed("begin", self._store.begin(new))
+    # ---- what becomes of runs ----
 
-    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
-        return await self._timed("claimed", self._store.claimed(identity, key, now))
+    def _on_claim(self, claimed: ClaimedRun) -> None:
+        self._held[claimed.lease.run_id] = claimed.lease
+        if claimed.waited is not None:
+            self._counts.wait.add((), claimed.waited)
+        kind = "taken_over" if claimed.attempt > 1 else "handed_over" if claimed.waited is None else "new"
+        self._counts.claims.add((kind,))
+        run_lines.log_claimed(claimed, kind)
 
-    async def release(self, identity: Identity, key: str, response_id: str) -> None:
-        await self._timed("release", self._store.release(identity, key, response_id))
+    def _on_loss(self, lease: Lease) -> None:
+        if self._forget(lease):
+            self._counts.left.add(("lost",))
+            run_lines.log_lost(lease.run_id)
 
-    async def finish(
-        self,
-        identity: Identity,
-        response: Response,
-        marks: Sequence[tuple[int, Mark]],
-        entries: Sequence[Entry] = (),
-        approvals: Sequence[Approval] = (),
-        log: PackedLog | None = None,
-    ) -> None:
-        await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals, log))
-
-    async def record_turn(
-        self,
-        identity: Identity,
-        response: Response,
-        marks: Sequence[tuple[int, Mark]],
-        items_from: int = 0,
-    ) -> None:
-        await self._timed("record_turn", self._store.record_turn(identity, response, marks, items_from))
-
-    async def get(self, identity: Identity, response_id: str) -> Response | None:
-        return await self._timed("get", self._store.get(identity, response_id))
-
-    async def delete(self, identity: Identity, response_id: str) -> bool:
-        return await self._timed("delete", self._store.delete(identity, response_id))
-
-    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        return await self._timed("chain", self._store.chain(identity, response_id, bound))
-
-    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
-        return await self._timed("link", self._store.link(identity, response_id, with_input=with_input))
-
-    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
-        return await self._timed("input_items", self._store.input_items(identity, response_id, page))
-
-    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        return await self._timed("responses", self._store.responses(identity, page, wanted))
-
-    async def items(
-        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
-    ) -> Mapping[str, InputItem]:
-        return await self._timed("items", self._store.items(identity, ids, bound))
-
-    async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
-        return await self._timed("find_approvals", self._store.find_approvals(identity, ids))
-
-    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None, now: int) -> ApprovalPage:
-        return await self._timed("approvals", self._store.approvals(identity, page, status, now))
-
-    async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
-        await self._timed("decide", self._store.decide(identity, response_id, decisions))
-
-    async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
-        return await self._timed("claim_call", self._store.claim_call(identity, claim))
-
-    async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
-        await self._timed("finish_call", self._store.finish_call(identity, call_id, settled_by, result))
-
-    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
-        await self._timed("release_call", self._store.release_call(identity, call_id, settled_by))
-
-    async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
-        return await self._timed("call_record", self._store.call_record(identity, call_id))
-
-    async def note_writing_tools(
-        self, tenant: str, server: str, names: Collection[str], now: int
-    ) -> frozenset[str] | None:
-        work = self._store.note_writing_tools(tenant, server, names, now)
-        return await self._timed("note_writing_tools", work)
-
-    async def begin_conversation(
-        self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
-    ) -> None:
-        await self._timed("begin_conversation", self._store.begin_conversation(identity, conversation, entries))
-
-    async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
-        return await self._timed("conversation", self._store.conversation(identity, conversation_id))
-
-    async def describe_conversation(
-        self, identity: Identity, conversation_id: str, metadata: Metadata
-    ) -> Conversation | None:
-        work = self._store.describe_conversation(identity, conversation_id, metadata)
-        return await self._timed("describe_conversation", work)
-
-    async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
-        return await self._timed("delete_conversation", self._store.delete_conversation(identity, conversation_id))
-
-    async def said(
-        self, identity: Identity, conversation_id: str, bound: Bound | None = None
-    ) -> tuple[InputItem, ...] | None:
-        return await self._timed("said", self._store.said(identity, conversation_id, bound))
-
-    async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
-        work = self._store.conversation_items(identity, conversation_id, page)
-        return await self._timed("conversation_items", work)
-
-    async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None:
-        work = self._store.conversation_item(identity, conversation_id, item_id)
-        return await self._timed("conversation_item", work)
-
-    async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
-    ) -> tuple[InputItem, ...] | None:
-        work = self._store.add_entries(identity, conversation_id, entries, approvals)
-        return await self._timed("add_entries", work)
-
-    async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
-        return await self._timed("delete_entry", self._store.delete_entry(identity, conversation_id, item_id))
-
-    async def fail_running(self, message: str) -> int:
-        return await self._timed("fail_running", self._store.fail_running(message))
-
-    async def check(self) -> None:
-        await self._timed("check", self._store.check())
-
-    async def close(self) -> None:
-        await self._store.close()
+    def _forget(self, lease: Lease) -> bool:
+        """Return whether the lease was held until now."""
+        is_held = self._held.get(lease.run_id) == lease
+        if is_held:
+            del self._held[lease.run_id]
+        return is_held

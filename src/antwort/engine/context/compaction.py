@@ -35,7 +35,7 @@ from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
 from antwort.providers.base import ChatRequest
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun

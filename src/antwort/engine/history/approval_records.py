@@ -13,7 +13,7 @@ from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpA
 from antwort.api.requests import CreateRequest
 from antwort.api.resources import Approval
 from antwort.api.responses import Response
-from antwort.api.status import FINAL, ResponseStatus
+from antwort.api.status import EXTENDS_CONVERSATION, FINAL, ResponseStatus
 from antwort.engine.history.approvals import (
     CHANGED,
     DENIED,
@@ -40,7 +40,6 @@ from antwort.engine.history.turns import last_turn
 from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.tool_names import model_name
-from antwort.engine.runs.rows import ADDING
 from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
 from antwort.notes import note
@@ -367,7 +366,7 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
     """
     if McpApprovalRequest not in map(type, response.output):
         return []
-    if plan.request.conversation is not None and response.status not in ADDING:
+    if plan.request.conversation is not None and response.status not in EXTENDS_CONVERSATION:
         return []
     items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
     again = asked_again(response.output, plan) or repeat(None)

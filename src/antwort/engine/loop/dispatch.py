@@ -14,7 +14,7 @@ from antwort.engine.loop.fold import Run
 from antwort.engine.loop.result_events import NOT_BEGUN, Answers
 from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
 from antwort.engine.plan import Plan
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 
 if TYPE_CHECKING:
