@@ -11,8 +11,8 @@ import pytest
 from antwort.api.events import OutputTextDelta, ResponseCompleted
 from antwort.api.requests import CreateRequest
 from antwort.config.settings import Settings
-from antwort.engine.request_fields import RequestFields
 from antwort.engine.engine import Engine
+from antwort.engine.request_fields import RequestFields
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField, ShuttingDown
 from antwort.identity import ANONYMOUS

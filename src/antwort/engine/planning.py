@@ -45,7 +45,7 @@ from antwort.engine.plan import History, Plan, draft_response
 from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.messages import check_said
+from antwort.engine.prompt.messages import check_not_empty
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
 from antwort.engine.prompt.transcript import log_omitted
@@ -171,7 +171,7 @@ class Planner:
             deadline=discovery.deadline,
             is_durable=bool(request.background),
         )
-        check_said(plan)
+        check_not_empty(plan)
         if means.compacts:
             check_compacts(plan)
         return plan

@@ -107,7 +107,7 @@ class Conversations:
             meant = found.get(item.id) if isinstance(item, ItemReference) else item
             if meant is None:
                 raise ItemNotFound(item.id, param=f"items[{at}].id")
-            kept = sealed.credentials.kept_item(meant)
+            kept = sealed.credentials.sealed_item(meant)
             entries.append(Entry(item=kept, raw=given if kept is item else encode(kept)))
         return entries
 

@@ -67,7 +67,7 @@ class Credentials:
     def __init__(self, vault: Vault, identity: Identity) -> None:
         self._vault, self._identity = vault, identity
 
-    def kept(self, request: CreateRequest, response_id: str) -> bytes:
+    def sealed_request(self, request: CreateRequest, response_id: str) -> bytes:
         """Return the request as JSON, with its credentials sealed."""
         brought = {
             i: _ServerCredentials(tool.authorization, tool.headers, tool.server_url)
@@ -80,7 +80,7 @@ class Credentials:
         plain: Plain = decode_object(without_credentials(request))
         return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
 
-    def kept_item(self, item: InputItem) -> InputItem:
+    def sealed_item(self, item: InputItem) -> InputItem:
         """Return an item with the credentials of the tools that it declares sealed."""
         if not isinstance(item, OpaqueItem) or not item.brought:
             return item

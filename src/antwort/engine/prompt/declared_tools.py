@@ -261,4 +261,4 @@ def as_item(additional: Sequence[Declaration], credentials: Credentials | None) 
         return ()
     given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
     item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
-    return (item if credentials is None else credentials.kept_item(item),)
+    return (item if credentials is None else credentials.sealed_item(item),)

@@ -273,7 +273,7 @@ def all_said(run: Run, plan: Plan) -> Said:
     return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
 
 
-def check_said(plan: Plan) -> None:
+def check_not_empty(plan: Plan) -> None:
     """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
     for item in chain.from_iterable(plan.history.stretches):
         if isinstance(item, Message) and item.role != "assistant":

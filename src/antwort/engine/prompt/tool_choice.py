@@ -18,7 +18,7 @@ from antwort.tools.routing import Toolbox
 
 
 def allowed_names(named: tuple[NamedTool, ...] | None, tools: Tools, settings: EngineSettings) -> frozenset[str] | None:
-    """The names that may be called; a list that names none of the tools allows none."""
+    """Return the names that may be called; a list that names none of the tools allows none."""
     if named is None:
         return None
     return frozenset(name for entry in named for name in _meant(entry, tools, settings))
@@ -40,9 +40,7 @@ def _meant(entry: NamedTool, tools: Tools, settings: EngineSettings) -> Iterator
 
 
 def _by_name(name: str, namespace: str | UnsetType, tools: Tools) -> Iterator[str]:
-    """A name alone is what the request or the model calls it; one that neither knows is what others call theirs, each
-    of them.
-    """
+    """Return the tools of a name: the request's own name or the model's, or else the names of servers."""
     if namespace is not UNSET:
         own = find_own(tools, namespace, name)
         yield from () if own is None else (own.name,)
@@ -56,7 +54,7 @@ def _by_name(name: str, namespace: str | UnsetType, tools: Tools) -> Iterator[st
 
 
 def forced_names(choice: Forced, tools: Tools, settings: EngineSettings) -> list[str]:
-    """What the model may call where it must."""
+    """Return the tools that a forced choice means."""
     match choice:
         case ForcedServer():
             return [
@@ -74,7 +72,7 @@ def forced_names(choice: Forced, tools: Tools, settings: EngineSettings) -> list
 
 
 def check_choice(request: CreateRequest, toolbox: Toolbox, settings: EngineSettings) -> None:
-    """Raises `InvalidField` for a choice of what is not there, or not allowed."""
+    """Raise `InvalidField` for a choice that means no tool, or none that is allowed."""
     choice = request.choice_mode
     if isinstance(choice, str):
         return
@@ -87,7 +85,7 @@ def check_choice(request: CreateRequest, toolbox: Toolbox, settings: EngineSetti
 
 
 def check_allowed(request: CreateRequest, toolbox: Toolbox) -> None:
-    """Raises `InvalidField` where a call is required, and none that the model could make is allowed."""
+    """Raise `InvalidField` if a call is required, and no tool is allowed."""
     if request.choice_mode != "required" or toolbox.allowed is None or toolbox.allowed:
         return
     field = "tool_choice.tools" if isinstance(request.tool_choice, AllowedTools) else "allowed_tools"
@@ -102,7 +100,7 @@ _AMONG = {
 
 
 def _named_by(choice: Forced, tools: Tools) -> tuple[str, str]:
-    """The field of the choice that what is meant goes by, or the first that is wrong, and what stands there."""
+    """Return the field of the choice that names the tools, or the first wrong one, and its value."""
     match choice:
         case ForcedHosted():
             return "type", choice.type

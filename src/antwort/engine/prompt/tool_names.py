@@ -69,7 +69,7 @@ def legal_name(name: str) -> str:
     """Return the name itself if backends take it, or one like it that they take."""
     if _LEGAL.fullmatch(name):
         return name
-    # What is cut off or replaced may be all that told two names apart.
+    # Two names may differ only in what is cut off or replaced.
     mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
     return f"{_ILLEGAL.sub('_', name)[: _LONGEST - len(mark) - 1]}_{mark}"
 

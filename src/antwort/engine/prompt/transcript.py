@@ -76,7 +76,7 @@ class _Turn(msgspec.Struct):
     has_open_calls: bool = False
     """To which a client's history has no result."""
     has_late_results: bool = False
-    """Of calls that the model hears of again."""
+    """Of calls that are shown again."""
 
 
 class Transcript:
@@ -408,8 +408,8 @@ def log_omitted(stretches: Sequence[Sequence[InputItem]]) -> None:
         kinds = dict.fromkeys(types)
         shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
         more = f", and {len(kinds) - _MOST_TYPES} more" if len(kinds) > _MOST_TYPES else ""
-        said = "input items that say nothing to the model were left out"
-        note(_log, logging.INFO, said, types=f"{shown}{more}", items=len(types))
+        text = "input items that say nothing to the model were left out"
+        note(_log, logging.INFO, text, types=f"{shown}{more}", items=len(types))
 
 
 def _omitted_in(item: InputItem) -> Iterator[str]:

@@ -291,7 +291,7 @@ def sealed_request(plan: Plan) -> bytes:
     """Return the request as it was received, with its credentials sealed or removed."""
     if plan.credentials is None:
         return without_credentials(plan.request)
-    return plan.credentials.kept(plan.request, plan.response.id)
+    return plan.credentials.sealed_request(plan.request, plan.response.id)
 
 
 def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
@@ -299,7 +299,7 @@ def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
     request, credentials = plan.request, plan.credentials
     if credentials is None or not any(map(is_additional, request.input)):
         return request.input, request.raw_input
-    items = tuple(map(credentials.kept_item, request.input))
+    items = tuple(map(credentials.sealed_item, request.input))
     pairs = zip(items, request.raw_input, strict=True)
     return items, tuple(encode(item) if is_additional(item) and KEY in item.fields else raw for item, raw in pairs)
 
