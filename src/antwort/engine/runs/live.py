@@ -280,23 +280,21 @@ class LiveRun:
         TENANT.set(self.identity.tenant)
         deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
-        is_logged = self.plan.request.stream or log.is_used
         watched: frozenset[type] = _FIRST_OUTPUT
         batches = run_loop(self)
         try:
             async for batch in batches:
                 run = fold(self.run, batch)
                 last = batch[-1]
-                if is_logged:
-                    if self._keepalive is not None and type(last) in _TERMINAL:
-                        self._keepalive.pause()
-                    published = await log.append(batch, run)
-                    if published is not batch:  # its terminal event has become `response.failed`
-                        last, failure = published[-1], log.failure
-                        assert isinstance(last, TERMINAL)
-                        assert isinstance(failure, AntwortError)
-                        self.error = failure
-                        run = msgspec.structs.replace(run, response=last.response)
+                if self._keepalive is not None and type(last) in _TERMINAL:
+                    self._keepalive.pause()
+                published = await log.append(batch, run)
+                if published is not batch:  # its terminal event has become `response.failed`
+                    last, failure = published[-1], log.failure
+                    assert isinstance(last, TERMINAL)
+                    assert isinstance(failure, AntwortError)
+                    self.error = failure
+                    run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
                 if type(last) in watched:
                     watched = _TERMINAL
@@ -304,7 +302,7 @@ class LiveRun:
                         self._end(last.response)
                     else:
                         self._first_output = perf_counter()
-                if is_logged and log.is_full and not self.ended.is_set:
+                if log.is_full and not self.ended.is_set:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
                         await self.signal.race(log.wait_for_room)
