@@ -126,11 +126,6 @@ class EventLog:
         return log
 
     @property
-    def is_durable(self) -> bool:
-        """Whether another process can continue the run."""
-        return self.recorder is not None and self.recorder.is_durable
-
-    @property
     def failure(self) -> Exception | None:
         """Why the run, or its outcome, could not be recorded."""
         return None if self.recorder is None else self.recorder.failure

@@ -99,6 +99,9 @@ class LiveRun:
         """
         loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
+        self.response_id = plan.response.id
+        self.is_durable = log.recorder is not None and log.recorder.is_durable
+        """Whether another process can continue it."""
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
@@ -122,10 +125,6 @@ class LiveRun:
         self.signal.task = self._task
 
     @property
-    def response_id(self) -> str:
-        return self.plan.response.id
-
-    @property
     def identity(self) -> Identity:
         return self.plan.identity
 
@@ -133,11 +132,6 @@ class LiveRun:
     def response(self) -> Response:
         """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether another process can continue it."""
-        return self.log.is_durable
 
     @property
     def outlives_client(self) -> bool:
@@ -277,7 +271,7 @@ class LiveRun:
 
     async def _drive(self) -> None:
         RESPONSE_ID.set(self.response_id)
-        TENANT.set(self.identity.tenant)
+        TENANT.set(self.plan.identity.tenant)
         deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
         watched: frozenset[type] = _FIRST_OUTPUT
