@@ -29,7 +29,7 @@ from antwort.engine.context.token_counter import Meter
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.additional_tools import as_item
+from antwort.engine.prompt.declared_tools import as_item
 from antwort.engine.prompt.messages import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id

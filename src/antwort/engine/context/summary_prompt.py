@@ -32,8 +32,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.shortening import short_text
+from antwort.engine.history.approvals import decisions_in, unrun_result
 from antwort.engine.history.calls import call_id_of, foreign_call, is_call, requested_call, result_of
-from antwort.engine.history.decisions import decided, told_of
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
 
@@ -173,7 +173,7 @@ def entries_of(items: Sequence[InputItem]) -> list[Entry]:
 
 def _told(request: McpApprovalRequest, items: Iterable[InputItem]) -> str:
     """Of a call that was to be approved and that nobody ran."""
-    told = told_of(decided(items).get(request.id))
+    told = unrun_result(decisions_in(items).get(request.id))
     return _NO_RESULT if told is None else f"[{told}]"
 
 

@@ -24,7 +24,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.history.calls import answered_in, called_in, result_of
-from antwort.engine.history.latest import last_turn, since_words
+from antwort.engine.history.turns import last_turn, since_words
 from antwort.tools.base import Output
 
 Measure: TypeAlias = Callable[[InputItem], int]

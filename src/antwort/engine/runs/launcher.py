@@ -11,8 +11,8 @@ import msgspec
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.engine.history.approvals import check_reachable
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.approval_records import check_reachable
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.resources import Resources
@@ -66,7 +66,7 @@ class Launcher:
         if not self._has_begun:
             await self._store.fail_running(ABANDONED)
 
-    async def plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
+    async def plan(self, request: CreateRequest, identity: Identity, recent: RecentResponses | None = None) -> Plan:
         """Answer every question before the first inference. A turn of a conversation waits for those before it, and the
         plan holds the lock from then on: it is launched, or released.
         """
@@ -109,10 +109,10 @@ class Launcher:
                 check_reachable(plan)
             if request.is_stored:
                 await self._begin(plan, claim)
-            elif plan.decisions:
+            elif plan.history.decisions:
                 if request.conversation is not None and (brought := brought_approvals(plan)):
                     await self._store.add_entries(plan.identity, request.conversation, (), brought)
-                await self._store.decide(plan.identity, plan.response.id, plan.decisions)
+                await self._store.decide(plan.identity, plan.response.id, plan.history.decisions)
             if continues and self._worker is not None and background.enabled:
                 plan = msgspec.structs.replace(plan, is_durable=True)
                 lease = await self._adopt(self._worker, plan, claim)

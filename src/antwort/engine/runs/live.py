@@ -15,7 +15,7 @@ from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import window_of
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
 from antwort.engine.loop.tool_runner import CallRecord, ToolRunner
@@ -248,7 +248,7 @@ class LiveRun:
             turn_ends=self.run.turn_ends,
             abandoned=self.run.abandoned,
         )
-        return (*self.plan.chain, link)
+        return (*self.plan.history.chain, link)
 
     def summary(self) -> RunSummary:
         if self._summary is not None:

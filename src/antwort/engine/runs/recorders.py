@@ -31,7 +31,7 @@ from antwort.api.status import EXTENDS_CONVERSATION, IllegalTransition, transiti
 from antwort.api.wire import encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.compaction_item import is_trigger
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.history.credentials import without_credentials
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
@@ -254,9 +254,9 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     the name of the process that runs it, where other processes need it.
     """
     response = plan.response
-    unstored = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
+    unstored = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
     if unstored:
-        stored = [link.response.id for link in plan.chain if link.response.store]
+        stored = [link.response.id for link in plan.history.chain if link.response.store]
         response = replace(response, previous_response_id=stored[-1] if stored else None)
     items, raw = sealed_input(plan)
     return NewResponse(
@@ -267,14 +267,14 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         raw_input=(*(encode(item) for item in unstored), *raw),
         claim=claim,
         approvals=brought_approvals(plan),
-        decisions=plan.decisions,
+        decisions=plan.history.decisions,
         worker=worker,
     )
 
 
 def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
     """Return the decided approvals that are not on record: they are stored with the response that decides."""
-    return tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals)
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.brought_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:

@@ -28,10 +28,9 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.history.calls import is_ours
+from antwort.engine.history.calls import is_ours, lost_calls
 from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.lost_calls import lost_before
-from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
 from antwort.engine.loop.item_builders import Seal, half_said
 from antwort.engine.loop.loop import opening_batches
@@ -266,8 +265,7 @@ class Recovery:
             settings=self._settings,
             response=claimed.response,
             toolbox=Toolbox(tools={}, may_run=False),
-            seal=Sealed(vault, identity).seal_for(request),
-            credentials=Credentials(vault, identity),
+            sealed=SealedItems(vault, identity),
             clock=self._resources.clock,
             is_durable=True,
         )
@@ -348,7 +346,8 @@ class Recovery:
 
 def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
     """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
-    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost] + lost_before(run)
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
+    calls += lost_calls(run.lost, run.output)
     answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
     events = answers.open()
     for at, call in enumerate(calls):
