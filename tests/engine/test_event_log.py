@@ -357,15 +357,6 @@ async def test_without_readers_nothing_is_kept_but_the_numbers() -> None:
     assert await late.read() == [NumberedBatch(2, [delta("c")])]
 
 
-async def test_whoever_makes_a_log_knows_whether_anybody_can_read_it() -> None:
-    log = EventLog()
-    used = [log.is_used]
-    reader = log.read()
-    used.append(log.is_used)
-    reader.close()
-    assert [*used, log.is_used, EventLog(replay_bytes=1).is_used] == [False, True, False, True]
-
-
 # ---- how much is kept for replays ----
 
 

@@ -352,7 +352,7 @@ async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
             yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
     except BaseException:
         with suppress(StoreFault):  # what is left then is removed when the file is opened again
-            await database.write(partial(_drop_staged, values=new.values))
+            await database.write(partial(drop_staged, values=new.values))
         raise
 
 
@@ -402,13 +402,10 @@ def _stage_input(connection: Connection, values: RowValues, items: Sequence[Item
     _insert_items(connection, int(row[0]), values, items)
 
 
-def _drop_staged(connection: Connection, values: RowValues) -> None:
-    _remove_hidden(connection, connection.execute(_STAGED, values).fetchall())
-
-
-def drop_all_staged(connection: Connection) -> None:
-    """Remove what a process left that ended while it wrote new responses."""
-    for row in connection.execute(_ALL_STAGED).fetchall():
+def drop_staged(connection: Connection, values: RowValues | None = None) -> None:
+    """Remove the hidden row of a response that did not begin; without a name, all that ended processes have left."""
+    statement = _ALL_STAGED if values is None else _STAGED
+    for row in connection.execute(statement, values or {}).fetchall():
         _remove_hidden(connection, [row])
 
 

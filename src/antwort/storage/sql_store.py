@@ -178,7 +178,7 @@ class SqlStore(SqlConversations, SqlCalls):
         try:
             await migrate(database)
             if database.dialect == "sqlite":  # the only one that stages large responses
-                await database.write(sql.drop_all_staged)
+                await database.write(sql.drop_staged)
         except BaseException:
             await database.close()
             raise

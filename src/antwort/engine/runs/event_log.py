@@ -126,16 +126,6 @@ class EventLog:
         return log
 
     @property
-    def is_used(self) -> bool:
-        """Whether it has readers, a replay buffer, a recorder or an observer. If not, nothing need be appended."""
-        return bool(self._readers) or self.is_whole or self.recorder is not None or self._observer is not None
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether another process can continue the run."""
-        return self.recorder is not None and self.recorder.is_durable
-
-    @property
     def failure(self) -> Exception | None:
         """Why the run, or its outcome, could not be recorded."""
         return None if self.recorder is None else self.recorder.failure
@@ -221,13 +211,9 @@ class EventLog:
             if self.buffered_bytes > self._replay_bytes:
                 self.is_whole, self._batches, self.buffered_bytes = False, [], 0
         if not self.is_whole and (self._primary is None or len(self._readers) > 1):
-            self._drop_laggards()
-
-    def _drop_laggards(self) -> None:
-        """Give up readers that are too far behind, where only unread events are buffered."""
-        for reader in [*self._readers]:
-            if reader is not self._primary and reader.lags:
-                reader.lose()
+            for reader in [*self._readers]:
+                if reader is not self._primary and reader.lags:
+                    reader.lose()
 
     # ---- back-pressure ----
 

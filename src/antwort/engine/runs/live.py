@@ -99,6 +99,9 @@ class LiveRun:
         """
         loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
+        self.response_id = plan.response.id
+        self.is_durable = log.recorder is not None and log.recorder.is_durable
+        """Whether another process can continue it."""
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
@@ -122,10 +125,6 @@ class LiveRun:
         self.signal.task = self._task
 
     @property
-    def response_id(self) -> str:
-        return self.plan.response.id
-
-    @property
     def identity(self) -> Identity:
         return self.plan.identity
 
@@ -133,11 +132,6 @@ class LiveRun:
     def response(self) -> Response:
         """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether another process can continue it."""
-        return self.log.is_durable
 
     @property
     def outlives_client(self) -> bool:
@@ -277,26 +271,24 @@ class LiveRun:
 
     async def _drive(self) -> None:
         RESPONSE_ID.set(self.response_id)
-        TENANT.set(self.identity.tenant)
+        TENANT.set(self.plan.identity.tenant)
         deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
-        is_logged = self.plan.request.stream or log.is_used
         watched: frozenset[type] = _FIRST_OUTPUT
         batches = run_loop(self)
         try:
             async for batch in batches:
                 run = fold(self.run, batch)
                 last = batch[-1]
-                if is_logged:
-                    if self._keepalive is not None and type(last) in _TERMINAL:
-                        self._keepalive.pause()
-                    published = await log.append(batch, run)
-                    if published is not batch:  # its terminal event has become `response.failed`
-                        last, failure = published[-1], log.failure
-                        assert isinstance(last, TERMINAL)
-                        assert isinstance(failure, AntwortError)
-                        self.error = failure
-                        run = msgspec.structs.replace(run, response=last.response)
+                if self._keepalive is not None and type(last) in _TERMINAL:
+                    self._keepalive.pause()
+                published = await log.append(batch, run)
+                if published is not batch:  # its terminal event has become `response.failed`
+                    last, failure = published[-1], log.failure
+                    assert isinstance(last, TERMINAL)
+                    assert isinstance(failure, AntwortError)
+                    self.error = failure
+                    run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
                 if type(last) in watched:
                     watched = _TERMINAL
@@ -304,7 +296,7 @@ class LiveRun:
                         self._end(last.response)
                     else:
                         self._first_output = perf_counter()
-                if is_logged and log.is_full and not self.ended.is_set:
+                if log.is_full and not self.ended.is_set:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
                         await self.signal.race(log.wait_for_room)

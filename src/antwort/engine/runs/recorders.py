@@ -253,14 +253,18 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
     the name of the process that runs it, where other processes need it.
     """
-    unkept = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
+    response = plan.response
+    unstored = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
+    if unstored:
+        stored = [link.response.id for link in plan.history.chain if link.response.store]
+        response = replace(response, previous_response_id=stored[-1] if stored else None)
     items, raw = sealed_input(plan)
     return NewResponse(
         identity=plan.identity,
-        response=_on_record(plan) if unkept else plan.response,
+        response=response,
         request=sealed_request(plan),
-        input=(*unkept, *items),
-        raw_input=(*(encode(item) for item in unkept), *raw),
+        input=(*unstored, *items),
+        raw_input=(*(encode(item) for item in unstored), *raw),
         claim=claim,
         approvals=brought_approvals(plan),
         decisions=plan.history.decisions,
@@ -279,12 +283,6 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
     queued = replace(row.response, status="queued")
     events: list[RunEvent] = [ResponseCreated(response=queued), ResponseQueued(response=queued)]
     return NewRun(new=msgspec.structs.replace(row, response=queued), events=events)
-
-
-def _on_record(plan: Plan) -> Response:
-    """Return the response as one that continues the last stored one of its chain."""
-    stored = [link.response.id for link in plan.history.chain if link.response.store]
-    return replace(plan.response, previous_response_id=stored[-1] if stored else None)
 
 
 def sealed_request(plan: Plan) -> bytes:

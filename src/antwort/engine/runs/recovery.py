@@ -22,7 +22,6 @@ from antwort.api.items import (
     McpCall,
     McpListTools,
     Message,
-    OutputItem,
     Reasoning,
 )
 from antwort.api.requests import CreateRequest
@@ -63,6 +62,7 @@ from antwort.tools.routing import Toolbox
 _log = logging.getLogger("antwort.engine")
 T = TypeVar("T")
 
+_MODEL_ITEMS = (Message, Reasoning, FunctionCall, CustomToolCall, McpApprovalRequest)
 MAX_DISCOVERY_SECONDS = 60.0
 """For which a tool server is asked again that was of no use to the run yet; then the run begins without it."""
 
@@ -144,22 +144,18 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
     run = fold(Run(response), events)
     # Results, lists of tools and the runs of earlier calls stand before the output of the model.
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
-    start = next((at for at, item in enumerate(run.output[first:], first) if _is_models(item)), None)
-    if start is None:
+    start = first
+    for made in run.output[first:]:
+        if is_ours(made) if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
+            break
+        start += 1
+    else:
         return run, []
     closing_events: Batch = []
     for index, item in sorted(half_said(events, seal).items()):
         if index >= start:
             item.close("incomplete", closing_events)
     return run, [*closing_events, TurnAbandoned(start=start)]
-
-
-def _is_models(item: OutputItem) -> bool:
-    """Return whether the item is output of the model."""
-    return is_ours(item) if isinstance(item, McpCall) else isinstance(item, _MODELS)
-
-
-_MODELS = (Message, Reasoning, FunctionCall, CustomToolCall, McpApprovalRequest)
 
 
 class Recovery:
@@ -306,9 +302,9 @@ class Recovery:
             if is_late and isinstance(error, TimeoutError | AntwortError):
                 raise DeadlinePassed from error
             raise
-        return msgspec.structs.replace(
-            _refusing_silent(plan), asked_elsewhere=_approvals_in(found.events), is_durable=True, lock=lock
-        )
+        items = [event.item for event in found.events if isinstance(event, OutputItemDone)]
+        shown = frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
+        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, is_durable=True, lock=lock)
 
     # ---- its end, where it is not continued ----
 
@@ -386,12 +382,6 @@ async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence
         is_logged = True
         plan.release()
         await asyncio.sleep(next(pauses))
-
-
-def _approvals_in(events: Sequence[RunEvent]) -> frozenset[str]:
-    """The ids of the approval requests that were shown."""
-    items = (event.item for event in events if isinstance(event, OutputItemDone))
-    return frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
 
 
 def _refusing_silent(plan: Plan) -> Plan:

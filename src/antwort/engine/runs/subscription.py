@@ -233,15 +233,12 @@ class StoredSubscription(Subscription):
 
     async def read(self) -> list[NumberedBatch]:
         try:
-            batches = await self._left.race(self._next)
+            batches = await self._left.race(lambda: anext(self._batches, []))
         except ClientLeft:
             return []
         if batches and batches[-1].events and isinstance(last := batches[-1].events[-1], TERMINAL):
             self._response = last.response
         return batches
-
-    async def _next(self) -> list[NumberedBatch]:
-        return await anext(self._batches, [])
 
     async def result(self) -> Response:
         ended = await self._left.race(self._ended) if self._waits else None
