@@ -11,6 +11,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 LEAVES = (
+    "caching",
     "identity",
     "errors",
     "ids",
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "event_loop": ("identity",),
     "api": ("errors", "ids"),
-    "schema": ("errors", "ids", "api"),
+    "schema": ("errors", "ids", "api", "caching"),
     "net": ("api", *LEAVES),
     "tools": ("api", "schema", "net", *LEAVES),
     "providers": ("api", "schema", "net", *LEAVES),
@@ -59,6 +60,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "tools.limits",
         "tools.grammar",
         "tools.search",
+        "caching",
         "identity",
         "errors",
         "ids",
