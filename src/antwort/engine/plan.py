@@ -23,7 +23,7 @@ from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.context.compaction_item import Memories
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_ids import ApprovalIds
 from antwort.engine.history.approval_policy import is_asked
 from antwort.engine.history.call_records import CallRecords
@@ -108,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the inputs of free-form tools are held against their grammars with."""
     chain: tuple[Link, ...] = ()
     """The earlier responses that it continues, oldest first, as they are on record."""
-    meter: Meter | None = None
+    meter: TokenEstimator | None = None
     """What tells how many tokens an inference has."""
     memories: Memories | None = None
     """What seals and opens compactions."""

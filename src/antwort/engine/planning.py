@@ -18,7 +18,7 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools
 from antwort.engine.context.compaction_item import since_compaction
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_ids import ApprovalIds
 from antwort.engine.history.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.history.call_records import CallRecords
@@ -104,7 +104,7 @@ class Planner:
     def __init__(self, resources: Resources, live: LiveRuns) -> None:
         self._provider, self._store, self._executors = resources.provider, resources.store, resources.executors
         self._settings, self._clock, self._vault = resources.settings, resources.clock, resources.vault
-        self._meter, self._live = Meter(resources.provider), live
+        self._meter, self._live = TokenEstimator(resources.provider), live
         self._boxes = Boxes()
         self._media = MediaHosts(self._settings.limits.media_hosts)
         self.history_memory = HistoryMemory(self._settings.limits.history_memory)
@@ -254,7 +254,7 @@ class Planner:
             listings=means.listings,
             seal=sealed.seal_for(request),
             chain=before.chain,
-            meter=self._meter,
+            meter=self._meter.for_tenant(identity.tenant),
             memories=sealed.memories,
             credentials=credentials,
             compacts=means.compacts,

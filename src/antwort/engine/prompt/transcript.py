@@ -20,8 +20,7 @@ from antwort.api.items import (
     Reasoning,
 )
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.context.recap import Recap, recalled
-from antwort.engine.context.shortening import Pictures
+from antwort.engine.context.message_text import Pictures, Recap, recalled
 from antwort.engine.history.calls import (
     answered_in,
     as_call,
