@@ -180,7 +180,7 @@ def test_the_rules_themselves_point_one_way() -> None:
     [
         ("api.items", "identity"),
         ("api.items", "engine.loop"),
-        ("schema.refs", "tools.base"),
+        ("schema.references", "tools.base"),
         ("schema.validate", "net.client"),
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
