@@ -34,6 +34,9 @@ class Cache(Generic[K, V]):
         """Iterate over the keys, the least recently used first."""
         return iter(self._entries)
 
+    def values(self) -> Iterator[V]:
+        return (value for value, _ in self._entries.values())
+
     def get(self, key: K) -> V | None:
         """Return the value and mark it as used."""
         entry = self._entries.get(key)

@@ -109,7 +109,7 @@ class Attempt:
         if error is None:
             if not self.has_answered:
                 member.record_answer()
-            member.deprioritized_until.pop(model, None)
+            member.deprioritized_until.discard(model)
         elif isinstance(error, AntwortError):
             member.record_failure(error, model, self._trial)
         if self._started_at:
