@@ -30,7 +30,8 @@ class Turns:
     take. Of all long pieces that wait, one is done in a turn, and tenants alternate.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._begun: dict[str, int] = {}
         """Short pieces of each tenant in the current turn."""
         self._short: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
@@ -41,12 +42,12 @@ class Turns:
         """Return None where work may begin at once that takes as long as `cost` short pieces, else what to wait for."""
         if not self._is_counting:
             self._is_counting = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._loop.call_soon(self._next_turn)
         begun = self._begun.get(tenant, 0)
         if begun < SHORT_PER_TURN and tenant not in self._short:
             self._begun[tenant] = begun + cost
             return None
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        place: asyncio.Future[None] = self._loop.create_future()
         self._short.setdefault(tenant, deque()).append((cost, place))
         return place
 
@@ -54,8 +55,8 @@ class Turns:
         """Return what to wait for before a long piece of work: a later turn."""
         if not self._is_counting:
             self._is_counting = True
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._loop.call_soon(self._next_turn)
+        place: asyncio.Future[None] = self._loop.create_future()
         self._long.setdefault(tenant, deque()).append(place)
         return place
 
@@ -78,7 +79,7 @@ class Turns:
                 self._long[tenant] = waiting  # behind all other tenants
         self._is_counting = bool(self._begun or has_begun)
         if self._is_counting:
-            asyncio.get_running_loop().call_soon(self._next_turn)
+            self._loop.call_soon(self._next_turn)
 
 
 def _wake(place: asyncio.Future[None]) -> bool:
@@ -99,7 +100,7 @@ def turns() -> Turns:
     global _latest
     loop = asyncio.get_running_loop()
     if _latest is None or _latest[0] is not loop:
-        _latest = loop, _turns.setdefault(loop, Turns())
+        _latest = loop, _turns.setdefault(loop, Turns(loop))
     return _latest[1]
 
 

@@ -242,10 +242,7 @@ _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetail
 
 def normalize_usage(reported: ReportedUsage) -> Usage | None:
     """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
-    input_tokens, output_tokens, total_tokens = [
-        count if count.__class__ is int and 0 <= count <= MAX_TOKEN_COUNT else _token_count(count)
-        for count in (reported.input_tokens, reported.output_tokens, reported.total_tokens)
-    ]
+    input_tokens, output_tokens = _token_count(reported.input_tokens), _token_count(reported.output_tokens)
     if input_tokens is None and output_tokens is None:
         return None
     input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
@@ -256,6 +253,7 @@ def normalize_usage(reported: ReportedUsage) -> Usage | None:
         )
     if (details := reported.output_tokens_details) is not None:
         output_details = OutputTokensDetails(reasoning_tokens=_token_count(details.reasoning_tokens) or 0)
+    total_tokens = _token_count(reported.total_tokens)
     return Usage(
         input_tokens=input_tokens or 0,
         output_tokens=output_tokens or 0,
