@@ -15,14 +15,11 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Provider
 from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import ResponseStore
-from antwort.telemetry.access import Guard
-from antwort.telemetry.calls import log_call
-from antwort.telemetry.content import log_content
-from antwort.telemetry.endpoint import PATH, MetricsEndpoint
-from antwort.telemetry.exposition import exposition
+from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint, exposition
+from antwort.telemetry.log_events import log_call, log_content
 from antwort.telemetry.logs import configure
 from antwort.telemetry.metrics import BackendStatus, Metrics
-from antwort.telemetry.store import MeasuredStore
+from antwort.telemetry.stores import measured_store
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
 from antwort.transport.exchange import Scope
@@ -60,7 +57,7 @@ class Wired:
         self.metrics = metrics or Metrics(models=["scripted"])
         self.engine = Engine(
             Fleet([Member("b0", provider)], on_inference=self.metrics.inference),
-            store=MeasuredStore(store or MemoryStore(), self.metrics),
+            store=measured_store(store or MemoryStore(), self.metrics),
             executors=executors,
             settings=EngineSettings(**(settings or {})),
             on_end=[self.metrics.response, log_content],

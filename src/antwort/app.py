@@ -22,7 +22,7 @@ from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.peers import peer_asker
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
-from antwort.telemetry.port import MetricsPort
+from antwort.telemetry.endpoint import MetricsPort
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
 from antwort.toolsets import LoadedTools, load_tools
@@ -161,13 +161,13 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
 
 def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None) -> App:
     settings, seen = parts.settings, parts.seen
-    runs = seen.runs(records.runs)
+    runs, run_ended = seen.runs(records.runs)
     engine = Engine(
         parts.fleet,
         store=seen.store(records.store),
         executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
-        on_end=[*seen.on_end, runs.ended, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
+        on_end=[*seen.on_end, run_ended, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
         vault=vault,
         runs=runs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
@@ -15,15 +16,10 @@ from antwort.engine.runs.summary import RunSummary
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log.base import RunLog
-from antwort.telemetry.access import Guard, Verdict, verdict
-from antwort.telemetry.calls import log_call
-from antwort.telemetry.content import log_content
-from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
-from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.port import MetricsPort
-from antwort.telemetry.run_counts import RunCounts
-from antwort.telemetry.runs import WatchedRunLog
-from antwort.telemetry.store import MeasuredStore
+from antwort.telemetry.endpoint import PATH, Guard, MetricsElsewhere, MetricsEndpoint, MetricsPort, Verdict, verdict
+from antwort.telemetry.log_events import log_call, log_content
+from antwort.telemetry.metrics import Metrics, RunCounts
+from antwort.telemetry.stores import WatchedRunLog, measured_store
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.exchange import Exchange
@@ -43,13 +39,14 @@ class Observation:
         return None if self.metrics is None else self.metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
-        return store if self.metrics is None else MeasuredStore(store, self.metrics)
+        return store if self.metrics is None else measured_store(store, self.metrics)
 
-    def runs(self, runs: RunLog) -> WatchedRunLog:
-        """Its `ended` is to hear of each run that has ended."""
+    def runs(self, runs: RunLog) -> tuple[RunLog, Callable[[RunSummary], None]]:
+        """Return the observed run log, and its callback for `Engine(on_end=…)`."""
         counts = RunCounts() if self.metrics is None else self.metrics.runs
         counts.watch(runs.load)
-        return WatchedRunLog(runs, counts)
+        watched = WatchedRunLog(runs, counts)
+        return cast("RunLog", watched), watched.ended
 
     @property
     def on_end(self) -> Sequence[Callable[[RunSummary], None]]:
@@ -76,7 +73,7 @@ def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) 
         return Observation(None, None, None)
     counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
     if metrics.port is None and settings.server.workers > 1:
-        return Observation(None, Elsewhere(_guard(settings, door)), None)
+        return Observation(None, MetricsElsewhere(_guard(settings, door)), None)
     endpoint = MetricsEndpoint(counted, _guard(settings, door))
     return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, endpoint))
 

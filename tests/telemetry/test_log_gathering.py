@@ -14,9 +14,9 @@ from typing import cast
 import pytest
 
 from antwort.notes import note
-from antwort.telemetry.lines import HumanLines, JsonLines
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter
+from antwort.telemetry.log_writer import HEAP, PAUSE, LineWriter
 from antwort.telemetry.logs import gathering
-from antwort.telemetry.writing import HEAP, PAUSE, LineWriter
 from live_server import launched
 from raw_http import ask
 
@@ -76,7 +76,7 @@ class House:
         return [json.loads(line)["message"] if line.startswith("{") else line.rpartition(" ")[2] for line in lines]
 
 
-@pytest.fixture(params=[JsonLines, HumanLines])
+@pytest.fixture(params=[JsonFormatter, HumanFormatter])
 def house(request: pytest.FixtureRequest) -> Iterator[House]:
     made = House(request.param())
     with made.writer.gathering():
@@ -166,7 +166,7 @@ def test_another_event_loop_writes_at_the_end_of_its_turn_as_ever(house: House) 
 
 
 def test_what_waits_is_written_when_the_gathering_ends_and_nothing_waits_from_then_on() -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
 
     def work() -> None:
         with house.writer.gathering():
@@ -194,7 +194,7 @@ def test_what_waits_is_written_when_the_program_ends(house: House, end: Callable
 
 
 def test_nothing_is_gathered_unless_asked_for() -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
     for _ in range(2):
         written_just_now(house)
     house.stream.close()
@@ -202,7 +202,7 @@ def test_nothing_is_gathered_unless_asked_for() -> None:
 
 
 def test_the_log_of_a_server_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler(), house.writer])
     with gathering():
         written_just_now(house)

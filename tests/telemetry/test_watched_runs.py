@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Fenced, Lease, Load, Record, Renewed, Unavailable, Worker
+from antwort.storage.run_log.base import Fenced, Lease, Load, Record, Renewed, RunLog, Unavailable, Worker
 from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
-from antwort.telemetry.run_counts import RunCounts
-from antwort.telemetry.runs import WatchedRunLog
+from antwort.telemetry.metrics import RunCounts
+from antwort.telemetry.stores import WatchedRunLog
 from runs_cases import ONE, TWO, claim_one, finish, new_run, said
 
 WORDS = "a response in the background "
@@ -55,8 +56,8 @@ def counts(log: Unsteady) -> RunCounts:
 
 
 @pytest.fixture
-async def watched(log: Unsteady, counts: RunCounts) -> WatchedRunLog:
-    watched = WatchedRunLog(log, counts)
+async def watched(log: Unsteady, counts: RunCounts) -> RunLog:
+    watched = cast("RunLog", WatchedRunLog(log, counts))
     await watched.join(ONE)
     await watched.join(TWO)
     return watched
@@ -74,11 +75,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.message.removeprefix(WORDS)) for record in caplog.records]
 
 
-async def claim(watched: WatchedRunLog, worker: Worker = ONE) -> Lease:
+async def claim(watched: RunLog, worker: Worker = ONE) -> Lease:
     return (await claim_one(watched, worker)).lease
 
 
-async def test_a_run_is_counted_from_the_queue_to_its_end(watched: WatchedRunLog, counts: RunCounts) -> None:
+async def test_a_run_is_counted_from_the_queue_to_its_end(watched: RunLog, counts: RunCounts) -> None:
     await watched.submit(new_run("resp_1"))
     await counts.look()
     assert [numbers(counts, each)[()] for each in (families.RUNS_QUEUED, families.RUNS_HELD)] == [1, 0]
@@ -96,7 +97,7 @@ async def test_a_run_is_counted_from_the_queue_to_its_end(watched: WatchedRunLog
 
 
 async def test_one_that_is_handed_over_is_told_by_both(
-    watched: WatchedRunLog, counts: RunCounts, caplog: pytest.LogCaptureFixture
+    watched: RunLog, counts: RunCounts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "antwort.runs")
     await watched.submit(new_run("resp_1"))
@@ -109,7 +110,7 @@ async def test_one_that_is_handed_over_is_told_by_both(
 
 
 async def test_one_that_is_taken_over_is_worth_a_warning(
-    watched: WatchedRunLog, counts: RunCounts, caplog: pytest.LogCaptureFixture
+    watched: RunLog, counts: RunCounts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "antwort.runs")
     await watched.submit(new_run("resp_1"))
@@ -122,7 +123,7 @@ async def test_one_that_is_taken_over_is_worth_a_warning(
 
 @pytest.mark.parametrize("by", ["append", "renew"])
 async def test_one_that_is_lost_is_told_once_and_not_as_handed_over(
-    by: str, watched: WatchedRunLog, log: Unsteady, counts: RunCounts, caplog: pytest.LogCaptureFixture
+    by: str, watched: RunLog, log: Unsteady, counts: RunCounts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "antwort.runs")
     await watched.submit(new_run("resp_1"))
@@ -143,7 +144,7 @@ async def test_one_that_is_lost_is_told_once_and_not_as_handed_over(
 
 
 async def test_a_log_that_is_away_counts_as_an_error_and_leaves_the_queue_unknown(
-    watched: WatchedRunLog, log: Unsteady, counts: RunCounts
+    watched: RunLog, log: Unsteady, counts: RunCounts
 ) -> None:
     await watched.submit(new_run("resp_1"))
     lease = await claim(watched)
@@ -158,7 +159,7 @@ async def test_a_log_that_is_away_counts_as_an_error_and_leaves_the_queue_unknow
     assert numbers(counts, families.RUN_LEFT) == {("handed_over",): 0, ("lost",): 0}
 
 
-async def test_who_asks_for_others_runs_gets_what_the_log_gives(watched: WatchedRunLog) -> None:
+async def test_who_asks_for_others_runs_gets_what_the_log_gives(watched: RunLog) -> None:
     await watched.submit(new_run("resp_1"))
     assert await watched.owner(Identity("x", "y"), "resp_1") is None
     assert not await watched.cancel(Identity("x", "y"), "resp_1")

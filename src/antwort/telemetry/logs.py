@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal, TextIO, TypeAlias
 
-from antwort.telemetry.content import content_log
-from antwort.telemetry.lines import HumanLines, JsonLines, Lines
-from antwort.telemetry.writing import LineWriter
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter, LineFormatter
+from antwort.telemetry.log_events import content_log
+from antwort.telemetry.log_writer import LineWriter
 
 Format: TypeAlias = Literal["auto", "human", "json"]
 
@@ -44,10 +44,10 @@ def gathering() -> Iterator[None]:
         yield
 
 
-def _lines(form: Format, out: TextIO | None, *, content: bool) -> Lines:
+def _lines(form: Format, out: TextIO | None, *, content: bool) -> LineFormatter:
     if form == "auto":
         form = "human" if _is_terminal(out) else "json"
-    return HumanLines(content=content) if form == "human" else JsonLines(content=content)
+    return HumanFormatter(content=content) if form == "human" else JsonFormatter(content=content)
 
 
 def _is_terminal(out: TextIO | None) -> bool:

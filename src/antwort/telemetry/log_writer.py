@@ -18,7 +18,7 @@ from typing import TextIO
 from weakref import WeakSet
 
 from antwort.notes import Fields, NoteTaker
-from antwort.telemetry.lines import JsonLines
+from antwort.telemetry.formatters import JsonFormatter
 
 _PIECE = 4096
 """A pipe that has room at all takes so much at once (POSIX: at least 512)."""
@@ -80,7 +80,7 @@ class LineWriter(NoteTaker):
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
         super().setFormatter(fmt)
-        self._at_once = fmt.at_once if type(fmt) is JsonLines and self._fd is not None else None
+        self._at_once = fmt.at_once if type(fmt) is JsonFormatter and self._fd is not None else None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Without the lock that `logging` takes around all of it: what needs one has its own."""

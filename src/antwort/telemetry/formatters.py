@@ -28,7 +28,7 @@ _BARE = re.compile(r"[A-Za-z0-9._~:/+@,%-]+")
 _encoder = msgspec.json.Encoder(enc_hook=str)  # of strings that are more than that
 
 
-class Lines(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """What both forms share. With `content`, exceptions of tools are written with what they say."""
 
     time_form: str
@@ -91,7 +91,7 @@ _NO_FIELDS: dict[str, Value] = {}
 _AS_THEY_ARE = frozenset({str, int, float, bool})
 
 
-class JsonLines(Lines):
+class JsonFormatter(LineFormatter):
     """One JSON object a line, all of it ASCII."""
 
     time_form = "%Y-%m-%dT%H:%M:%S"  # RFC 3339
@@ -142,7 +142,7 @@ class JsonLines(Lines):
         return _encode(line)
 
 
-class HumanLines(Lines):
+class HumanFormatter(LineFormatter):
     """Time, level, logger and message, then `name=value` for each field. A value that could be misread is quoted, and
     so is a message that has a `=` or a `"` in it. What follows a line, as a traceback does, is marked as what it is.
     """
