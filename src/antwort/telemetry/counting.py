@@ -75,8 +75,9 @@ class Series:
         self._spread: Spread | None = None
 
     def add(self, value: float) -> None:
-        self._new.append(value)
-        if len(self._new) >= MAX_NEW_VALUES:
+        new = self._new
+        new.append(value)
+        if len(new) >= MAX_NEW_VALUES:
             self.read()
 
     def read(self) -> Spread | None:
@@ -115,7 +116,7 @@ class Histogram:
 
 
 class Gauge:
-    """A value that is looked up when it is read."""
+    """Values that are looked up when they are read."""
 
     __slots__ = ("_look", "family")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -90,7 +91,7 @@ class Metrics:
         self._first_token = Histogram(families.FIRST_TOKEN)
         self._turns = Histogram(families.TURNS)
         self.inference_time = Histogram(families.INFERENCE_TIME)
-        self.inferences = Counter(families.INFERENCES)
+        self.inferences = Gauge(families.INFERENCES, self._inference_counts)
         self.first_chunk = Histogram(families.FIRST_CHUNK)
         self.tokens = Histogram(families.TOKENS)
         self._inferences: dict[Key, tuple[Series, Series, Series]] = {}
@@ -158,16 +159,21 @@ class Metrics:
         seconds, input_tokens, output_tokens = series
         if record.error:
             error = record.error if record.error == "cancelled" else code_of(record.error)
-            self.inferences.add((record.backend, error))
             self.inference_time.add((*key, error), record.seconds)
         else:
-            self.inferences.add((record.backend, "ok"))
             seconds.add(record.seconds)
         if record.first_delta_seconds is not None:
             self.first_chunk.add(key, record.first_delta_seconds)
         if record.usage is not None:
             input_tokens.add(record.usage.input_tokens)
             output_tokens.add(record.usage.output_tokens)
+
+    def _inference_counts(self) -> list[tuple[Key, float]]:
+        """Count the inferences by backend and outcome, as their times already do."""
+        counts = Tally[Key]()
+        for (_, backend, _, error), spread in self.inference_time.read().spreads:
+            counts[backend, error or "ok"] += sum(spread.counts)
+        return [*counts.items()]
 
     def call(self, called: CallRecord) -> None:
         """For `Engine(on_call=…)`. Refused calls took no time."""

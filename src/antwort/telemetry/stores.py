@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, cast
 
@@ -27,27 +26,32 @@ class TimedCalls:
         self._target, self._times = target, times
 
     def __getattr__(self, name: str) -> Any:
-        """Return the method; the next lookup finds it in the instance."""
+        """Return the timed method; the next lookup finds it in the instance."""
         if name.startswith("_"):
             raise AttributeError(name)
         value = getattr(self._target, name)
         if name not in _UNTIMED:
-            value = self.__dict__[name] = partial(self._timed, name)
+            value = self.__dict__[name] = self._timed(name)
         return value
 
-    async def _timed(self, operation: str, *values: object, **fields: object) -> Any:
-        began = perf_counter()
-        outcome = "ok"
-        try:
-            return await getattr(self._target, operation)(*values, **fields)
-        except Fenced:
-            outcome = "fenced"
-            raise
-        except StoreFault:
-            outcome = "error"
-            raise
-        finally:
-            self._times.add((operation, outcome), perf_counter() - began)
+    def _timed(self, operation: str) -> Callable[..., Awaitable[Any]]:
+        method, times = getattr(self._target, operation), self._times
+        succeeded = times.series((operation, "ok"))
+
+        async def timed(*values: object, **fields: object) -> Any:
+            series, began = succeeded, perf_counter()
+            try:
+                return await method(*values, **fields)
+            except Fenced:
+                series = times.series((operation, "fenced"))
+                raise
+            except StoreFault:
+                series = times.series((operation, "error"))
+                raise
+            finally:
+                series.add(perf_counter() - began)
+
+        return timed
 
 
 def measured_store(store: ResponseStore, metrics: Metrics) -> ResponseStore:
@@ -60,6 +64,8 @@ class WatchedRunLog(TimedCalls):
     def __init__(self, runs: RunLog, counts: RunCounts) -> None:
         super().__init__(runs, counts.time)
         self._counts = counts
+        overridden = ("adopt", "claim", "take", "renew", "records", "append", "finish", "give_up", "release")
+        self._calls = {operation: self._timed(operation) for operation in overridden}
         self._held: dict[str, Lease] = {}
         self._finished: set[str] = set()
 
@@ -73,18 +79,18 @@ class WatchedRunLog(TimedCalls):
     # ---- runs that this process gets ----
 
     async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
-        lease: Lease = await self._timed("adopt", worker, identity, response_id)
+        lease: Lease = await self._calls["adopt"](worker, identity, response_id)
         self._held[lease.run_id] = lease
         return lease
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
-        found: Sequence[Claimed] = await self._timed("claim", worker, count)
+        found: Sequence[Claimed] = await self._calls["claim"](worker, count)
         for claimed in found:
             self._claimed(claimed)
         return found
 
     async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
-        claimed: Claimed | None = await self._timed("take", worker, identity, response_id)
+        claimed: Claimed | None = await self._calls["take"](worker, identity, response_id)
         if claimed is not None:
             self._claimed(claimed)
         return claimed
@@ -100,7 +106,7 @@ class WatchedRunLog(TimedCalls):
     # ---- runs that it writes, finishes or loses ----
 
     async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
-        renewed: Renewed = await self._timed("renew", worker, leases)
+        renewed: Renewed = await self._calls["renew"](worker, leases)
         for lease in renewed.lost:
             self._lose(lease)
         return renewed
@@ -121,14 +127,14 @@ class WatchedRunLog(TimedCalls):
         self._finish(lease)
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
-        await self._timed("release", lease, is_lost=is_lost)
+        await self._calls["release"](lease, is_lost=is_lost)
         if self._drop(lease):
             self._counts.left.add(("handed_over",))
             log_handed_over(lease.run_id)
 
     async def _fenced(self, operation: str, lease: Lease, *values: object) -> Any:
         try:
-            return await self._timed(operation, lease, *values)
+            return await self._calls[operation](lease, *values)
         except Fenced:
             self._lose(lease)
             raise
