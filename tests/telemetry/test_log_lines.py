@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.notes import RESPONSE_ID, note
-from antwort.telemetry.formatters import LONGEST, HumanFormatter, JsonFormatter, LineFormatter
+from antwort.telemetry.formatters import MAX_TEXT_CHARS, HumanFormatter, JsonFormatter, LineFormatter
 from antwort.transport.exchange import REQUEST_ID
 
 HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ ")
@@ -130,7 +130,7 @@ def test_every_value_can_be_written(message: str, value: object, shown: object) 
 
 @pytest.mark.parametrize("lines", [JsonFormatter(), HumanFormatter()])
 def test_a_value_that_is_no_text_is_cut_as_one(lines: LineFormatter) -> None:
-    assert len(noted(lines, "x", value=["x" * LONGEST])) < LONGEST + 200
+    assert len(noted(lines, "x", value=["x" * MAX_TEXT_CHARS])) < MAX_TEXT_CHARS + 200
 
 
 # ---- for people ----
@@ -207,7 +207,7 @@ def test_what_a_tools_exception_says_is_written_for_those_who_asked_for_content(
 
 @pytest.mark.parametrize("lines", [HumanFormatter(), JsonFormatter()])
 def test_a_line_stays_within_bounds_whatever_is_logged(lines: LineFormatter) -> None:
-    assert len(noted(lines, "m" * 10**6, tool="t" * 10**6)) < 3 * LONGEST
+    assert len(noted(lines, "m" * 10**6, tool="t" * 10**6)) < 3 * MAX_TEXT_CHARS
 
 
 def test_words_that_do_not_fit_their_arguments_are_not_lost() -> None:

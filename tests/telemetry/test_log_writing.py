@@ -26,7 +26,7 @@ from antwort.engine.engine import Engine
 from antwort.notes import RESPONSE_ID
 from antwort.telemetry.formatters import HumanFormatter, JsonFormatter
 from antwort.telemetry.log_events import content_log, log_content
-from antwort.telemetry.log_writer import MOST_WAITING, LineWriter
+from antwort.telemetry.log_writer import MAX_BUFFERED_BYTES, LineWriter
 from antwort.telemetry.logs import configure
 from antwort.testing import demo_provider
 
@@ -85,7 +85,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody_and_gets_the_lines_in_order
 def test_what_nobody_reads_is_bounded_and_the_loss_is_told() -> None:
     with pipe() as (end, stream):
         writer = writer_to(stream)
-        count = 3 * MOST_WAITING // 1000
+        count = 3 * MAX_BUFFERED_BYTES // 1000
         for number in range(count):
             write(writer, f"{number} {'x' * 1000}")
         got = read_until(end, lambda got: bool(got) and "were lost" in got[-1])
@@ -105,7 +105,7 @@ def test_a_line_that_was_begun_is_never_cut_however_long_it_is() -> None:
     with pipe() as (end, stream):
         writer = writer_to(stream)
         writer.setFormatter(Whole())
-        long = "x" * (2 * MOST_WAITING)
+        long = "x" * (2 * MAX_BUFFERED_BYTES)
         write(writer, long)
         write(writer, "after it")  # lost where the line before still takes all the room
         got = read_until(end, lambda got: len(got) >= 2)
@@ -123,7 +123,7 @@ async def test_a_line_of_content_is_less_than_may_wait_whatever_is_in_it(caplog:
     records = [record for record in caplog.records if record.name == content_log.name]
     assert len(records) == len(texts)
     for record, form in product(records, (JsonFormatter(content=True), HumanFormatter(content=True))):
-        assert 50_000 < len(form.format(record).encode()) < MOST_WAITING
+        assert 50_000 < len(form.format(record).encode()) < MAX_BUFFERED_BYTES
     assert "bytes more)" in JsonFormatter(content=True).format(records[0])
 
 

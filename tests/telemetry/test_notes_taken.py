@@ -25,7 +25,7 @@ FIELDS = st.dictionaries(NAMES, VALUES | st.just(b"bytes") | st.lists(st.integer
 
 
 @given(message=st.text(max_size=20) | st.sampled_from(["null", "NaN", "\x7f", "\ud800"]), said=FIELDS, fields=FIELDS)
-def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_bit_by_bit(
+def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_format_each(
     message: str, said: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     lines = JsonFormatter()
@@ -33,8 +33,8 @@ def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_bit_by_b
     record.__dict__.update(said=said, fields=fields)
     token = RESPONSE_ID.set("resp_1")
     try:
-        at_once = lines.at_once(record.created, "info", "antwort.tools", message, said, fields)
-        assert at_once is None or at_once.decode() == lines._bit_by_bit(record, message)
+        at_once = lines.format_note(record.created, "info", "antwort.tools", message, said, fields)
+        assert at_once is None or at_once.decode() == lines._format_each(record, message)
     finally:
         RESPONSE_ID.reset(token)
 
