@@ -14,7 +14,7 @@ from pathlib import Path
 from antwort import Engine
 from antwort.identity import ANONYMOUS
 from antwort.storage.migrations import migrate
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import answer, call, say

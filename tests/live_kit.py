@@ -12,10 +12,9 @@ from antwort.api.responses import Response
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.item_builders import Seal
 from antwort.engine.plan import Plan
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, RunHooks
 from antwort.engine.runs.recovery import pick_up
-from antwort.engine.runs.stream_observer import new_observer
 from antwort.errors import HandedOver
 from antwort.providers.base import Provider
 from antwort.testing import ScriptedProvider, StreamChecker
@@ -25,6 +24,9 @@ class Collector:
     """A recorder that keeps the batches of a run. Where it `stops_at_inference`, the run is left to another process
     when the model is to be asked once more.
     """
+
+    is_durable = False
+    failure: Exception | None = None
 
     def __init__(self, *, stops_at_inference: bool = False) -> None:
         self.batches: list[Batch] = []
@@ -37,6 +39,8 @@ class Collector:
     async def checkpoint(self, run: Run) -> None:
         if self._stops_at_inference:
             raise HandedOver
+
+    def leave(self, *, is_lost: bool = False) -> None: ...
 
     @property
     def events(self) -> list[RunEvent]:

@@ -24,7 +24,8 @@ from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Leftover, Plan, draft_response
-from antwort.engine.prompt.toolbox import Shelf, build_toolbox
+from antwort.engine.prompt.discovery import Discovery
+from antwort.engine.prompt.toolbox import build_toolbox
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
@@ -45,7 +46,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of `request`, after what was said `earlier`."""
     chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, Shelf(tuple(executors), ANONYMOUS, chosen, capabilities))
+    toolbox, listings = await build_toolbox(request, Discovery(tuple(executors), ANONYMOUS, chosen, capabilities))
     return Plan(
         request=request,
         identity=ANONYMOUS,

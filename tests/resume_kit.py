@@ -10,7 +10,7 @@ from typing import Any, Literal
 from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
 from antwort.providers.base import Provider
 from antwort.storage.migrations import migrate
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import Answer, ScriptedProvider, StreamChecker

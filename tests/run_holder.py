@@ -10,8 +10,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from antwort.storage.run_log.base import Fenced, Worker
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Fenced, WorkerInfo
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import said
 from runs_home import SqlHome, postgres_home, sqlite_home
 
@@ -19,7 +19,7 @@ from runs_home import SqlHome, postgres_home, sqlite_home
 async def main(place: str, lease: float) -> None:
     home: SqlHome = await (postgres_home(place) if "://" in place else sqlite_home(Path(place)))
     log = SqlRunLog(home.database, lease=lease)
-    await log.join(Worker("worker_far"))
+    await log.join(WorkerInfo("worker_far"))
     (claimed,) = await log.claim("worker_far", 1)
     for at in range(1, 4):
         await log.append(claimed.lease, said(at, at + 1, str(at)))

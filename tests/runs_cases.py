@@ -21,11 +21,11 @@ from antwort.api.events import (
 )
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
-from antwort.storage.run_log.base import Claimed, Ending, Lease, NewRun, Record, RunLog, Worker
+from antwort.storage.run_log import ClaimedRun, EventRecord, Lease, NewRun, RunEnding, RunLog, WorkerInfo
 from storage_cases import ME, STOPPED, asked, message
 
-ONE = Worker("worker_1", "http://10.0.0.1:9000")
-TWO = Worker("worker_2", "http://10.0.0.2:9000")
+ONE = WorkerInfo("worker_1", "http://10.0.0.1:9000")
+TWO = WorkerInfo("worker_2", "http://10.0.0.2:9000")
 
 
 def new_run(response_id: str | None = None, *, identity: Identity = ME, conversation: str | None = None) -> NewRun:
@@ -42,50 +42,50 @@ def delta(text: str) -> OutputTextDelta:
     return OutputTextDelta(item_id="msg_1", output_index=0, content_index=0, delta=text)
 
 
-def said(at: int, first: int, *texts: str) -> Record:
-    return Record(at, first, [delta(text) for text in texts])
+def said(at: int, first: int, *texts: str) -> EventRecord:
+    return EventRecord(at, first, [delta(text) for text in texts])
 
 
-def marked(at: int, first: int) -> Record:
+def marked(at: int, first: int) -> EventRecord:
     """The run's own marks alone: nothing that is sent."""
-    return Record(at, first, [CallBegun(call_id="call_1"), CallEnded(call_id="call_1", outcome="ran")])
+    return EventRecord(at, first, [CallBegun(call_id="call_1"), CallEnded(call_id="call_1", outcome="ran")])
 
 
-def mixed(at: int, first: int) -> Record:
+def mixed(at: int, first: int) -> EventRecord:
     """An event, a mark, an event, a mark."""
     ended = TurnEnded(finish="stop")
-    return Record(at, first, [delta("a"), CallBegun(call_id="call_2"), delta("b"), ended])
+    return EventRecord(at, first, [delta("a"), CallBegun(call_id="call_2"), delta("b"), ended])
 
 
 def outcome(response: Response, text: str = "hello") -> Response:
     return replace(response, status="completed", completed_at=1_700_000_005, output=(message(text, "msg_1"),))
 
 
-async def finish(log: RunLog, claimed: Claimed, at: int, first: int, text: str = "hello") -> Response:
+async def finish(log: RunLog, claimed: ClaimedRun, at: int, first: int, text: str = "hello") -> Response:
     """End the run with a record at that place; its response as it ended."""
     ending, record = to_end(claimed, at, first, text)
     await log.finish(claimed.lease, ending, record)
     return ending.response
 
 
-def to_end(claimed: Claimed, at: int, first: int, text: str = "hello") -> tuple[Ending, Record]:
+def to_end(claimed: ClaimedRun, at: int, first: int, text: str = "hello") -> tuple[RunEnding, EventRecord]:
     response = outcome(claimed.response, text)
-    record = Record(at, first, [ResponseCompleted(response=response)])
-    return Ending(identity=claimed.identity, response=response, marks=STOPPED), record
+    record = EventRecord(at, first, [ResponseCompleted(response=response)])
+    return RunEnding(identity=claimed.identity, response=response, marks=STOPPED), record
 
 
-async def claim_one(log: RunLog, worker: Worker = ONE) -> Claimed:
+async def claim_one(log: RunLog, worker: WorkerInfo = ONE) -> ClaimedRun:
     (claimed,) = await log.claim(worker.name, 1)
     return claimed
 
 
-async def begun(log: RunLog, run: NewRun | None = None, worker: Worker = ONE) -> Claimed:
+async def begun(log: RunLog, run: NewRun | None = None, worker: WorkerInfo = ONE) -> ClaimedRun:
     """A run that this worker makes."""
     await log.submit(run or new_run())
     return await claim_one(log, worker)
 
 
-async def told(log: RunLog, count: int = 5) -> Claimed:
+async def told(log: RunLog, count: int = 5) -> ClaimedRun:
     """A run that has said so much, and has ended: records of one and two events, with marks between."""
     claimed = await begun(log)
     first = 2
@@ -97,13 +97,13 @@ async def told(log: RunLog, count: int = 5) -> Claimed:
     return claimed
 
 
-async def everything(log: RunLog, response_id: str, after: int = -1, *, identity: Identity = ME) -> list[Record]:
+async def everything(log: RunLog, response_id: str, after: int = -1, *, identity: Identity = ME) -> list[EventRecord]:
     """What there is, without waiting."""
     async with aclosing(log.read(identity, response_id, after)) as reading:
         return [record async for records in reading for record in records]
 
 
-def numbered(records: Sequence[Record]) -> list[tuple[int, RunEvent]]:
+def numbered(records: Sequence[EventRecord]) -> list[tuple[int, RunEvent]]:
     """The events that are sent, each with its number."""
     found: list[tuple[int, RunEvent]] = []
     for record in records:
@@ -113,7 +113,7 @@ def numbered(records: Sequence[Record]) -> list[tuple[int, RunEvent]]:
     return found
 
 
-def ids(claimed: Sequence[Claimed]) -> list[str]:
+def ids(claimed: Sequence[ClaimedRun]) -> list[str]:
     return [each.lease.run_id for each in claimed]
 
 

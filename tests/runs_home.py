@@ -8,10 +8,10 @@ from typing import Any, Protocol, TypedDict, Unpack
 from antwort import MemoryStore
 from antwort.storage.base import ResponseStore
 from antwort.storage.database import Database
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
-from antwort.storage.run_log.base import RunLog
-from antwort.storage.run_log.memory import MemoryRunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteDatabase
 

@@ -19,19 +19,19 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.storage.run_log.base import (
-    Claimed,
-    Ending,
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import (
+    ClaimedRun,
+    EventRecord,
     Fenced,
     Lease,
-    Record,
     Renewed,
+    RunEnding,
     RunLog,
     Traits,
     Unavailable,
-    Worker,
+    WorkerInfo,
 )
-from antwort.storage.run_log.memory import MemoryRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from engine_kit import sent
@@ -62,25 +62,25 @@ class Log(MemoryRunLog):
         self.died = asyncio.Event()
         self._reached: dict[int, asyncio.Event] = {}
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         self._check(lease, record)
         self._go_away(record, "before")
         await super().append(lease, record)
         self.reached(record.at).set()
         self._go_away(record, "after")
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._check(lease, record)
         self._go_away(record, "before")
         await super().finish(lease, ending, record)
         self._go_away(record, "after")
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         if worker.name in self.dead:
             await asyncio.Event().wait()
         return await super().renew(worker, leases)
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         return () if worker in self.dead else await super().claim(worker, count)
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
@@ -91,7 +91,7 @@ class Log(MemoryRunLog):
         """Set when the record in that place is written."""
         return self._reached.setdefault(at, asyncio.Event())
 
-    def _check(self, lease: Lease, record: Record) -> None:
+    def _check(self, lease: Lease, record: EventRecord) -> None:
         if self.dies_at is not None and record.at >= self.dies_at:
             self.dies_at = None
             self.dead.add(lease.worker)
@@ -99,7 +99,7 @@ class Log(MemoryRunLog):
         if lease.worker in self.dead:
             raise Fenced
 
-    def _go_away(self, record: Record, when: str) -> None:
+    def _go_away(self, record: EventRecord, when: str) -> None:
         due = self.outages.get(record.at, [])
         if due and due[0] == when:
             due.pop(0)
@@ -207,20 +207,22 @@ class Watched(Engine):
         return response
 
 
-async def records_of(log: RunLog, response_id: str, identity: Identity = ANONYMOUS, *, follow: bool) -> list[Record]:
+async def records_of(
+    log: RunLog, response_id: str, identity: Identity = ANONYMOUS, *, follow: bool
+) -> list[EventRecord]:
     """All there are; with `follow`, when the run has ended."""
-    found: list[Record] = []
+    found: list[EventRecord] = []
     async with aclosing(log.read(identity, response_id, follow=follow)) as reading:
         async for some in reading:
             found += some
     return found
 
 
-def events_of(records: Sequence[Record]) -> list[RunEvent]:
+def events_of(records: Sequence[EventRecord]) -> list[RunEvent]:
     return [event for record in records for event in record.events]
 
 
-def check_log(records: Sequence[Record], response: Response) -> list[RunEvent]:
+def check_log(records: Sequence[EventRecord], response: Response) -> list[RunEvent]:
     """What must hold of every log of a run that has ended, whoever wrote it."""
     assert [record.at for record in records] == list(range(len(records)))
     for one, other in itertools.pairwise(records):

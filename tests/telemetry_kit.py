@@ -19,7 +19,7 @@ from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint, exposition
 from antwort.telemetry.log_events import log_call, log_content
 from antwort.telemetry.logs import configure
 from antwort.telemetry.metrics import BackendStatus, Metrics
-from antwort.telemetry.stores import measured_store
+from antwort.telemetry.store import timed_store
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
 from antwort.transport.exchange import Scope
@@ -57,7 +57,7 @@ class Wired:
         self.metrics = metrics or Metrics(models=["scripted"])
         self.engine = Engine(
             Fleet([Member("b0", provider)], on_inference=self.metrics.inference),
-            store=measured_store(store or MemoryStore(), self.metrics),
+            store=timed_store(store or MemoryStore(), self.metrics),
             executors=executors,
             settings=EngineSettings(**(settings or {})),
             on_end=[self.metrics.response, log_content],

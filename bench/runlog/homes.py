@@ -13,11 +13,11 @@ from typing import Literal, TypeAlias
 import psycopg
 
 from antwort.storage.memory import MemoryStore
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.postgres import PostgresDatabase
-from antwort.storage.run_log.base import RunLog
-from antwort.storage.run_log.memory import MemoryRunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sqlite import SqliteDatabase
 from postgres import Postgres
 

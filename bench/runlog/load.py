@@ -18,11 +18,11 @@ from antwort.api.events import (
 from antwort.api.items import Message, OutputText
 from antwort.api.responses import Response
 from antwort.api.wire import replace
-from antwort.storage.run_log.base import Claimed, Ending, NewRun, Record, RunLog, Worker
+from antwort.storage.run_log import ClaimedRun, EventRecord, NewRun, RunEnding, RunLog, WorkerInfo
 from storage_cases import ME, STOPPED, asked, ended, message
 
 ME_AND_I = ME
-WORKER = Worker(name="measured")
+WORKER = WorkerInfo(name="measured")
 
 
 def new_run(response_id: str) -> NewRun:
@@ -51,7 +51,7 @@ def delta(text: str) -> OutputTextDelta:
 class Running:
     """A run that this process holds, and how far its log has come."""
 
-    def __init__(self, log: RunLog, claimed: Claimed) -> None:
+    def __init__(self, log: RunLog, claimed: ClaimedRun) -> None:
         self.log, self.claimed = log, claimed
         self._at, self._next = 1, 2
 
@@ -62,11 +62,11 @@ class Running:
     async def end(self, text: str = "") -> None:
         new = asked("", response_id=self.claimed.response.id, status="queued")
         final = replace(ended(new, message(text)), id=self.claimed.response.id)
-        ending = Ending(identity=self.claimed.identity, response=final, marks=STOPPED)
+        ending = RunEnding(identity=self.claimed.identity, response=final, marks=STOPPED)
         await self.log.finish(self.claimed.lease, ending, self._record([ResponseCompleted(response=final)]))
 
-    def _record(self, events: Sequence[RunEvent]) -> Record:
-        record = Record(self._at, self._next, list(events))
+    def _record(self, events: Sequence[RunEvent]) -> EventRecord:
+        record = EventRecord(self._at, self._next, list(events))
         self._at, self._next = record.at + 1, record.next
         return record
 

@@ -14,7 +14,7 @@ from runlog.load import ME_AND_I, Running, beginning, delta, deltas, running
 from antwort.api.events import OutputTextDelta
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 
 MIB = 2**20
 

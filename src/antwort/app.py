@@ -161,13 +161,13 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
 
 def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None) -> App:
     settings, seen = parts.settings, parts.seen
-    runs, run_ended = seen.runs(records.runs)
+    runs, on_run_end = seen.runs(records.runs)
     engine = Engine(
         parts.fleet,
         store=seen.store(records.store),
         executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
-        on_end=[*seen.on_end, run_ended, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
+        on_end=[*seen.on_end, on_run_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
         vault=vault,
         runs=runs,

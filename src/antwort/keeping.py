@@ -9,7 +9,7 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.errors import AntwortError
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from antwort.vault import CannotOpen, Vault
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _in_database(store: SqlStore, settings: Settings) -> Records:
 
 
 def _run_log_for(store: ResponseStore, settings: Settings) -> RunLog:
-    from antwort.storage.run_log.factory import run_log_for
+    from antwort.storage.run_log import run_log_for
 
     runs = run_log_for(store, settings.background)
     assert runs is not None, "the store is one of ours"

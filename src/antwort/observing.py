@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
 
 from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
@@ -12,14 +11,14 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from antwort.telemetry.endpoint import PATH, Guard, MetricsElsewhere, MetricsEndpoint, MetricsPort, Verdict, verdict
 from antwort.telemetry.log_events import log_call, log_content
 from antwort.telemetry.metrics import Metrics, RunCounts
-from antwort.telemetry.stores import WatchedRunLog, measured_store
+from antwort.telemetry.store import observed_runs, timed_store
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.exchange import Exchange
@@ -39,14 +38,13 @@ class Observation:
         return None if self.metrics is None else self.metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
-        return store if self.metrics is None else measured_store(store, self.metrics)
+        return store if self.metrics is None else timed_store(store, self.metrics)
 
     def runs(self, runs: RunLog) -> tuple[RunLog, Callable[[RunSummary], None]]:
-        """Return the observed run log, and its callback for `Engine(on_end=…)`."""
+        """The run log for the engine, and a callback for each run that has ended."""
         counts = RunCounts() if self.metrics is None else self.metrics.runs
         counts.watch(runs.load)
-        watched = WatchedRunLog(runs, counts)
-        return cast("RunLog", watched), watched.ended
+        return observed_runs(runs, counts)
 
     @property
     def on_end(self) -> Sequence[Callable[[RunSummary], None]]:

@@ -18,7 +18,7 @@ from antwort.api.requests import CreateRequest
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
 from antwort.config.settings import Secret, ServerSettings
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
@@ -451,7 +451,7 @@ async def test_a_request_that_is_broken_off_while_it_is_prepared_is_a_503() -> N
 
     class Slow(Engine):
         async def plan(
-            self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None
+            self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None
         ) -> Plan:
             preparing.set()
             await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 from antwort.api.events import RunEvent
 from antwort.identity import ANONYMOUS
 from antwort.storage.postgres import PostgresDatabase
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sqlite import SqliteDatabase
 
 

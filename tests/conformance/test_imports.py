@@ -22,7 +22,7 @@ LEAVES = (
     "vault",
     "version",
 )
-CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log.base")
+CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
 ROOMS = (
     "api",
     "schema",
@@ -53,9 +53,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "net.media",
         "storage.memory",
-        "storage.run_log.factory",
-        "storage.run_log.codec",
-        "storage.paging",
+        "storage.event_codec",
+        "storage.rules",
         "tools.routing",
         "tools.limits",
         "tools.grammar",
@@ -79,7 +78,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "engine.engine",
         "engine.settings",
-        "engine.runs.stream_observer",
+        "engine.runs.event_log",
         "transport.http",
         "transport.server",
         *LEAVES,
@@ -186,7 +185,7 @@ def test_the_rules_themselves_point_one_way() -> None:
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),
         ("storage.memory", "engine.runs.live"),
-        ("engine.loop", "storage.run_log.sql"),
+        ("engine.loop", "storage.sql_run_log"),
         ("engine.loop", "storage.sqlite"),
         ("engine.loop", "tools.local"),
         ("engine.loop", "providers.chat"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.transport.server import Ping
 from antwort.transport.session import Session
 from chat_backend import ChatBackend, Says
@@ -48,7 +48,7 @@ async def nothing_is_left(server: Serving, backend: ChatBackend, before: set[asy
     await until(lambda: asyncio.all_tasks() - backend.tasks <= before, within=20)
     await until(lambda: not server.server.server_state.tasks)
     gc.collect()
-    assert [each for each in gc.get_objects() if isinstance(each, Recent | Session)] == []
+    assert [each for each in gc.get_objects() if isinstance(each, RecentResponses | Session)] == []
 
 
 async def still_works(server: Serving, backend: ChatBackend) -> None:

@@ -15,7 +15,7 @@ from antwort.app import build
 from antwort.config.settings import Secret
 from antwort.engine.engine import Engine
 from antwort.storage.sql_store import SqlStore
-from antwort.telemetry.stores import TimedCalls
+from antwort.telemetry.store import TimedOperations
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
 from database_kit import impatient_sqlite
@@ -64,8 +64,8 @@ async def test_a_response_whose_record_cannot_be_written_is_failed_and_never_com
 
 async def limit_pages(engine: Engine, pages: int) -> None:
     """How large the file may grow; it is never made smaller than it is."""
-    measured: object = engine._store
-    assert isinstance(measured, TimedCalls)
+    measured = engine._store
+    assert isinstance(measured, TimedOperations)
     assert isinstance(measured._target, SqlStore)
     await measured._target.database.write(partial(_set_pages, pages=pages))
 

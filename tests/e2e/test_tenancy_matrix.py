@@ -24,7 +24,7 @@ from antwort.ids import new_id
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.transport.approvals import ApprovalRoutes

@@ -26,7 +26,7 @@ from antwort.engine.history.calls import run_ids, shown_id
 from antwort.engine.loop.fold import fold
 from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import Plan
-from antwort.engine.runs.summary import count_untold
+from antwort.engine.runs.live import count_untold
 from antwort.identity import ANONYMOUS
 from antwort.ids import new_id
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, think

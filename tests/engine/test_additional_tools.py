@@ -12,7 +12,7 @@ from antwort.api.requests import Limits, read_request
 from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import InvalidField, TooManyValues
 from antwort.identity import ANONYMOUS
@@ -220,7 +220,7 @@ async def test_a_conversation_has_them(where: str) -> None:
 
 
 async def test_a_connection_that_stores_nothing_has_them_and_what_they_bring() -> None:
-    house, recent = House(MemoryStore()), Recent()
+    house, recent = House(MemoryStore()), RecentResponses()
     engine = house.engine(answer(say("Hi.")), answer(call("lookup")), answer(say("Found.")))
     run = await engine.launch(await engine.plan(ask([additional(SEALED), USER], store=False), recent=recent))
     first = await run.result()

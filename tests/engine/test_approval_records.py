@@ -11,9 +11,9 @@ import pytest
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import replace
 from antwort.engine.engine import Engine
-from antwort.engine.history.decisions import LOST, NO_APPROVAL
+from antwort.engine.history.approvals import LOST, NO_APPROVAL
 from antwort.engine.loop.result_events import NOT_BEGUN
-from antwort.engine.runs.rows import new_row
+from antwort.engine.runs.recorders import new_row
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, ApprovalInUse, ApprovalNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity

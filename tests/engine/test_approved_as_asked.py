@@ -11,7 +11,7 @@ import pytest
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.history.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN
+from antwort.engine.history.approvals import DENIED, LOST, NO_APPROVAL, NOT_RUN
 from antwort.engine.loop.result_events import INTERRUPTED
 from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity

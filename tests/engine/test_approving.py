@@ -8,7 +8,7 @@ import pytest
 
 from antwort.api.requests import Limits, read_request
 from antwort.api.tools import McpTool
-from antwort.engine.history.approval_policy import is_asked, unasked, with_approvals
+from antwort.engine.history.approvals import is_asked, unasked, with_approvals
 from antwort.errors import InvalidField
 from antwort.tools.base import ToolDefinition, ToolKind
 

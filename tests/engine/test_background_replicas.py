@@ -16,7 +16,7 @@ from antwort.errors import ConversationLocked, ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from conversation_kit import begun, said, words

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.tools import McpTool
-from antwort.engine.history.decisions import CHANGED
-from antwort.engine.runs.rows import new_row
+from antwort.engine.history.approvals import CHANGED
+from antwort.engine.runs.recorders import new_row
 from antwort.errors import AntwortError
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.memory import MemoryStore

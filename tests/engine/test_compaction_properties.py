@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
-from antwort.engine.context.compaction_item import Memories, Memory
+from antwort.engine.context.compaction_item import Memory
 from antwort.engine.context.compaction_split import split_items
 from antwort.engine.context.token_counter import TokenEstimator
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Plan
 from antwort.engine.prompt.messages import messages
@@ -30,7 +31,7 @@ from live_kit import checked, durable, ended, events_of, live_run, picked_up, pl
 from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
 
 PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
-MEMORIES = Memories(Vault(["a secret of the tests"]), ANONYMOUS.tenant)
+SEALED = SealedItems(Vault(["a secret of the tests"]), ANONYMOUS)
 
 # ---- translation ----
 
@@ -64,12 +65,12 @@ def compacted(items: Sequence[InputItem], budget: int, summary: str) -> Compacti
     talk = [item for item in items if getattr(item, "role", "") != "system"]
     recent = split_items(talk, budget, lambda _: 1)[1]
     memory = Memory(tuple(item for item in items if getattr(item, "role", "") == "system"), summary, recent)
-    return Compaction(id="cmp_1", encrypted_content=MEMORIES.seal(memory))
+    return Compaction(id="cmp_1", encrypted_content=SEALED.memories.seal(memory))
 
 
 def messages_of(*stretches: tuple[InputItem, ...]) -> list[ChatMessage]:
     history = History(stretches, (), frozenset(range(len(stretches))))
-    plan = replace(PLAN, history=history, memories=MEMORIES)
+    plan = replace(PLAN, history=history, sealed=SEALED)
     return messages(run_of(plan), plan)
 
 

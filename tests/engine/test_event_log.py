@@ -380,7 +380,7 @@ async def test_beyond_the_bound_for_replays_nothing_can_be_read_from_the_beginni
     assert (log.is_whole, log.batches(), log.can_replay(-1)) == (False, None, False)
     log.publish([delta("y")])
     assert [batch.first for batch in await reader.read()] == [9, 10]
-    assert log.kept_bytes == 0
+    assert log.buffered_bytes == 0
 
 
 async def test_a_log_that_continues_another_is_never_whole() -> None:
@@ -623,6 +623,9 @@ async def test_there_is_no_tick_after_the_end() -> None:
 class Paper:
     """Records when it may."""
 
+    is_durable = False
+    failure: Exception | None = None
+
     def __init__(self) -> None:
         self.recorded: list[tuple[int, Batch]] = []
         self.checkpoints = 0
@@ -640,6 +643,8 @@ class Paper:
 
     async def checkpoint(self, run: Run) -> None:
         self.checkpoints += 1
+
+    def leave(self, *, is_lost: bool = False) -> None: ...
 
 
 async def test_a_batch_is_published_when_it_is_recorded_and_as_the_record_says() -> None:

@@ -17,8 +17,8 @@ from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, S
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Gone, Record, Unavailable
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import EventRecord, Gone, Unavailable
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
 from jumping_time import jumping_time
@@ -75,7 +75,7 @@ class Faulty(MemoryRunLog):
 
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         self.asked.append(after)
         async for records in super().read(identity, response_id, after, follow=follow):
             if self.faults:

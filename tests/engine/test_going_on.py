@@ -22,7 +22,7 @@ from antwort.errors import ClientLeft, HandedOver, RequestCancelled, ResponseNot
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta
 from antwort.storage.base import Page
-from antwort.storage.run_log.base import Lease, Unavailable
+from antwort.storage.run_log import Lease, Unavailable
 from antwort.testing import Answer, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import CLOCK, ask, function_calls, items_of, text_of

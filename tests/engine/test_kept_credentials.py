@@ -15,7 +15,7 @@ from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
 from antwort.engine.engine import Engine
 from antwort.engine.history.credentials import Credentials, without_credentials
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -219,7 +219,7 @@ async def test_it_opens_for_its_own_identity_and_response_alone(
 
 async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_too(house: House) -> None:
     engine = house.engine(answer(call("lookup"), call("clock")), answer(say("Done.")))
-    recent = Recent()
+    recent = RecentResponses()
     run = await engine.launch(await engine.plan(ask(tools=[SERVER, CLOCK], store=False), recent=recent))
     first = await run.result()
     assert isinstance(run, LiveSubscription)
@@ -284,5 +284,5 @@ async def test_what_is_summed_up_leaves_them_with_nothing_that_others_have_too(h
     engine = house.engine(answer(say("Ada likes tea.")))
     response = await engine.create(ask([*TALK, TRIGGER], tools=[SERVER]))
     assert [tool["server_label"] for tool in response.tools] == ["depot"]
-    (made,) = engine._planner._boxes._made
+    (made,) = engine._planner._toolboxes._of_operator
     assert not made.toolbox.tools

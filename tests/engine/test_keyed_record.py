@@ -17,7 +17,14 @@ from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.engine.engine import Engine
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.idempotency import MAX_KEPT_BYTES, MAX_KEPT_RUNS, KeptRun, KeptRuns, KeyName, fingerprint
+from antwort.engine.runs.idempotency import (
+    MAX_ENDED_BYTES,
+    MAX_ENDED_RUNS,
+    EndedRun,
+    EndedRunCache,
+    KeyName,
+    fingerprint,
+)
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import (
     AntwortError,
@@ -66,7 +73,9 @@ async def test_a_run_outlives_its_key_for_those_who_come_meanwhile() -> None:
 
 @pytest.mark.proves("CP-033")
 @pytest.mark.parametrize(
-    ("text", "more"), [("Hello there", MAX_KEPT_RUNS), ("x" * (MAX_KEPT_BYTES // 5), 2)], ids=["too many", "too large"]
+    ("text", "more"),
+    [("Hello there", MAX_ENDED_RUNS), ("x" * (MAX_ENDED_BYTES // 5), 2)],
+    ids=["too many", "too large"],
 )
 async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest_go_first(text: str, more: int) -> None:
     async with ground(*[answer(say(text)) for _ in range(more + 2)]) as at:
@@ -121,9 +130,9 @@ async def test_one_who_comes_while_more_was_said_than_is_kept_reads_it_when_it_h
 @pytest.mark.proves("CP-033")
 async def test_one_who_sends_much_drives_out_nothing_of_the_others() -> None:
     ann, bob = Identity("acme", "ann"), Identity("other", "bob")
-    async with ground(*[HELLO for _ in range(MAX_KEPT_RUNS + 2)]) as at:
+    async with ground(*[HELLO for _ in range(MAX_ENDED_RUNS + 2)]) as at:
         first = await at.engine.create(ask(store=False), ann, idempotency_key="key")
-        for number in range(MAX_KEPT_RUNS + 1):
+        for number in range(MAX_ENDED_RUNS + 1):
             await at.engine.create(ask(store=False), bob, idempotency_key=f"key-{number}")
         await settled(at)
         assert await at.engine.create(ask(store=False), ann, idempotency_key="key") == first
@@ -137,17 +146,17 @@ def name(owner: str, number: int) -> KeyName:
     return ("acme", owner, f"key-{number}")
 
 
-def keep(kept: KeptRuns, owner: str, number: int, size: int, expires_at: int = FOREVER) -> None:
-    kept.add(name(owner, number), KeptRun(b"", expires_at, RESPONSE, EventLog()), size)
+def keep(kept: EndedRunCache, owner: str, number: int, size: int, expires_at: int = FOREVER) -> None:
+    kept.add(name(owner, number), EndedRun(b"", expires_at, RESPONSE, EventLog()), size)
 
 
-def there(kept: KeptRuns, owner: str) -> list[int]:
+def there(kept: EndedRunCache, owner: str) -> list[int]:
     """The numbers of those that are kept."""
     return [number for number in range(20) if kept.find(name(owner, number), 0) is not None]
 
 
 def test_the_identity_that_has_most_gives_up_its_oldest() -> None:
-    kept = KeptRuns(max_count=4)
+    kept = EndedRunCache(max_count=4)
     keep(kept, "ann", 0, 1)
     for number in range(20):
         keep(kept, "bob", number, 1)
@@ -156,7 +165,7 @@ def test_the_identity_that_has_most_gives_up_its_oldest() -> None:
 
 
 def test_the_identity_whose_runs_are_largest_gives_up_its_oldest() -> None:
-    kept = KeptRuns(max_bytes=100)
+    kept = EndedRunCache(max_bytes=100)
     for number in range(3):
         keep(kept, "ann", number, 10)
     keep(kept, "bob", 0, 60)
@@ -166,20 +175,20 @@ def test_the_identity_whose_runs_are_largest_gives_up_its_oldest() -> None:
 
 
 def test_one_identity_alone_may_have_all_the_room() -> None:
-    kept = KeptRuns(max_count=3)
+    kept = EndedRunCache(max_count=3)
     for number in range(4):
         keep(kept, "ann", number, 1)
     assert there(kept, "ann") == [1, 2, 3]
 
 
 def test_one_that_is_larger_than_all_the_room_is_not_kept() -> None:
-    kept = KeptRuns(max_bytes=100)
+    kept = EndedRunCache(max_bytes=100)
     keep(kept, "ann", 0, 101)
     assert (there(kept, "ann"), len(kept)) == ([], 0)
 
 
 def test_one_whose_key_has_expired_is_not_kept_any_longer() -> None:
-    kept = KeptRuns()
+    kept = EndedRunCache()
     keep(kept, "ann", 0, 1, expires_at=60)
     assert kept.find(name("ann", 0), 59.9) is not None
     assert kept.find(name("ann", 0), 60) is None
@@ -188,7 +197,7 @@ def test_one_whose_key_has_expired_is_not_kept_any_longer() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 50)), max_size=40))
 def test_no_more_is_kept_than_may_be_and_nothing_goes_without_need(steps: list[tuple[str, int, int]]) -> None:
-    kept, expected = KeptRuns(max_count=5, max_bytes=100), dict[KeyName, int]()
+    kept, expected = EndedRunCache(max_count=5, max_bytes=100), dict[KeyName, int]()
     for owner, number, size in steps:
         if name(owner, number) in expected:
             kept.remove(name(owner, number))

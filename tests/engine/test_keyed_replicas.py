@@ -11,7 +11,7 @@ from antwort.api.events import StreamEvent
 from antwort.engine.runs.subscription import Subscription
 from antwort.errors import ClientLeft, KeyInUse, KeyReused, ResponseNotFound
 from antwort.identity import ANONYMOUS
-from antwort.storage.run_log.base import Lease, Traits, Unavailable
+from antwort.storage.run_log import Lease, Traits, Unavailable
 from antwort.testing import answer, call, say
 from engine_kit import ask, text_of
 from jumping_time import jumping_time

@@ -6,7 +6,7 @@ import msgspec
 
 from antwort.api.items import McpListTools, McpToolInfo
 from antwort.api.wire import UNSET
-from antwort.engine.prompt.listings import shortened
+from antwort.engine.prompt.discovery import shortened
 
 LONGEST = 256 * 1024
 

@@ -21,9 +21,10 @@ from antwort.api.items import (
 from antwort.api.wire import replace
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.modalities import check_capabilities
-from antwort.engine.prompt.tool_names import legal_name
-from antwort.engine.prompt.toolbox import Shelf, build_toolbox, model_name
+from antwort.engine.prompt.content_parts import check_capabilities
+from antwort.engine.prompt.discovery import Discovery
+from antwort.engine.prompt.tool_names import legal_name, model_name
+from antwort.engine.prompt.toolbox import build_toolbox
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.identity import ANONYMOUS
@@ -273,7 +274,7 @@ async def test_with_choice_none_the_loop_is_off() -> None:
 
 async def test_a_toolbox_keeps_the_executors_in_their_order() -> None:
     executors = (weather_tool(), depot())
-    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), Shelf(tuple(executors), ANONYMOUS, EngineSettings()))
+    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), Discovery(tuple(executors), ANONYMOUS, EngineSettings()))
     assert toolbox.executors == executors
 
 

@@ -13,8 +13,7 @@ from antwort.api.requests import Limits, parse_request
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
-from antwort.engine.history.packing import packed
-from antwort.engine.history.recent_responses import Budget, Recent
+from antwort.engine.history.recent_responses import RecentMemory, RecentResponses, packed
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
@@ -34,7 +33,7 @@ def link(response_id: str, *items: Message, **fields: Any) -> Link:
 
 
 def test_the_latest_is_found_and_no_other() -> None:
-    recent, first, second = Recent(), link("resp_1"), link("resp_2")
+    recent, first, second = RecentResponses(), link("resp_1"), link("resp_2")
     recent.keep((first,))
     recent.keep((first, second))
     assert recent.response_id == "resp_2"
@@ -46,7 +45,7 @@ def test_the_latest_is_found_and_no_other() -> None:
     "fields", [{"store": True}, {"status": "failed"}, {"conversation": ConversationRef(id="conv_1")}], ids=str
 )
 def test_what_is_continued_otherwise_or_not_at_all_is_not_kept(fields: dict[str, Any]) -> None:
-    recent = Recent()
+    recent = RecentResponses()
     recent.keep((link("resp_1"),))
     recent.keep((link("resp_2", **fields),))
     assert (recent.response_id, recent.size) == (None, 0)
@@ -54,7 +53,7 @@ def test_what_is_continued_otherwise_or_not_at_all_is_not_kept(fields: dict[str,
 
 @pytest.mark.parametrize(("evicted", "left"), [("resp_1", None), ("resp_2", "resp_1"), (None, "resp_1")])
 def test_only_what_was_to_be_continued_is_forgotten(evicted: str | None, left: str | None) -> None:
-    recent = Recent()
+    recent = RecentResponses()
     recent.keep((link("resp_1"),))
     recent.evict(evicted)
     assert recent.response_id == left
@@ -63,7 +62,7 @@ def test_only_what_was_to_be_continued_is_forgotten(evicted: str | None, left: s
 def test_no_more_is_kept_than_the_limit_whichever_way_it_is_counted() -> None:
     links = [link(f"resp_{number}", message(f"msg_{number}", "x" * 1000)) for number in range(4)]
     sizes = [packed(each).size for each in links]
-    recent = Recent(sum(sizes[:3]))
+    recent = RecentResponses(sum(sizes[:3]))
     for number in range(3):
         recent.keep(tuple(links[: number + 1]))
         assert recent.size == sum(sizes[: number + 1])
@@ -86,7 +85,7 @@ def chain_of(response_id: str, *texts: str) -> tuple[Link, ...]:
 )
 def test_what_is_held_is_what_is_counted(first: str, character: str, times: int) -> None:
     """However wide Python makes a text."""
-    recent = Recent()
+    recent = RecentResponses()
     tracemalloc.start()
     try:
         recent.keep(chain_of("resp_1", first + character * times))
@@ -99,7 +98,7 @@ def test_what_is_held_is_what_is_counted(first: str, character: str, times: int)
 
 
 def test_what_is_held_of_many_small_ones_is_what_is_counted() -> None:
-    recent, chain = Recent(), sum((chain_of(f"resp_{number}", "Hi") for number in range(300)), ())
+    recent, chain = RecentResponses(), sum((chain_of(f"resp_{number}", "Hi") for number in range(300)), ())
     tracemalloc.start()
     try:
         recent.keep(chain)
@@ -121,14 +120,14 @@ def test_what_is_held_of_many_small_ones_is_what_is_counted() -> None:
     ids=lambda item: item.id,
 )
 def test_an_item_is_the_same_afterwards(item: InputItem) -> None:
-    recent, first = Recent(), link("resp_1")
+    recent, first = RecentResponses(), link("resp_1")
     chain = (replace(first, input=(item,), turn_ends=(0, 1)),)
     recent.keep(chain)
     assert recent.chain("resp_1") == chain
 
 
 def test_a_request_is_remembered_but_for_its_input() -> None:
-    recent = Recent()
+    recent = RecentResponses()
     recent.keep(chain_of("resp_1", "Hi"))
     [kept] = recent.chain("resp_1")
     request, (said,) = parse_request(kept.request, Limits()), kept.input
@@ -141,8 +140,8 @@ def test_a_request_is_remembered_but_for_its_input() -> None:
 
 def test_where_memory_does_not_suffice_those_forget_that_have_been_idle_for_longest() -> None:
     size = packed(link("resp_1")).size
-    budget = Budget(3 * size)
-    first, second, third, fourth = (Recent(budget=budget) for _ in range(4))
+    budget = RecentMemory(3 * size)
+    first, second, third, fourth = (RecentResponses(memory=budget) for _ in range(4))
     for recent in (first, second, third):
         recent.keep((link("resp_1"),))
     first.keep((link("resp_2"),))
@@ -153,8 +152,8 @@ def test_where_memory_does_not_suffice_those_forget_that_have_been_idle_for_long
 
 def test_what_is_forgotten_makes_room() -> None:
     size = packed(link("resp_1")).size
-    budget = Budget(2 * size)
-    first, second, third = (Recent(budget=budget) for _ in range(3))
+    budget = RecentMemory(2 * size)
+    first, second, third = (RecentResponses(memory=budget) for _ in range(3))
     for recent in (first, second):
         recent.keep((link("resp_1"),))
     second.clear()
@@ -164,14 +163,14 @@ def test_what_is_forgotten_makes_room() -> None:
 
 
 def test_what_is_more_than_all_may_remember_is_not_remembered() -> None:
-    budget = Budget(packed(link("resp_1")).size - 1)
-    recent = Recent(budget=budget)
+    budget = RecentMemory(packed(link("resp_1")).size - 1)
+    recent = RecentResponses(memory=budget)
     recent.keep((link("resp_1"),))
     assert (recent.response_id, recent.size, budget.size) == (None, 0, 0)
 
 
 async def test_items_are_found_in_the_chain_first_and_the_newest_of_them() -> None:
-    store, recent = MemoryStore(), Recent()
+    store, recent = MemoryStore(), RecentResponses()
     assert recent.before(store) is store
     async with Engine(ScriptedProvider(answer(say("stored"))), store=store) as engine:
         [kept] = (await engine.create(ask())).output
@@ -188,7 +187,7 @@ def engine_of(*answers: Answer, **kwargs: Any) -> tuple[Engine, ScriptedProvider
     return Engine(provider, store=MemoryStore(), **kwargs), provider
 
 
-async def turn(engine: Engine, recent: Recent, **fields: Any) -> Response:
+async def turn(engine: Engine, recent: RecentResponses, **fields: Any) -> Response:
     run = await engine.launch(await engine.plan(ask(stream=False, **fields), ANONYMOUS, recent))
     response = await run.result()
     assert isinstance(run, LiveSubscription)
@@ -199,20 +198,20 @@ async def turn(engine: Engine, recent: Recent, **fields: Any) -> Response:
 async def test_what_is_remembered_is_said_again_and_only_where_it_is_remembered() -> None:
     engine, provider = engine_of(answer(say("one")), answer(say("two")))
     async with engine:
-        recent = Recent()
+        recent = RecentResponses()
         first = await turn(engine, recent, input="a", store=False)
         await turn(engine, recent, input="b", store=False, previous_response_id=first.id)
         assert sent_messages(provider.requests[-1]) == [("user", "a"), ("assistant", "one"), ("user", "b")]
         with pytest.raises(ResponseNotFound):
             await engine.plan(ask(previous_response_id=recent.response_id), ANONYMOUS)
         with pytest.raises(ResponseNotFound):
-            await engine.plan(ask(previous_response_id=recent.response_id), Identity("other", "bob"), Recent())
+            await engine.plan(ask(previous_response_id=recent.response_id), Identity("other", "bob"), RecentResponses())
 
 
 async def test_a_stored_response_that_continues_remembered_ones_can_be_continued_from_the_store() -> None:
     engine, provider = engine_of(*[answer(say(str(number))) for number in range(5)])
     async with engine:
-        recent = Recent()
+        recent = RecentResponses()
         root = await turn(engine, recent, input="a")
         first = await turn(engine, recent, input="b", store=False, previous_response_id=root.id)
         second = await turn(engine, recent, input="c", store=False, previous_response_id=first.id)
@@ -241,7 +240,7 @@ async def test_a_server_call_left_open_in_what_is_remembered_is_run_by_what_cont
         executors=[ToolServerFake("depot", lookup=replies("found"))],
     )
     async with engine:
-        recent = Recent()
+        recent = RecentResponses()
         first = await turn(engine, recent, store=False, tools=[SERVER, CLOCK])
         assert first.status == "requires_action"
         (asked,) = function_calls(first)

@@ -27,15 +27,14 @@ from antwort.api.status import IllegalTransition
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import new_row
+from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder, new_row
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page
+from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, Unavailable
-from antwort.storage.run_log.codec import unpack
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import EventRecord, Fenced, Lease, RunEnding, Unavailable
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time
@@ -66,23 +65,23 @@ class Paper(MemoryRunLog):
 
     def __init__(self, *faults: Exception) -> None:
         super().__init__(MemoryStore())
-        self.written: list[Record] = []
-        self.finished: list[Record] = []
-        self.endings: list[Ending] = []
+        self.written: list[EventRecord] = []
+        self.finished: list[EventRecord] = []
+        self.endings: list[RunEnding] = []
         self.faults = [*faults]
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.tries = 0
         self.tried = asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         await self._put(self.written, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         await self._put(self.finished, record)
         self.endings.append(ending)
 
-    async def _put(self, place: list[Record], record: Record) -> None:
+    async def _put(self, place: list[EventRecord], record: EventRecord) -> None:
         self.tries += 1
         self.tried.set()
         await self.may_write.wait()
@@ -151,7 +150,7 @@ async def test_a_log_that_is_away_gets_the_same_record_again() -> None:
     recorder, run = await recorded_on(paper)
     await recorder.record(0, [mark("call_0")], run)
     await recorder.record(0, [mark("call_1")], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")]), Record(1, 0, [mark("call_1")])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")]), EventRecord(1, 0, [mark("call_1")])]
     assert paper.tries == 5
 
 
@@ -169,7 +168,7 @@ async def test_who_has_lost_the_run_writes_nothing_more() -> None:
 async def test_who_is_told_that_another_process_has_the_run_does_not_ask_the_log() -> None:
     paper = Paper()
     recorder, run = await recorded_on(paper)
-    recorder.lose()
+    recorder.leave(is_lost=True)
     with pytest.raises(Fenced):
         await recorder.record(0, [mark("call_0")], run)
     assert not paper.tries
@@ -218,17 +217,17 @@ async def test_a_run_that_is_to_be_left_is_recorded_where_that_is_possible() -> 
     recorder, run = await recorded_on(paper)
     recorder.leave()
     await recorder.record(0, [mark("call_0")], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")])]
 
 
-@pytest.mark.parametrize(("how", "fault"), [("leave", HandedOver), ("lose", Fenced)])
+@pytest.mark.parametrize(("is_lost", "fault"), [(False, HandedOver), (True, Fenced)])
 @jumping_time
-async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_stop(how: str, fault: type[Exception]) -> None:
+async def test_one_that_waits_for_a_log_that_is_away_can_be_told_to_stop(is_lost: bool, fault: type[Exception]) -> None:
     paper = Paper(Unavailable())
     recorder, run = await recorded_on(paper)
     waiting = asyncio.create_task(recorder.record(0, [mark("call_0")], run))
     await paper.tried.wait()
-    getattr(recorder, how)()
+    recorder.leave(is_lost=is_lost)
     with pytest.raises(fault):
         await waiting
 
@@ -246,8 +245,8 @@ async def test_the_last_batch_is_committed_with_the_outcome_and_nothing_stands_b
     await asyncio.gather(before, finishing)
     with pytest.raises(Fenced):
         await recorder.record(1, [ResponseInProgress(response=run.response)], run)
-    assert paper.written == [Record(0, 0, [mark("call_0")])]
-    assert paper.finished == [Record(1, 0, [last])]
+    assert paper.written == [EventRecord(0, 0, [mark("call_0")])]
+    assert paper.finished == [EventRecord(1, 0, [last])]
     (ending,) = paper.endings
     assert (ending.response, [type(each) for _, each in ending.marks]) == (last.response, [TurnEnded])
 
@@ -277,7 +276,7 @@ class SlowToBegin(Log):
         super().__init__()
         self.asked, self.may_write = asyncio.Event(), asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if any(isinstance(event, CallBegun) for event in record.events):
             self.asked.set()
             await self.may_write.wait()
@@ -313,7 +312,7 @@ class SlowToKeepAlive(Log):
         super().__init__()
         self.asked, self.may_write = asyncio.Event(), asyncio.Event()
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if record.at and all(isinstance(event, ResponseInProgress) for event in record.events):
             self.asked.set()
             await self.may_write.wait()
@@ -511,7 +510,7 @@ async def test_a_commit_that_takes_too_long_is_given_up_when_the_process_ends() 
     recorder, plan, run = await recorder_of(rows)
     recording = asyncio.create_task(recorder.record(0, [ended_as(plan.response)], run))
     await rows.tried.wait()
-    recorder.give_up()
+    recorder.leave()
     (last,) = await recording
     assert isinstance(last, ResponseFailed)
     assert recorder.failure is not None

@@ -22,7 +22,7 @@ from antwort.api.items import (
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_split import item_size, split_items, starts_of
 from antwort.engine.history.calls import answered_in, called_in
-from antwort.engine.history.latest import since_words
+from antwort.engine.history.turns import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 

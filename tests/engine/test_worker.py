@@ -16,7 +16,17 @@ from antwort.errors import Damaged, HandedOver, UnsupportedFeature
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
+from antwort.storage.run_log import (
+    ClaimedRun,
+    EventRecord,
+    Lease,
+    NewRun,
+    Renewed,
+    RunEnding,
+    Traits,
+    Unavailable,
+    WorkerInfo,
+)
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
 from jumping_time import jumping_time
@@ -50,7 +60,7 @@ async def test_who_has_no_places_claims_nothing(settings: BackgroundSettings) ->
     class Watched(Log):
         claims = 0
 
-        async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
             self.claims += 1
             return await super().claim(worker, count)
 
@@ -130,12 +140,12 @@ class Shaky(Log):
         self.renewals = [Unavailable(), ZeroDivisionError()]
         self.submits = [Unavailable(), Unavailable()]
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         if self.faults:
             raise self.faults.pop(0)
         return await super().claim(worker, count)
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         if self.renewals:
             raise self.renewals.pop(0)
         return await super().renew(worker, leases)
@@ -169,11 +179,11 @@ class Down(Log):
             self.left[what] -= 1
             raise Unavailable("The database cannot be reached. (connection refused)")
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         self._fail("claim")
         return await super().claim(worker, count)
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         self._fail("renew")
         return await super().renew(worker, leases)
 
@@ -203,7 +213,7 @@ class Lossy(Log):
 
     is_lost = False
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         found = await super().claim(worker, count)
         if found and not self.is_lost:
             self.is_lost = True
@@ -239,18 +249,18 @@ class Odd(Log):
             self.times -= 1
             raise ZeroDivisionError(what)
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
         self._go_wrong("records")
         return await super().records(lease)
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if record.at >= self.at:
             self._go_wrong("append")
         if any(isinstance(event, CallBegun) for event in record.events):
             self._go_wrong("begin")
         await super().append(lease, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._go_wrong("finish")
         await super().finish(lease, ending, record)
 
@@ -339,12 +349,12 @@ class Torn(Log):
 
     is_torn = False
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
         if self.is_torn:
             raise Damaged
         return await super().records(lease)
 
-    async def read(self, *of_run: Any, **how: Any) -> AsyncGenerator[list[Record], None]:
+    async def read(self, *of_run: Any, **how: Any) -> AsyncGenerator[list[EventRecord], None]:
         if self.is_torn:
             raise Damaged
         async for some in super().read(*of_run, **how):
@@ -401,7 +411,7 @@ async def test_a_process_that_leaves_does_not_wait_for_a_record_that_it_asked_fo
     class Deaf(Log):
         asked = asyncio.Event()
 
-        async def records(self, lease: Lease) -> Sequence[Record]:
+        async def records(self, lease: Lease) -> Sequence[EventRecord]:
             self.asked.set()
             await asyncio.Event().wait()
             raise AssertionError

@@ -11,10 +11,9 @@ from types import NoneType
 import pytest
 
 from antwort.errors import StoreFault
-from antwort.storage.database import Connection, Database
+from antwort.storage.database import Connection, Database, TransactionQueue
 from antwort.storage.postgres import PostgresDatabase
 from antwort.storage.sqlite import SqliteDatabase
-from antwort.storage.transaction_queue import TransactionQueue
 from database_kit import INSERT, held, make_table, note, read_notes, together
 
 

@@ -16,8 +16,8 @@ from antwort.api.wire import replace
 from antwort.errors import KeyInUse, QueueFull, StoreFault
 from antwort.storage.base import Claim, NewResponse, Page, Wanted
 from antwort.storage.database import Operation
-from antwort.storage.run_log.base import Claimed, Ending, Record
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import ClaimedRun, EventRecord, RunEnding
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import LOG_BYTES, SqliteDatabase, SqliteStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, new_run
@@ -102,11 +102,11 @@ async def test_a_large_response_that_is_refused_leaves_nothing(sqlite: SqliteSto
     assert (await sqlite.chain(ME, "resp_1"))[0].input == new.input
 
 
-def large_end(claimed: Claimed, letters: str) -> tuple[Ending, Record]:
+def large_end(claimed: ClaimedRun, letters: str) -> tuple[RunEnding, EventRecord]:
     output = tuple(message(letter * _PIECE) for letter in letters)
     response = replace(claimed.response, status="completed", completed_at=1_700_000_005, output=output)
-    last = Record(1, 2, [ResponseCompleted(response=response)])
-    return Ending(identity=claimed.identity, response=response, marks=STOPPED), last
+    last = EventRecord(1, 2, [ResponseCompleted(response=response)])
+    return RunEnding(identity=claimed.identity, response=response, marks=STOPPED), last
 
 
 async def test_a_run_that_was_cut_off_at_its_end_ends_with_what_the_next_one_makes(path: Path) -> None:
@@ -176,12 +176,12 @@ async def test_a_run_that_is_given_up_keeps_the_turns_on_record(sqlite: SqliteSt
     await sqlite.begin(new)
     await sqlite.record_turn(ME, replace(new.response, output=(said,)), STOPPED, 0)
     lease = await log.adopt(ONE.name, ME, new.response.id)
-    await log.append(lease, Record(0, 0, [ResponseCreated(response=new.response)]))
+    await log.append(lease, EventRecord(0, 0, [ResponseCreated(response=new.response)]))
     assert lease is not None
     await log.release(lease, is_lost=True)
     claimed = await claim_one(log)
     failed = replace(claimed.response, status="failed", output=())
-    await log.give_up(claimed.lease, Ending(identity=ME, response=failed, marks=()))
+    await log.give_up(claimed.lease, RunEnding(identity=ME, response=failed, marks=()))
     found = await sqlite.get(ME, new.response.id)
     assert found is not None
     assert (found.status, found.output) == ("failed", (said,))

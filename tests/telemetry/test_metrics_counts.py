@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from antwort.engine.engine import Engine
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import NewResponse

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import cast
 
 import pytest
 
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Fenced, Lease, Load, Record, Renewed, RunLog, Unavailable, Worker
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import EventRecord, Fenced, Lease, Load, Renewed, RunLog, Unavailable, WorkerInfo
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
 from antwort.telemetry.metrics import RunCounts
-from antwort.telemetry.stores import WatchedRunLog
+from antwort.telemetry.store import observed_runs
 from runs_cases import ONE, TWO, claim_one, finish, new_run, said
 
 WORDS = "a response in the background "
@@ -29,12 +28,12 @@ class Unsteady(MemoryRunLog):
         self.is_away = False
         self.lost: list[Lease] = []
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if self.is_away:
             raise Unavailable
         await super().append(lease, record)
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         return Renewed(lost=frozenset(self.lost))
 
     async def load(self) -> Load:
@@ -57,7 +56,7 @@ def counts(log: Unsteady) -> RunCounts:
 
 @pytest.fixture
 async def watched(log: Unsteady, counts: RunCounts) -> RunLog:
-    watched = cast("RunLog", WatchedRunLog(log, counts))
+    watched, _ = observed_runs(log, counts)
     await watched.join(ONE)
     await watched.join(TWO)
     return watched
@@ -75,7 +74,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.message.removeprefix(WORDS)) for record in caplog.records]
 
 
-async def claim(watched: RunLog, worker: Worker = ONE) -> Lease:
+async def claim(watched: RunLog, worker: WorkerInfo = ONE) -> Lease:
     return (await claim_one(watched, worker)).lease
 
 

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
 from antwort.engine.engine import Engine
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

@@ -17,8 +17,8 @@ from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.peers import peer_asker
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Traits
-from antwort.storage.run_log.memory import MemoryRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import Traits
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
 from antwort.testing.frames import read_frames
 from antwort.transport.http import Transport

@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.events import OutputTextDelta
 from antwort.engine.engine import Engine
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens

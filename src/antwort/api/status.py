@@ -11,6 +11,8 @@ ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 CallStatus: TypeAlias = Literal["in_progress", "calling", "completed", "incomplete", "failed"]
 
 FINAL: frozenset[ResponseStatus] = frozenset({"completed", "incomplete", "failed", "cancelled", "requires_action"})
+EXTENDS_CONVERSATION: frozenset[ResponseStatus] = frozenset({"completed", "requires_action", "incomplete"})
+"""How a response ends that is added to its conversation."""
 _NEXT: dict[ResponseStatus, frozenset[ResponseStatus]] = {
     "queued": frozenset({"in_progress", "cancelled"}),
     "in_progress": FINAL,

@@ -16,7 +16,7 @@ from antwort.config.repeating import printable
 if TYPE_CHECKING:
     from antwort.api.items import McpListTools
     from antwort.config.settings import Settings
-    from antwort.engine.prompt.discovery import Shelf
+    from antwort.engine.prompt.discovery import Discovery
     from antwort.identity import Identity
     from antwort.tools.base import ToolDefinition
     from antwort.tools.routing import Toolbox
@@ -29,12 +29,12 @@ def run(given: Mapping[str, object]) -> int:
 async def _show(given: Mapping[str, object]) -> int:
     settings = read_settings(given)
     model = str(given.get("model") or settings.default_model or "")
-    async with _shelf(settings, model, _identity(given)) as shelf:
-        labels = _labels(given, shelf)
+    async with _discovery(settings, model, _identity(given)) as discovery:
+        labels = _labels(given, discovery)
         if not labels:
             return tell(as_json({"servers": []}) if given.get("json") else "No tools are offered here.")
-        toolbox, lists = await waited(_offered(labels, shelf), "asking for tools")
-        standing = _standing(shelf)
+        toolbox, lists = await waited(_offered(labels, discovery), "asking for tools")
+        standing = _standing(discovery)
     told = _Told(toolbox, lists, standing, settings)
     text = [as_json(told.plain())] if given.get("json") else told.lines()
     return tell(*text) or (UNREACHABLE if any(each.error for each in lists) else 0)
@@ -52,9 +52,9 @@ def _identity(given: Mapping[str, object]) -> Identity:
 
 
 @asynccontextmanager
-async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Shelf]:
+async def _discovery(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Discovery]:
     """Everything that runs tools, as a server would have it; without a server."""
-    from antwort.engine.prompt.discovery import Shelf
+    from antwort.engine.prompt.discovery import Discovery
     from antwort.mcpservers import make_mcp
     from antwort.toolsets import load_tools
 
@@ -63,16 +63,16 @@ async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIte
     servers = make_mcp(settings)
     executors = (*loaded.executors, servers)
     try:
-        yield Shelf(executors, identity, settings.engine(), model=model)
+        yield Discovery(executors, identity, settings.engine(), model=model)
     finally:
         await servers.close()
 
 
-def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
+def _labels(given: Mapping[str, object], discovery: Discovery) -> Sequence[str]:
     from antwort.engine.prompt.discovery import check_labels
 
     try:
-        known = check_labels(shelf.executors)
+        known = check_labels(discovery.executors)
     except ValueError as exc:
         raise Misused(str(exc)) from exc
     asked = given.get("label")
@@ -84,20 +84,20 @@ def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
     return wanted
 
 
-def _standing(shelf: Shelf) -> frozenset[str]:
+def _standing(discovery: Discovery) -> frozenset[str]:
     from antwort.engine.prompt.discovery import standing
 
-    return frozenset(tool.server_label for tool in standing(shelf))
+    return frozenset(tool.server_label for tool in standing(discovery))
 
 
-async def _offered(labels: Sequence[str], shelf: Shelf) -> tuple[Toolbox, Sequence[McpListTools]]:
+async def _offered(labels: Sequence[str], discovery: Discovery) -> tuple[Toolbox, Sequence[McpListTools]]:
     """Of a request that names these labels. What stands in it beside them shows as well."""
     from antwort.api.requests import CreateRequest
     from antwort.api.tools import McpTool
     from antwort.engine.prompt.toolbox import build_toolbox
 
-    request = CreateRequest(model=shelf.model, tools=tuple(McpTool(server_label=label) for label in labels))
-    return await build_toolbox(request, shelf)
+    request = CreateRequest(model=discovery.model, tools=tuple(McpTool(server_label=label) for label in labels))
+    return await build_toolbox(request, discovery)
 
 
 class _Told:

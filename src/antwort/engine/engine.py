@@ -20,29 +20,27 @@ from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.memory_limit import HistoryMemory
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
+from antwort.engine.prompt.discovery import Discovery, check_labels, list_tools
 from antwort.engine.prompt.hosted_tools import check_hosted
-from antwort.engine.prompt.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.idempotency import IdempotencyKeys
 from antwort.engine.runs.launcher import Launcher
-from antwort.engine.runs.live import LiveRuns
+from antwort.engine.runs.live import LiveRuns, RunSummary
 from antwort.engine.runs.recovery import Recovery
 from antwort.engine.runs.responses import Responses
 from antwort.engine.runs.subscription import Subscription
-from antwort.engine.runs.summary import RunSummary
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.storage.run_log.base import RunLog
-from antwort.storage.run_log.factory import run_log_for
+from antwort.storage.run_log import RunLog, run_log_for
 from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
@@ -87,47 +85,57 @@ class Engine:
         is given, the stores of this package have one; with another store, there are no background responses. `address`
         is where other processes that share it reach this one.
         """
-        self.settings = checked(settings)
-        self._provider = provider
-        self._store = store = _memory() if store is None else store
+        settings, store = checked(settings), _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
-        for executor in self._executors:
-            if isinstance(executor, Remembering):
-                executor.remember_with(partial(_note_writing_tools, store, clock))
         self._labels = check_labels(executors)
-        check_hosted(self.settings.hosted, self._labels)
-        self.runs = runs or run_log_for(store, self.settings.background)
-        """The log of runs that another process can continue; None: there are none."""
-        self.vault = vault or Vault.ephemeral()
-        """Seals what is given out."""
-        self.is_open = False
-        """Whether it was opened, and not closed since."""
-        self.conversations = Conversations(store, self.settings.limits, clock, self.vault)
-        """What clients keep in conversations, beside taking turns in them."""
-        self.conversation_locks = locks = ConversationLocks()
-        """Which conversations a run adds to right now."""
-        resources = Resources(
+        check_hosted(settings.hosted, self._labels)
+        self._resources = resources = Resources(
             provider=provider,
             executors=self._executors,
             store=store,
-            runs=self.runs,
-            settings=self.settings,
-            vault=self.vault,
+            runs=runs or run_log_for(store, settings.background),
+            settings=settings,
+            vault=vault or Vault.ephemeral(),
             clock=clock,
         )
+        for executor in self._executors:
+            if isinstance(executor, Remembering):
+                executor.remember_with(partial(_note_writing_tools, store, clock))
+        self.is_open = False
+        """Whether it was opened, and not closed since."""
+        self.conversations = Conversations(store, settings.limits, clock, resources.vault)
+        """The conversations of clients, but for taking turns in them."""
+        self.conversation_locks = locks = ConversationLocks()
+        """Which conversations a run adds to right now."""
         self.live_runs = live = LiveRuns(store, on_end or (), on_call or ())
         """The runs in progress, by response id."""
-        self._planner = Planner(resources, live)
+        self._planner = planner = Planner(resources, live)
         self._worker: Worker | None = None
-        if self.runs is not None:
-            recovery = Recovery(resources, self._planner, locks, live)
-            self._worker = Worker(self.runs, self.settings.background, recovery, live, address)
-        self._launcher = Launcher(resources, self._planner, self._worker, locks, live)
+        if resources.runs is not None:
+            recovery = Recovery(resources, planner, locks, live)
+            self._worker = Worker(resources.runs, settings.background, recovery, live, address)
+        self._launcher = Launcher(resources, planner, self._worker, locks, live)
         self._responses = Responses(resources, self._worker, live)
-        self.idempotency_keys = IdempotencyKeys(
-            store, self._launcher, self._responses, clock, self.settings.idempotency
-        )
+        self.idempotency_keys = IdempotencyKeys(store, self._launcher, self._responses, clock, settings.idempotency)
+
+    @property
+    def settings(self) -> EngineSettings:
+        return self._resources.settings
+
+    @property
+    def runs(self) -> RunLog | None:
+        """The log of runs that another process can continue; None: there are none."""
+        return self._resources.runs
+
+    @property
+    def vault(self) -> Vault:
+        """Seals what is given out."""
+        return self._resources.vault
+
+    @property
+    def _store(self) -> ResponseStore:
+        return self._resources.store
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -145,7 +153,7 @@ class Engine:
         *,
         key: str | None = None,
         on_disconnect: OnDisconnect | None = None,
-        recent: Recent | None = None,
+        recent: RecentResponses | None = None,
     ) -> Subscription:
         """Plan a response, record it, start its run, and subscribe to it. What is wrong by then is raised.
 
@@ -165,7 +173,9 @@ class Engine:
         plan = await self.plan(request, identity, recent)
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
-    async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
+    async def plan(
+        self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None
+    ) -> Plan:
         """Answer every question before the first inference. Nothing is recorded yet: it may be broken off.
 
         A turn of a conversation waits for those before it, and the plan holds the lock from then on: it is launched, or
@@ -244,7 +254,7 @@ class Engine:
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
         plan = await self._planner.prepared(asked, identity, None)
         try:
-            return await count_input(plan, self._provider)
+            return await count_input(plan, self._resources.provider)
         finally:
             plan.release()
 
@@ -336,12 +346,12 @@ class Engine:
 
     async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
         """What requests can reach by label, each as the request would be shown it."""
-        shelf = Shelf(self._executors, identity, self.settings)
-        return await side_by_side([list_tools(label, shelf) for label in self._labels])
+        discovery = Discovery(self._executors, identity, self.settings)
+        return await side_by_side([list_tools(label, discovery) for label in self._labels])
 
     async def check(self) -> dict[str, str]:
         """Each part that must be there, with `ok` or what is wrong with it."""
-        parts = {"store": self._store.check, "backend": self._provider.check}
+        parts = {"store": self._store.check, "backend": self._resources.provider.check}
         return {name: await _health(check) for name, check in parts.items()}
 
     async def open(self) -> None:
@@ -389,7 +399,7 @@ class Engine:
         """Stop runs that wait, most likely for a record that cannot be written. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
-            run.give_up_recording()
+            run.log.leave()
         _, late = await asyncio.wait(late, timeout=ABORT_SECONDS)
         if self._worker is not None:
             self._worker.abort()
@@ -407,7 +417,7 @@ class Engine:
         await self.idempotency_keys.close()
         await self._launcher.close()
         await self._tell_executors(Limited.close)
-        await self._provider.close()
+        await self._resources.provider.close()
         if self.runs is not None:
             await self.runs.close()
         await self._store.close()

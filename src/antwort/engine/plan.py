@@ -24,16 +24,16 @@ from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.approval_ids import ApprovalIds
-from antwort.engine.history.approval_policy import is_asked
+from antwort.engine.history.approvals import ApprovalIds, is_asked
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.memory_limit import HistoryReader
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.loop.fold import Run
-from antwort.engine.prompt.declared_tools import is_held
+from antwort.engine.prompt.declared_tools import is_enforced
 from antwort.engine.prompt.hosted_tools import in_force
 from antwort.engine.prompt.tool_names import OWN
 from antwort.engine.runs.conversation_lock import LockRequest
@@ -67,12 +67,6 @@ class Leftover(msgspec.Struct, frozen=True):
     asks_again: bool = False
     """Whether its approval is asked for once more, because the tool has changed since: then it is not run."""
 
-    @property
-    def asked_as(self) -> str | None:
-        """The id of the request for its approval, where it was to be approved."""
-        asked = self.call.item.approval_request_id if isinstance(self.call.item, McpCall) else UNSET
-        return None if asked is UNSET else asked
-
 
 class History(msgspec.Struct, frozen=True):
     """All that was said before. A stretch is what stands together: an input, or the items of one turn."""
@@ -85,10 +79,16 @@ class History(msgspec.Struct, frozen=True):
     """Which of those are a conversation: what was compacted in it stands there, too."""
     answered: tuple[CallClaim, ...] = ()
     """Claims on open calls of stored responses that the client has answered itself, with its results."""
-    fates: Mapping[str, str] = {}
-    """What the model reads of calls that have no result and are not settled by this response, by their ids."""
+    placeholders: Mapping[str, str] = {}
+    """What the model reads in place of the results of calls that this response does not settle, by their ids."""
     is_cut: bool = False
-    """Whether what was said first is not there, as there was too much of it."""
+    """Whether its beginning is missing, because it is too large."""
+    chain: tuple[Link, ...] = ()
+    """The earlier responses that the request continues, oldest first, as they are stored."""
+    decisions: tuple[Decision, ...] = ()
+    """The decisions of the request about calls that wait for approval, to be stored when the run begins."""
+    brought_approvals: tuple[Approval, ...] = ()
+    """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,28 +102,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
     """What the servers that the request names offer, to be shown first."""
-    seal: Callable[[str], str] | None = None
-    """What seals the reasoning, where the request wants it so."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """What the inputs of free-form tools are held against their grammars with."""
-    chain: tuple[Link, ...] = ()
-    """The earlier responses that it continues, oldest first, as they are on record."""
     meter: TokenEstimator | None = None
     """What tells how many tokens an inference has."""
-    memories: Memories | None = None
-    """What seals and opens compactions."""
-    credentials: Credentials | None = None
-    """What seals those that the request brought; None: they are not kept."""
+    sealed: SealedItems | None = None
+    """Seals what is given out and stored; None: compactions are not opened, credentials not stored, and the ids of
+    approval requests prove nothing."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
-    approval_ids: ApprovalIds | None = None
-    """What makes the ids of approval requests; None: they prove nothing."""
     call_records: CallRecords | None = None
     """The record of the leftovers' calls; None without leftovers."""
-    brought_approvals: tuple[Approval, ...] = ()
-    """Approvals that the request decides and that no response on record has asked for: recorded with the decisions."""
-    decisions: tuple[Decision, ...] = ()
-    """What the request decides about calls that wait for approval, to be put on record when the run begins."""
     asked_elsewhere: frozenset[str] = frozenset()
     """Approval requests that another process has shown for this response: how their tools looked then is not known."""
     clock: Callable[[], float] = time.time
@@ -142,6 +131,23 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             self.lock.release()
         if self.reader is not None:
             self.reader.release()
+
+    @property
+    def seal(self) -> Callable[[str], str] | None:
+        """What seals the reasoning, if the request asks for that."""
+        return None if self.sealed is None else self.sealed.seal_for(self.request)
+
+    @property
+    def memories(self) -> Memories | None:
+        return None if self.sealed is None else self.sealed.memories
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return None if self.sealed is None else self.sealed.credentials
+
+    @property
+    def approval_ids(self) -> ApprovalIds | None:
+        return None if self.sealed is None else self.sealed.approval_ids
 
     @property
     def begins_otherwise(self) -> bool:
@@ -227,7 +233,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def _fits(self, definition: ToolDefinition, run: Run) -> Callable[[str], bool] | None:
         """What the input of a free-form tool is held against, where nobody else does: once, then the client has it."""
         grammar = definition.grammar
-        if grammar is None or is_held(definition) or not self._refuses_as_server:
+        if grammar is None or is_enforced(definition) or not self._refuses_as_server:
             return None
         may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.budget.turns
         if not may_ask_again or _has_failed(definition, run):

@@ -1,4 +1,4 @@
-"""What is done before the first inference: the means to answer a request, and what came before it, become its plan."""
+"""Plan a response: find its model, tools and history, and check all that can be checked before the first inference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import msgspec
 from antwort.api.additional_tools import check_steps, is_additional
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
-from antwort.api.resources import Approval
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
@@ -19,28 +18,37 @@ from antwort.api.wire import replace
 from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools
 from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.approval_ids import ApprovalIds
-from antwort.engine.history.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
+from antwort.engine.history.approval_records import (
+    ApprovalTerms,
+    check_unchanged,
+    find_approvals,
+    find_more_approvals,
+    settle_approvals,
+)
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import is_made_here
-from antwort.engine.history.client_results import results_by_call_id, with_call_ids
-from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.deduplication import held_in, known_places, referring
-from antwort.engine.history.history import assemble, is_all_new, load_chain, load_said, without_repeats
+from antwort.engine.history.deduplication import known_items, known_places, referring
+from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, without_repeats
 from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, HistoryReader
-from antwort.engine.history.recent_responses import Recent, Records
-from antwort.engine.history.references import is_known_by_id, recall_runs, resolve_references, without_references
-from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.history.recent_responses import RecentResponses
+from antwort.engine.history.references import (
+    is_known_by_id,
+    recall_runs,
+    resolve_references,
+    results_by_call_id,
+    with_call_ids,
+    without_references,
+)
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import check_budget, seconds_of
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.prompt.additional_tools import UNBOUNDED, additional_tools
-from antwort.engine.prompt.foreign import note_unseen
-from antwort.engine.prompt.media import media_steps
+from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
+from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
+from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.messages import check_said
-from antwort.engine.prompt.modalities import check_capabilities, has_media
 from antwort.engine.prompt.tool_choice import check_choice
-from antwort.engine.prompt.toolbox import Shelf, build_toolbox
-from antwort.engine.prompt.toolbox_cache import Boxes
+from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
+from antwort.engine.prompt.transcript import log_omitted
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -58,7 +66,7 @@ from antwort.event_loop import Pace, in_turns
 from antwort.identity import Identity
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName
-from antwort.storage.base import CallClaim, Decision, Link
+from antwort.storage.base import CallClaim
 from antwort.tools.routing import Toolbox
 
 T = TypeVar("T")
@@ -66,204 +74,101 @@ _FIRST = frozenset({0})
 
 
 class Means(msgspec.Struct, frozen=True):
-    """What a request is answered with, whatever was said before it."""
+    """The model and the tools of a response, whatever its history is."""
 
     model: str
-    shelf: Shelf
+    discovery: Discovery
     toolbox: Toolbox
     listings: tuple[McpListTools, ...]
     compacts: bool
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """What holds for a run that another process may have begun: it is planned anew, and stays the same response."""
+    """A response that another process may have begun: it is planned anew, and stays the same response."""
 
     response: Response
-    """As it was put on record."""
+    """As it is stored."""
     deadline: float
     """By the clock of the event loop."""
 
 
-class Before(msgspec.Struct, frozen=True):
-    """What came before a request, and the request as it is meant by that."""
-
-    request: CreateRequest
-    history: History
-    chain: tuple[Link, ...] = ()
-    own: tuple[InputItem, ...] | None = None
-    """Its input in readable form, where it may hold anything sealed."""
-    means: Means | None = None
-    """Where tools were declared before, what the request is answered with."""
-    decisions: tuple[Decision, ...] = ()
-    brought_approvals: tuple[Approval, ...] = ()
-
-
 class Planner:
-    """Answers what has to be known before the first inference. It keeps nothing of a request, and may be broken off."""
+    """Makes the plans of an engine. A request leaves nothing behind here, and its planning may be cancelled."""
 
     def __init__(self, resources: Resources, live: LiveRuns) -> None:
-        self._provider, self._store, self._executors = resources.provider, resources.store, resources.executors
-        self._settings, self._clock, self._vault = resources.settings, resources.clock, resources.vault
-        self._meter, self._live = TokenEstimator(resources.provider), live
-        self._boxes = Boxes()
-        self._media = MediaHosts(self._settings.limits.media_hosts)
-        self.history_memory = HistoryMemory(self._settings.limits.history_memory)
-        """What the histories of all requests take."""
+        limits = resources.settings.limits
+        self.history_memory = HistoryMemory(limits.history_memory)
+        """The memory that the histories of all requests share."""
+        self.resources, self.live = resources, live
+        self._meter = TokenEstimator(resources.provider)
+        self._toolboxes = ToolboxCache()
+        self._media = MediaHosts(limits.media_hosts)
 
     async def models(self, identity: Identity) -> list[Model]:
         """Return the models that an identity may use."""
-        return [model for model in await self._provider.models() if identity.may_use(model.id)]
+        return [model for model in await self.resources.provider.models() if identity.may_use(model.id)]
 
     async def prepared(
         self,
         request: CreateRequest,
         identity: Identity,
-        recent: Recent | None,
+        recent: RecentResponses | None,
         lock: LockRequest | None = None,
         resumed: Resumed | None = None,
     ) -> Plan:
-        """The plan, once it has the `lock` of its conversation. The time that a response has begins here, unless it
-        is `resumed`; all that is waited for counts.
+        """Return the plan, once it has the `lock` of its conversation. The time of the response begins here, unless it
+        is `resumed`; all waiting counts.
         """
         clock, pace, is_new = asyncio.get_running_loop().time, Pace(), is_all_new(request)
         brings_media = not is_new or has_media(request.input)
+        settings = self.resources.settings
         if resumed is None:
             if request.background:
-                _check_background(request, self._settings)
-            check_budget(request, self._settings)
+                _check_background(request, settings)
+            check_budget(request, settings)
             if brings_media:
                 for _ in media_steps(request.input, "input", self._media):
                     await pace.pause()
-            deadline = clock() + seconds_of(request, self._settings)
+            deadline = clock() + seconds_of(request, settings)
         else:
             deadline = resumed.deadline
-        asked = self._means(request, identity, deadline, is_new=is_new)
-        means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
+        wanted = self._means(request, identity, deadline, is_new=is_new)
+        # Only a missing model is waited for; tool servers have a time of their own (`Discovery.patience`).
+        means = await (_in_time(request, wanted, deadline) if request.model is None else wanted)
         if lock is not None:
             left = deadline - clock()
-            await (self._acquire(lock, request, left) if resumed is None else lock.acquire(left))
+            await (_acquire(lock, request, settings, left) if resumed is None else lock.acquire(left))
         if request.tools or not is_new:
             await pace.pause()
+        sealed = SealedItems(self.resources.vault, identity)
         if not is_new:
-            plan = self._plan_after(request, identity, means, recent, resumed)
-            return await self._in_time(request, plan, deadline)
-        sealed, before = Sealed(self._vault, identity), Before(request, History((request.input,), inputs=_FIRST))
+            continuation = _Continuation(self, request, means, sealed, recent, resumed)
+            return await _in_time(request, continuation.plan(), deadline)
+        history = History((request.input,), inputs=_FIRST)
         if brings_media:
-            self._check_readable(before, means, sealed)
-        return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
+            check_readable(history, means, sealed)
+        return self.plan(request, history, means, sealed, resumed)
 
-    async def _acquire(self, lock: LockRequest, request: CreateRequest, seconds: float) -> None:
-        """Wait for the lock, at most for so many seconds as the response has. Raises `ConversationLocked`."""
-        wait = self._settings.conversation_wait
-        try:
-            await lock.acquire(min(wait, seconds))
-        except ConversationLocked as exc:
-            if request.deadline is None or wait <= seconds:
-                raise
-            raise ConversationLocked(deadline=request.deadline) from exc
-
-    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
-        """In the time that the response has. What tool servers do not say by then is left out before."""
-        if not _must_ask(request):
-            return await work
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await work
-        except TimeoutError as exc:
-            if request.deadline is not None:
-                raise DeadlineTooShort(request.deadline) from exc
-            raise BackendTimeout("The response could not be prepared in time.") from exc
-
-    async def _means(self, request: CreateRequest, identity: Identity, deadline: float, *, is_new: bool) -> Means:
-        model = request.model or self._settings.default_model
-        if not model:
-            model = await self._only_model(identity)
-        elif not identity.may_use(model):
-            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
-        capabilities = self._provider.capabilities(model)
-        fresh = frozenset[str]() if is_new else await self._fresh(request, identity)
-        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, fresh)
-        compacts = asks_to_compact(request)
-        asked = without_tools(request) if compacts else request
-        toolbox, listings = await build_toolbox(
-            asked, shelf, with_standing=not compacts, is_all=is_new, boxes=self._boxes
-        )
-        return Means(model, shelf, toolbox, listings, compacts)
-
-    async def _fresh(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
-        """The labels of the servers that are asked for their tools now: those whose calls are approved, so that whoever
-        approves sees what has changed. All of them where it is not known whose calls they are.
-        """
-        if not (approved := _approved(request)):
-            return frozenset()
-        labels = {item.id: item.server_label for item in request.input if isinstance(item, McpApprovalRequest)}
-        on_record = await self._store.find_approvals(identity, approved)
-        labels |= {each.id: each.server_label for each in on_record.values()}
-        if labels.keys() >= set(approved):
-            return frozenset(labels[each] for each in approved)
-        declared = [each.tool for each in request.declarations]
-        return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
-
-    async def _plan_after(
-        self,
-        request: CreateRequest,
-        identity: Identity,
-        means: Means,
-        recent: Recent | None,
-        resumed: Resumed | None,
+    def plan(
+        self, request: CreateRequest, history: History, means: Means, sealed: SealedItems, resumed: Resumed | None
     ) -> Plan:
-        """The plan of a request that goes on from something, or says something that stands for something else."""
-        sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
-        reader = HistoryReader(
-            self.history_memory,
-            self._settings.limits,
-            identity.tenant,
-            truncates=(request.truncation or self._settings.truncation) == "auto",
-            seconds=WAIT_SECONDS if resumed is None else None,
-        )
-        pace = Pace()
-        try:
-            before = await self._remembered(request, identity, means, recent, sealed, credentials, reader, resumed)
-            means = before.means or means
-            self._check_readable(before, means, sealed)
-            await pace.pause()
-            plan = self._plan(before, identity, means, sealed, credentials, resumed)
-        except BaseException:
-            reader.release()
-            raise
-        return msgspec.structs.replace(plan, reader=reader) if reader.size else plan
-
-    def _plan(
-        self,
-        before: Before,
-        identity: Identity,
-        means: Means,
-        sealed: Sealed,
-        credentials: Credentials,
-        resumed: Resumed | None,
-    ) -> Plan:
-        request, response = before.request, _response(before.request, means, self._settings, resumed)
+        resources, discovery = self.resources, means.discovery
+        response = _response(request, means, resources.settings, resumed)
         plan = Plan(
             request=request,
-            identity=identity,
-            settings=self._settings,
+            identity=discovery.identity,
+            settings=resources.settings,
             response=response,
             toolbox=means.toolbox,
-            capabilities=means.shelf.capabilities,
-            history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
+            capabilities=discovery.capabilities,
+            history=history,
             listings=means.listings,
-            seal=sealed.seal_for(request),
-            chain=before.chain,
-            meter=self._meter.for_tenant(identity.tenant),
-            memories=sealed.memories,
-            credentials=credentials,
+            meter=self._meter.for_tenant(discovery.identity.tenant),
+            sealed=sealed,
             compacts=means.compacts,
-            call_records=self._call_records(before, identity, response.id),
-            approval_ids=ApprovalIds(self._vault, identity),
-            brought_approvals=before.brought_approvals,
-            decisions=before.decisions,
-            clock=self._clock,
-            deadline=means.shelf.deadline,
+            call_records=self._call_records(history, request, discovery.identity, response.id),
+            clock=resources.clock,
+            deadline=discovery.deadline,
             is_durable=bool(request.background),
         )
         check_said(plan)
@@ -271,111 +176,44 @@ class Planner:
             check_compacts(plan)
         return plan
 
-    def _call_records(self, before: Before, identity: Identity, response_id: str) -> CallRecords | None:
-        if not before.history.leftovers and not before.history.answered:
-            return None
-        claims = _claims(before.history, before.request, response_id)
-        return CallRecords(
-            self._store, identity, response_id, claims, is_live=self._live.__contains__, catch_up=self._live.catch_up
+    async def toolbox(
+        self, request: CreateRequest, discovery: Discovery, *, with_standing: bool = True, is_complete: bool = True
+    ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
+        return await build_toolbox(
+            request, discovery, with_standing=with_standing, is_complete=is_complete, cache=self._toolboxes
         )
 
-    async def _remembered(
-        self,
-        request: CreateRequest,
-        identity: Identity,
-        means: Means,
-        recent: Recent | None,
-        sealed: Sealed,
-        credentials: Credentials,
-        reader: HistoryReader,
-        resumed: Resumed | None,
-    ) -> Before:
-        """What came before a request, and what it says that stands for something else."""
-        pace = Pace()
-        records: Records = self._store if recent is None else recent.before(self._store)
-        items = await load_said(request, self._store, identity, reader)
-        if request.previous_response_id is not None:
-            await self._live.catch_up(identity, request.previous_response_id)
-        kept = await load_chain(request, records, self._store, identity, reader)
-        await pace.pause()
-        items = with_call_ids(items)
-        earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
-        messages = [item for item in earlier if isinstance(item, Message)]
-        known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
-        await pace.pause()
-        request = results_by_call_id(referring(request, known), earlier)
-        await pace.pause()
-        own = sealed.opened_input(request.input)
-        response_id = None if resumed is None else resumed.response.id
-        decided = await look_up(
-            (*items, *request.input), kept, self._store, identity, self._live.__contains__, response_id
-        )
-        await pace.pause()
-        check_unchanged(request.input, decided)
-        request = await resolve_references(request, records, identity, reader, known)
-        request, means = await self._with_additional(request, earlier, means, sealed, credentials, resumed)
-        await pace.pause()
-        said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
-        request = await recall_runs(request, chain, records, identity, reader, said)
-        await pace.pause()
-        request = without_repeats(request, chain, said, sealed.memories)
-        await pace.pause()
-        history = await assemble(
-            request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
-        )
-        if reader.is_cut:
-            history = replace(history, is_cut=True)
-        decided = await look_again(history, decided, self._store, identity)
-        await pace.pause()
-        if means.compacts:
-            return Before(without_references(request), history, kept, own, means)
-        ids = ApprovalIds(self._vault, identity)
-        terms = ApprovalTerms(ids, int(self._clock()), max(1, int(self._settings.approval_time)))
-        history, decisions, brought = weighed(history, request, decided, terms)
-        return Before(without_references(request), history, kept, own, means, decisions, brought)
+    async def _means(self, request: CreateRequest, identity: Identity, deadline: float, *, is_new: bool) -> Means:
+        resources = self.resources
+        model = request.model or resources.settings.default_model
+        if not model:
+            model = await self._only_model(identity)
+        elif not identity.may_use(model):
+            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
+        capabilities = resources.provider.capabilities(model)
+        fresh = frozenset[str]() if is_new else await self._fresh_labels(request, identity)
+        discovery = Discovery(resources.executors, identity, resources.settings, capabilities, model, deadline, fresh)
+        compacts = asks_to_compact(request)
+        asked = without_tools(request) if compacts else request
+        toolbox, listings = await self.toolbox(asked, discovery, with_standing=not compacts, is_complete=is_new)
+        return Means(model, discovery, toolbox, listings, compacts)
 
-    async def _with_additional(
-        self,
-        request: CreateRequest,
-        earlier: Sequence[InputItem],
-        means: Means,
-        sealed: Sealed,
-        credentials: Credentials,
-        resumed: Resumed | None,
-    ) -> tuple[CreateRequest, Means]:
-        """The request with the tools that items have declared, in it and before it, and what it is answered with then.
-        Raises `InvalidField` where these are too many, or the choice is not among them.
+    async def _fresh_labels(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
+        """Return the labels of the servers whose calls are approved: they list their tools anew, so that a change shows
+        before the call runs. If a server is not known, it may be any of them.
         """
-        path = "previous_response_id" if request.conversation is None else "conversation"
-        limits, memories = self._settings.limits, sealed.memories
-        most = limits.tools if resumed is None else UNBOUNDED  # it was taken under other limits
-        additional = await additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
-        if additional != request.additional:
-            request = replace(request, additional=additional)
-            if resumed is None:
-                await in_turns(check_steps(request.declarations, limits))
-            if not means.compacts:
-                toolbox, listings = await build_toolbox(request, means.shelf, boxes=self._boxes)
-                means = msgspec.structs.replace(means, toolbox=toolbox, listings=listings)
-        if not means.compacts:
-            check_choice(request, means.toolbox, self._settings)
-        return request, means
-
-    def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
-        """Refuse what the backend cannot read, and say in the log what the model is not shown."""
-        if not means.compacts:
-            self._check_capable(before.history, means, sealed)
-        note_unseen(before.history.stretches)
-
-    def _check_capable(self, history: History, means: Means, sealed: Sealed) -> None:
-        shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
-        earlier = "conversation" if history.kept else "previous_response_id"
-        if shown.skipped:
-            earlier = f"input[{shown.skipped - 1}].encrypted_content"
-        check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
+        if not (approved := _approved(request)):
+            return frozenset()
+        labels = {item.id: item.server_label for item in request.input if isinstance(item, McpApprovalRequest)}
+        stored = await self.resources.store.find_approvals(identity, approved)
+        labels |= {each.id: each.server_label for each in stored.values()}
+        if labels.keys() >= set(approved):
+            return frozenset(labels[each] for each in approved)
+        declared = [each.tool for each in request.declarations]
+        return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
 
     async def _only_model(self, identity: Identity) -> str:
-        """For a request that names none."""
+        """Return the model for a request that names none."""
         models = await self.models(identity)
         own = [model for model in models if not isinstance(model, OtherName)] or models
         if len(own) == 1:
@@ -383,10 +221,173 @@ class Planner:
         problem = "missing, and there is not just one model to choose from."
         raise InvalidField("model", problem, code="missing_required_parameter")
 
+    def _call_records(
+        self, history: History, request: CreateRequest, identity: Identity, response_id: str
+    ) -> CallRecords | None:
+        if not history.leftovers and not history.answered:
+            return None
+        claims = _claims(history, request, response_id)
+        return CallRecords(
+            self.resources.store,
+            identity,
+            response_id,
+            claims,
+            is_live=self.live.__contains__,
+            catch_up=self.live.catch_up,
+        )
+
+
+class _Continuation:
+    """Plans a request that continues something, or whose input refers to something."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        request: CreateRequest,
+        means: Means,
+        sealed: SealedItems,
+        recent: RecentResponses | None,
+        resumed: Resumed | None,
+    ) -> None:
+        self._planner, self._request, self._means, self._sealed = planner, request, means, sealed
+        resources = planner.resources
+        self._identity, self._settings = means.discovery.identity, resources.settings
+        self._store, self._source = (
+            resources.store,
+            resources.store if recent is None else recent.before(resources.store),
+        )
+        self._resumed = resumed
+        self._reader = HistoryReader(
+            planner.history_memory,
+            self._settings.limits,
+            self._identity.tenant,
+            truncates=(request.truncation or self._settings.truncation) == "auto",
+            seconds=WAIT_SECONDS if resumed is None else None,
+        )
+
+    async def plan(self) -> Plan:
+        reader, pace = self._reader, Pace()
+        try:
+            history, own = await self._history()
+            check_readable(history, self._means, self._sealed)
+            await pace.pause()
+            *earlier, new = history.stretches
+            history = replace(history, stretches=(*earlier, self._sealed.opened_last(new, own)))
+            request = without_references(self._request)
+            plan = self._planner.plan(request, history, self._means, self._sealed, self._resumed)
+        except BaseException:
+            reader.release()
+            raise
+        return replace(plan, reader=reader) if reader.size else plan
+
+    async def _history(self) -> tuple[History, tuple[InputItem, ...]]:
+        """Return the history, and the new input opened as far as it was sent whole."""
+        identity, store, reader, sealed, pace = self._identity, self._store, self._reader, self._sealed, Pace()
+        request, live = self._request, self._planner.live
+        conversation = await load_conversation(request, store, identity, reader)
+        if request.previous_response_id is not None:
+            await live.catch_up(identity, request.previous_response_id)
+        stored_chain = await load_chain(request, self._source, store, identity, reader)
+        await pace.pause()
+        conversation = with_call_ids(conversation)
+        earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
+        messages = [item for item in earlier if isinstance(item, Message)]
+        known = known_places(request.input, [*conversation, *known_items(stored_chain)], messages, request.raw_input)
+        await pace.pause()
+        request = results_by_call_id(referring(request, known), earlier)
+        await pace.pause()
+        own = sealed.opened_input(request.input)
+        response_id = None if self._resumed is None else self._resumed.response.id
+        approvals = await find_approvals(
+            (*conversation, *request.input), stored_chain, store, identity, live.__contains__, response_id
+        )
+        await pace.pause()
+        check_unchanged(request.input, approvals)
+        request = await resolve_references(request, self._source, identity, reader, known)
+        request = await self._with_additional_tools(request, earlier)
+        await pace.pause()
+        conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
+        request = await recall_runs(request, chain, self._source, identity, reader, conversation)
+        await pace.pause()
+        self._request = request = without_repeats(request, chain, conversation, sealed.memories)
+        await pace.pause()
+        history = await assemble(
+            request, chain, self._means.toolbox, self._means.discovery, sealed, conversation, approvals.askers
+        )
+        history = replace(history, chain=stored_chain, is_cut=reader.is_cut)
+        approvals = await find_more_approvals(history, approvals, store, identity)
+        await pace.pause()
+        if not self._means.compacts:
+            seconds = max(1, int(self._settings.approval_time))
+            terms = ApprovalTerms(sealed.approval_ids, int(self._planner.resources.clock()), seconds)
+            history = settle_approvals(history, request, approvals, terms)
+        return history, own
+
+    async def _with_additional_tools(self, request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:
+        """Add the tools that items declare, in the request and before it. Raises `InvalidField` where these are too
+        many, or the choice is not among them.
+        """
+        means, limits = self._means, self._settings.limits
+        path = "previous_response_id" if request.conversation is None else "conversation"
+        most = limits.tools if self._resumed is None else UNBOUNDED  # it was accepted under other limits
+        additional = await additional_tools(earlier, request.input, self._sealed, path=path, most=most)
+        if additional != request.additional:
+            request = replace(request, additional=additional)
+            if self._resumed is None:
+                await in_turns(check_steps(request.declarations, limits))
+            if not means.compacts:
+                toolbox, listings = await self._planner.toolbox(request, means.discovery)
+                means = self._means = replace(means, toolbox=toolbox, listings=listings)
+        if not means.compacts:
+            check_choice(request, means.toolbox, self._settings)
+        return request
+
+
+async def _acquire(lock: LockRequest, request: CreateRequest, settings: EngineSettings, seconds: float) -> None:
+    """Wait for the lock, at most for so many seconds as the response has. Raises `ConversationLocked`."""
+    wait = settings.conversation_wait
+    try:
+        await lock.acquire(min(wait, seconds))
+    except ConversationLocked as exc:
+        if request.deadline is None or wait <= seconds:
+            raise
+        raise ConversationLocked(deadline=request.deadline) from exc
+
+
+async def _in_time(request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
+    """Do the work before the deadline, unless it waits for nothing: no store, no tool server, no list of models."""
+    waits = (
+        request.model is None
+        or request.previous_response_id is not None
+        or request.conversation is not None
+        or any(isinstance(each.tool, McpTool | OpaqueTool) for each in request.declarations)
+        or any(map(is_known_by_id, request.input))
+    )
+    if not waits:
+        return await work
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await work
+    except TimeoutError as exc:
+        if request.deadline is not None:
+            raise DeadlineTooShort(request.deadline) from exc
+        raise BackendTimeout("The response could not be prepared in time.") from exc
+
+
+def check_readable(history: History, means: Means, sealed: SealedItems) -> None:
+    """Refuse what the backend cannot read, and log what the model is not shown."""
+    if not means.compacts:
+        said = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
+        earlier = "conversation" if history.kept else "previous_response_id"
+        if said.skipped:
+            earlier = f"input[{said.skipped - 1}].encrypted_content"
+        check_capabilities(said.stretches, means.discovery.capabilities, earlier, said.skipped)
+    log_omitted(history.stretches)
+
 
 def _claims(history: History, request: CreateRequest, response_id: str) -> dict[str, CallClaim]:
-    """The claim on each call that the response settles, by call id. It is kept with the stored response that asked for
-    the call, else with the conversation, else with the response itself; without any of them, there is no record.
+    """Return the claim on each call that the response settles, by call id. It is stored with the response that asked
+    for the call, else with the conversation, else with the response itself; without any of them, there is none.
     """
     claims: dict[str, CallClaim] = {}
     for left in history.leftovers:
@@ -399,13 +400,13 @@ def _claims(history: History, request: CreateRequest, response_id: str) -> dict[
         elif request.conversation is not None:
             claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, conversation_id=request.conversation)
     for answered in history.answered:
-        claims[answered.call_id] = msgspec.structs.replace(answered, settled_by=response_id)
+        claims[answered.call_id] = replace(answered, settled_by=response_id)
     return claims
 
 
 def _approved(request: CreateRequest) -> list[str]:
-    """The ids of the approval requests that it approves. Approvals with anything behind them but words of the user were
-    acted on before.
+    """Return the ids of the approval requests that the request approves. An approval with anything behind it but
+    messages of the user was acted on before.
     """
     approved: list[str] = []
     for item in reversed(request.input):
@@ -417,19 +418,8 @@ def _approved(request: CreateRequest) -> list[str]:
     return approved
 
 
-def _must_ask(request: CreateRequest) -> bool:
-    """Whether the plan needs anybody else: the store, a tool server, the backend's list of models."""
-    return (
-        request.model is None
-        or request.previous_response_id is not None
-        or request.conversation is not None
-        or any(isinstance(each.tool, McpTool | OpaqueTool) for each in request.declarations)
-        or any(is_known_by_id(item) for item in request.input)
-    )
-
-
 def _response(request: CreateRequest, means: Means, settings: EngineSettings, resumed: Resumed | None) -> Response:
-    """As it starts."""
+    """Return the response as it starts."""
     if resumed is None:
         return draft_response(request, means.model, settings)
     response = resumed.response

@@ -9,7 +9,7 @@ import msgspec
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from antwort.tools.base import ToolExecutor
 from antwort.vault import Vault
 

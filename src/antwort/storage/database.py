@@ -1,4 +1,4 @@
-"""The contract of a database, and the SQL that SQLite and PostgreSQL both run.
+"""What SQLite and PostgreSQL share: operations in transactions, and the SQL that both run.
 
 An operation is a plain function that works inside a transaction, on a thread. Its statements are written as SQLite
 reads them, with `:name` or `?` where a value goes; `to_postgres` translates them. Where the two need different
@@ -8,14 +8,22 @@ statements, `per_dialect` makes one for each.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from functools import lru_cache, partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from antwort.errors import StoreFault
+from antwort.storage.base import Page
+from antwort.storage.rules import no_such
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 Value: TypeAlias = str | int | float | bytes | list[int] | list[str] | list[bytes] | None
@@ -55,17 +63,152 @@ Operation: TypeAlias = Callable[[Connection], T]
 """Runs inside a transaction, and may be run again after a rollback."""
 
 
-class Database(Protocol):
+# ---- transactions ----
+
+# There is no batching delay: a thread takes everything that is queued, runs it in one transaction and then wakes the
+# waiting event loop once. A single operation does not wait for others, and a hundred at once cost little more
+# than one.
+
+CLOSED = "The store is closed."
+
+
+class Job(Generic[T_co]):
+    """An operation and the future that waits for its outcome."""
+
+    __slots__ = ("_operation", "_resolve", "future")
+
+    def __init__(self, operation: Operation[T_co], future: asyncio.Future[T_co]) -> None:
+        self._operation, self.future = operation, future
+        self._resolve: Callable[[], object] = future.cancel
+
+    def run(self, connection: Connection) -> None:
+        self._resolve = partial(self.future.set_result, self._operation(connection))
+
+    def fail(self, error: Exception) -> None:
+        self._resolve = partial(self.future.set_exception, error)
+
+    def resolve(self) -> None:
+        if not self.future.done():  # otherwise its waiter was cancelled
+            self._resolve()
+
+
+class TransactionFailed(Exception):
+    """The database failed, not an operation: running the jobs one by one would not help."""
+
+    def __init__(self, make_fault: Callable[[], StoreFault]) -> None:
+        self.make_fault = make_fault
+        """Called for each job: an exception is raised in one place only."""
+
+
+class DatabaseSession(Protocol):
+    """The transactions of one thread over a connection of its own."""
+
+    def transact(self, jobs: Sequence[Job[object]]) -> None:
+        """Run all jobs in one transaction and commit it. Raises `TransactionFailed`, or the error of an operation or of
+        the commit once everything is rolled back.
+        """
+        ...
+
+    def fault_of(self, error: Exception) -> Exception:
+        """Return the exception that the caller of an operation gets."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class TransactionQueue:
+    """Runs operations in the order in which they come, on one thread for each session."""
+
+    def __init__(self, name: str, sessions: Sequence[DatabaseSession], max_batch: int | None = None) -> None:
+        """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
+        self._sessions = sessions
+        self._max_batch = max_batch
+        self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
+        self._lock = Lock()
+        self._is_open = True
+        # Daemons: a program that forgets to close must still be able to end, and a database survives that.
+        self._threads = [
+            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True) for session in sessions
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        job = Job(operation, future)
+        with self._lock:  # a job behind the end mark would never be run
+            if not self._is_open:
+                raise StoreFault(CLOSED)
+            self._queue.put(job)
+        return future
+
+    def stop(self, deadline: float | None = None) -> bool:
+        """Run what was accepted, until `deadline` on the monotonic clock. Return whether all of it is done."""
+        with self._lock:
+            self._is_open = False
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(None if deadline is None else max(deadline - monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def close_sessions(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+    def _work(self, session: DatabaseSession) -> None:
+        while jobs := self._take():
+            self._run(session, jobs)
+            _wake(jobs)
+            del jobs  # release a batch while waiting for the next
+
+    def _take(self) -> list[Job[object]]:
+        """Wait for a job and return it with all others that are queued; an empty list at the end."""
+        jobs: list[Job[object]] = []
+        job = self._queue.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == self._max_batch:
+                return jobs
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return jobs
+        self._queue.put(None)
+        return jobs
+
+    def _run(self, session: DatabaseSession, jobs: Sequence[Job[object]]) -> None:
+        """Run all jobs in one transaction; when one of them fails, each in a transaction of its own."""
+        try:
+            session.transact(jobs)
+        except TransactionFailed as failure:
+            for job in jobs:
+                job.fail(failure.make_fault())
+        except Exception as exc:  # the thread must survive it, and every waiter must learn of it
+            if len(jobs) == 1:
+                jobs[0].fail(session.fault_of(exc))
+                return
+            for job in jobs:
+                self._run(session, [job])
+
+
+class Database:
     """`open` it before use and `close` it at the end. Every failure of the database is a `StoreFault`."""
 
-    @property
-    def dialect(self) -> Dialect: ...
+    dialect: Dialect
+    _queues: tuple[TransactionQueue, ...] = ()
+    """The writer's, the reader's, and others that the database has; empty while it is closed."""
 
-    async def open(self) -> None: ...
+    def __init__(self) -> None:
+        self.staging = asyncio.Lock()
+        """Held while a piece of a large response is written: the writer puts all that waits into one transaction."""
+
+    async def open(self) -> None:
+        """Raises `StoreFault` when the database cannot be used."""
+        await asyncio.to_thread(self._open)
 
     async def close(self) -> None:
         """Write what was accepted, then refuse everything."""
-        ...
+        await asyncio.to_thread(self._close)
 
     async def write(self, operation: Operation[T]) -> T:
         """Return the result of `operation` once its changes are committed.
@@ -73,47 +216,72 @@ class Database(Protocol):
         An operation that raises is rolled back alone, not with the others of its transaction. One that was accepted is
         run even when its caller was cancelled.
         """
-        ...
+        return await self._submit(0, operation)
 
     async def write_urgent(self, operation: Operation[T]) -> T:
         """Do what `write` does, for short operations that must not wait for long ones: on a second connection where the
         database takes several writers. An urgent operation must not wait for a row that `write` has locked, nor the
         reverse: use `{skip_locked}`.
         """
-        ...
+        return await self.write(operation)
+
+    async def write_once(self, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
+        """Commit an operation that must not be committed twice, and return its result. When the answer to a commit is
+        lost, look up whether it was written, for some seconds, and write it if not.
+
+        `is_done` gets the result of the operation in that transaction. The transaction may still be open: `is_done`
+        should wait for it by a row that both lock.
+        """
+        results: list[T] = []
+
+        def write(connection: Connection) -> T:
+            results[:] = [operation(connection)]
+            return results[0]
+
+        def write_if_missing(connection: Connection) -> T:
+            return results[0] if results and is_done(connection, results[0]) else write(connection)
+
+        try:
+            return await self.write(write)
+        except StoreFault as fault:
+            if not fault.is_ambiguous:
+                raise
+        for delay in _LOOKUP_DELAYS:
+            try:
+                return await self.write(write_if_missing)
+            except StoreFault:
+                await asyncio.sleep(delay)
+        return await self.write(write_if_missing)
 
     async def read(self, operation: Operation[T]) -> T:
         """Return the result of `operation`. All its queries see the same state, with every write awaited before."""
-        ...
+        return await self._submit(1, operation)
+
+    def _submit(self, index: int, operation: Operation[T]) -> asyncio.Future[T]:
+        if not self._queues:
+            raise StoreFault(CLOSED)
+        return self._queues[index].submit(operation)
+
+    def _open(self) -> None:
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        raise NotImplementedError
 
 
-async def write_once(database: Database, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
-    """Commit an operation that must not be committed twice, and return its result. When the answer to a commit is
-    lost, look up whether it was written, for some seconds, and write it if not.
+def _wake(jobs: Sequence[Job[object]]) -> None:
+    """Resolve the futures with one call for each event loop."""
+    waiting: defaultdict[asyncio.AbstractEventLoop, list[Job[object]]] = defaultdict(list)
+    for job in jobs:
+        waiting[job.future.get_loop()].append(job)
+    for loop, done in waiting.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_resolve, done)
 
-    `is_done` gets the result of the operation in that transaction. The transaction may still be open: `is_done` should
-    wait for it by a row that both lock.
-    """
-    results: list[T] = []
 
-    def write(connection: Connection) -> T:
-        results[:] = [operation(connection)]
-        return results[0]
-
-    def write_if_missing(connection: Connection) -> T:
-        return results[0] if results and is_done(connection, results[0]) else write(connection)
-
-    try:
-        return await database.write(write)
-    except StoreFault as fault:
-        if not fault.is_ambiguous:
-            raise
-    for delay in _LOOKUP_DELAYS:
-        try:
-            return await database.write(write_if_missing)
-        except StoreFault:
-            await asyncio.sleep(delay)
-    return await database.write(write_if_missing)
+def _resolve(jobs: Sequence[Job[object]]) -> None:
+    for job in jobs:
+        job.resolve()
 
 
 # ---- SQL ----
@@ -163,3 +331,29 @@ def to_postgres(statement: str) -> bytes:
                 return found[0]
 
     return _TOKENS.sub(translate, statement.replace("%", "%%")).encode()
+
+
+def sql_order(page: Page) -> str:
+    """Return the direction in which rows are read: a page that ends at `before` is read backwards."""
+    return "ASC" if (page.order == "asc") == page.is_forward else "DESC"
+
+
+def page_terms(connection: Connection, page: Page, columns: Sequence[str], place: str, values: dict[str, Value]) -> str:
+    """Return the conditions for rows between `after` and `before`, by places in an index: a page is never found by
+    counting from the start. `place` selects the columns of the row whose id is `:cursor`; what it finds is added to
+    `values`.
+    """
+    terms = ""
+    for param, cursor, is_beyond in (("after", page.after, True), ("before", page.before, False)):
+        if cursor is None:
+            continue
+        is_greater = (page.order == "asc") == is_beyond
+        # An id may stand in a list twice: then `after` means its last place, so that paging moves on.
+        query = place.format(last_first="DESC" if is_greater else "ASC")
+        row = connection.execute(query, values | {"cursor": cursor}).fetchone()
+        if row is None:
+            raise no_such(param, cursor)
+        names = [f"{param}_{column}" for column in columns]
+        values |= zip(names, row, strict=True)
+        terms += f" AND ({', '.join(columns)}) {'>' if is_greater else '<'} ({', '.join(f':{each}' for each in names)})"
+    return terms

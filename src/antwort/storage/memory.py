@@ -38,9 +38,19 @@ from antwort.storage.base import (
     as_of,
 )
 from antwort.storage.memory_conversations import Key, MemoryConversations, StoredConversation, key_of
-from antwort.storage.paging import approval_size, declaring_links, first_within, select_page
 from antwort.storage.rows import shown_item, to_body
-from antwort.storage.rules import WritingTools, check_beginning, check_ending, check_running, cycle, failed
+from antwort.storage.rules import (
+    WritingTools,
+    approval_size,
+    check_beginning,
+    check_ending,
+    check_running,
+    cycle,
+    declaring_links,
+    failed,
+    first_within,
+    select_page,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -324,7 +334,7 @@ class MemoryStore(MemoryConversations):
                 del self._items[key]
 
     def _drop_response(self, stored: StoredResponse | None) -> None:
-        """Drop a response that none follows, and the deleted ones before it that were kept for it alone."""
+        """Drop a response that none follows, and the deleted ones before it that no other response follows."""
         while stored is not None:
             del self._responses[stored.key]
             self._droppable.pop(stored.key, None)

@@ -16,8 +16,8 @@ from antwort.api.wire import encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.paging import DECLARED_BYTES, first_within, newest_within, select_page
 from antwort.storage.rows import added_item, renamed, type_of
+from antwort.storage.rules import DECLARED_BYTES, first_within, newest_within, select_page
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""
@@ -41,7 +41,7 @@ class StoredConversation:
 
 
 class MemoryConversations:
-    """The part of the memory store that keeps conversations.
+    """The conversations of the memory store.
 
     Beyond `max_entries`, counting items and conversations together, the conversations are dropped that were read as a
     whole or added to least recently; the one that is added to stays, however long it is.

@@ -2,8 +2,8 @@
 
 A writer, a second writer for urgent operations and a few readers are threads with a connection each. An acknowledged
 commit is on disk as far as the server is configured so (`synchronous_commit` is not changed). Against a server that is
-gone, hangs or comes back: every wait is bounded, a lost connection is made again, and after a failed attempt to connect
-there is a pause during which every operation fails at once.
+gone, hangs or comes back: every wait is bounded, a lost connection is opened again, and after a failed attempt to
+connect there is a pause during which every operation fails at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,19 @@ from psycopg.rows import TupleRow
 from psycopg.types.array import ListBinaryDumper
 
 from antwort.errors import StoreFault, StoreUnavailable
-from antwort.storage.database import UNKNOWN_FAULT, Dialect, Operation, Value, Values, to_postgres
+from antwort.storage.database import (
+    UNKNOWN_FAULT,
+    Database,
+    Dialect,
+    Job,
+    Operation,
+    TransactionFailed,
+    TransactionQueue,
+    Value,
+    Values,
+    to_postgres,
+)
 from antwort.storage.sql_store import SqlStore
-from antwort.storage.transaction_queue import Job, QueuedDatabase, TransactionFailed, TransactionQueue
 
 T = TypeVar("T")
 RV = TypeVar("RV")
@@ -78,7 +88,7 @@ class PostgresStore(SqlStore):
         return await cls.open_database(PostgresDatabase(dsn))
 
 
-class PostgresDatabase(QueuedDatabase):
+class PostgresDatabase(Database):
     dialect: Dialect = "postgresql"
 
     def __init__(
@@ -92,6 +102,7 @@ class PostgresDatabase(QueuedDatabase):
 
         Raises `StoreFault` for an invalid address. The message never repeats it: it may hold a password.
         """
+        super().__init__()
         given = None
         with suppress(psycopg.Error):  # its message repeats the address
             given = conninfo_to_dict(dsn)
@@ -239,7 +250,7 @@ class _Reachable:
 
 
 class _PostgresSession:
-    """Transactions over a connection that is made again when it was lost."""
+    """Transactions over a connection that is opened again when it was lost."""
 
     def __init__(
         self,

@@ -19,10 +19,9 @@ from antwort.storage.base import (
     Decision,
     Page,
 )
-from antwort.storage.database import Connection, Database, write_once
-from antwort.storage.paging import approval_size, page_terms, sql_order, take_page
+from antwort.storage.database import Connection, Database, page_terms, sql_order
 from antwort.storage.rows import RowValues, decode
-from antwort.storage.rules import ALL_TOOLS, WritingTools
+from antwort.storage.rules import ALL_TOOLS, WritingTools, approval_size, take_page
 
 _IDS_PER_QUERY = 500
 _COLUMNS = (
@@ -110,7 +109,7 @@ _OLDEST = """
 
 
 class SqlCalls:
-    """The part of the store that keeps approvals, claimed calls, and the names of writing tools."""
+    """The approvals, claimed calls and names of writing tools of the store."""
 
     _database: Database
 
@@ -145,7 +144,7 @@ class SqlCalls:
         def has_decided(connection: Connection, _: None) -> bool:
             return not any(connection.execute(_IS_OPEN, values).fetchone() for values in rows)
 
-        await write_once(self._database, partial(decide, decisions=rows), has_decided)
+        await self._database.write_once(partial(decide, decisions=rows), has_decided)
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
         values = _name(identity, claim.call_id) | {
@@ -162,12 +161,12 @@ class SqlCalls:
             row = connection.execute(_CALL, values).fetchone()
             return row is not None and row[0] == claim.settled_by
 
-        return await write_once(self._database, partial(_claim, values=values), is_claimed)
+        return await self._database.write_once(partial(_claim, values=values), is_claimed)
 
     async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
         values = _name(identity, call_id) | {"settled_by": settled_by, "result": msgspec.json.encode(result)}
         # To write it twice changes nothing.
-        await write_once(self._database, partial(_execute, statement=_FINISH, values=values), lambda *_: False)
+        await self._database.write_once(partial(_execute, statement=_FINISH, values=values), lambda *_: False)
 
     async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
         values = _name(identity, call_id) | {"settled_by": settled_by}

@@ -16,17 +16,7 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.database import Connection, Database, per_dialect, write_once
-from antwort.storage.paging import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
-)
+from antwort.storage.database import Connection, Database, page_terms, per_dialect, sql_order
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -38,6 +28,7 @@ from antwort.storage.rows import (
     to_metadata,
     to_shown,
 )
+from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import approval_rows, insert_approvals
 
 _LAST_POSITION = 2**31 - 1
@@ -106,7 +97,7 @@ _PAGE = """
 
 
 class SqlConversations:
-    """The part of the store that keeps conversations."""
+    """The conversations of the store."""
 
     _database: Database
 
@@ -124,7 +115,7 @@ class SqlConversations:
             connection.execute(_INSERT, values)
             insert_entries(connection, values, rows)
 
-        await write_once(self._database, begin, lambda connection, _: _exists(connection, values))
+        await self._database.write_once(begin, lambda connection, _: _exists(connection, values))
 
     async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
         return await self._database.read(partial(_get, values=name_of(identity, conversation_id)))
@@ -146,7 +137,7 @@ class SqlConversations:
         def delete(connection: Connection) -> bool:
             return connection.execute(_DELETE, values).rowcount > 0
 
-        return await write_once(self._database, delete, lambda connection, _: not _exists(connection, values))
+        return await self._database.write_once(delete, lambda connection, _: not _exists(connection, values))
 
     async def said(
         self, identity: Identity, conversation_id: str, bound: Bound | None = None
@@ -199,7 +190,7 @@ class SqlConversations:
                 insert_approvals(connection, approval_values, conversation_key=key)
             return ids
 
-        ids = await write_once(self._database, add, lambda connection, ids: _has_any(connection, values, ids or ()))
+        ids = await self._database.write_once(add, lambda connection, ids: _has_any(connection, values, ids or ()))
         if ids is None:
             return None
         return tuple(added_item(entry, item_id) for entry, item_id in zip(entries, ids, strict=True))
@@ -210,8 +201,8 @@ class SqlConversations:
         def delete(connection: Connection) -> bool:
             return connection.execute(_DELETE_ENTRY, values).rowcount > 0
 
-        return await write_once(
-            self._database, delete, lambda connection, _: not _has_any(connection, values, [item_id])
+        return await self._database.write_once(
+            delete, lambda connection, _: not _has_any(connection, values, [item_id])
         )
 
 

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -29,7 +28,7 @@ from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
 from antwort.storage.database import Connection, Database, per_dialect
-from antwort.storage.paging import in_pieces
+from antwort.storage.event_codec import compress
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -44,8 +43,7 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.rules import check_beginning, check_ending, check_running, failed
-from antwort.storage.run_log.codec import compress
+from antwort.storage.rules import check_beginning, check_ending, check_running, failed, in_pieces
 from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 
@@ -335,9 +333,6 @@ def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, Response
 
 # ---- large responses ----
 
-_locks: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
-"""One piece of one response is written at a time: the writer puts everything that waits into one transaction."""
-
 
 @asynccontextmanager
 async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
@@ -370,11 +365,10 @@ async def staged_output(
     if not pieces:
         yield
         return
-    lock = _locks.setdefault(database, asyncio.Lock())
     for piece in pieces:
-        async with lock:
+        async with database.staging:
             await stage(piece)
-    async with lock:
+    async with database.staging:
         yield
 
 

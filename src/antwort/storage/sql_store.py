@@ -40,18 +40,8 @@ from antwort.storage.base import (
     ResponsePage,
     Wanted,
 )
-from antwort.storage.database import Connection, Cursor, Database, write_once
+from antwort.storage.database import Connection, Cursor, Database, page_terms, sql_order
 from antwort.storage.migrations import migrate
-from antwort.storage.paging import (
-    DECLARED_BYTES,
-    PIECE_BYTES,
-    first_within,
-    in_pieces,
-    newest_within,
-    page_terms,
-    sql_order,
-    take_page,
-)
 from antwort.storage.rows import (
     ItemRow,
     RowValues,
@@ -63,7 +53,7 @@ from antwort.storage.rows import (
     to_span,
     without_input,
 )
-from antwort.storage.rules import cycle
+from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, cycle, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import SqlCalls
 from antwort.storage.sql_conversations import SqlConversations
 
@@ -203,8 +193,7 @@ class SqlStore(SqlConversations, SqlCalls):
 
     async def begin(self, new: NewResponse) -> None:
         async with sql.staged(self._database, sql.to_new_rows(new)) as rows:
-            await write_once(
-                self._database,
+            await self._database.write_once(
                 partial(sql.begin_response, new=rows),
                 lambda connection, _: sql.has_begun(connection, rows.values),
             )
@@ -235,8 +224,7 @@ class SqlStore(SqlConversations, SqlCalls):
         packed = None if log is None else await sql.compressed(log)
         end = sql.to_update_rows(identity, response, marks, entries, approvals, packed)
         async with sql.staged_output(self._database, end.items, partial(self._stage, end)):
-            await write_once(
-                self._database,
+            await self._database.write_once(
                 partial(sql.finish_response, end=end),
                 lambda connection, _: sql.has_finished(connection, end),
             )
@@ -251,15 +239,14 @@ class SqlStore(SqlConversations, SqlCalls):
         update = sql.to_update_rows(identity, response, marks, items_from=items_from)
         async with sql.staged_output(self._database, update.items, partial(self._stage, update)):
             # To write it twice changes nothing.
-            await write_once(self._database, partial(sql.record_turn, update=update), lambda *_: False)
+            await self._database.write_once(partial(sql.record_turn, update=update), lambda *_: False)
 
     async def _stage(self, update: sql.UpdateRows, items: Sequence[ItemRow]) -> None:
         await self._database.write(partial(sql.stage_output, values=update.values, items=items))
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
         values = name_of(identity, response_id) | {"now": int(time.time())}
-        return await write_once(
-            self._database,
+        return await self._database.write_once(
             partial(sql.delete_response, values=values),
             lambda connection, _: sql.is_gone(connection, values),
         )
@@ -290,7 +277,7 @@ class SqlStore(SqlConversations, SqlCalls):
         links, pieces = found
         for keys in pieces:
             piece = await self._database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
-            if len(piece) < len(keys):  # the response was deleted meanwhile, and the links that were kept for it
+            if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
             links += piece
         return links

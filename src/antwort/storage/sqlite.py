@@ -22,9 +22,8 @@ from threading import Event, Thread
 from typing import Self
 
 from antwort.errors import StoreFault, StoreUnavailable
-from antwort.storage.database import UNKNOWN_FAULT, Dialect
+from antwort.storage.database import UNKNOWN_FAULT, Database, Dialect, Job, TransactionFailed, TransactionQueue
 from antwort.storage.sql_store import SqlStore
-from antwort.storage.transaction_queue import Job, QueuedDatabase, TransactionFailed, TransactionQueue
 
 if sys.platform != "win32":
     import fcntl
@@ -49,10 +48,11 @@ class SqliteStore(SqlStore):
         return await cls.open_database(SqliteDatabase(Path(path)))
 
 
-class SqliteDatabase(QueuedDatabase):
+class SqliteDatabase(Database):
     dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
         self._files: dict[Path, tuple[int, int]] = {}
         self._lock: int | None = None
@@ -98,8 +98,8 @@ class SqliteDatabase(QueuedDatabase):
             self._lock = None
 
     def _verify(self) -> None:
-        """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would go on writing into
-        the deleted file, whose content is lost when the process ends.
+        """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would continue to
+        write into the deleted file, whose content is lost when the process ends.
         """
         for path, identity in self._files.items():
             if _identity(path) != identity:

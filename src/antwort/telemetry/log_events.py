@@ -9,9 +9,9 @@ import logging
 
 from antwort.api.wire import encode
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.notes import Value, note, tell
-from antwort.storage.run_log.base import Claimed
+from antwort.storage.run_log import ClaimedRun
 from antwort.telemetry.formatters import Content
 
 _tools_log = logging.getLogger("antwort.tools")
@@ -43,7 +43,7 @@ def log_call(called: CallRecord) -> None:
 # ---- background runs ----
 
 
-def log_claimed(claimed: Claimed, kind: str) -> None:
+def log_claimed(claimed: ClaimedRun, kind: str) -> None:
     """Log a claim, as a warning where another process was lost."""
     response = claimed.response
     waited: dict[str, Value] = {} if claimed.waited is None else {"waited_ms": round(claimed.waited * 1000, 1)}

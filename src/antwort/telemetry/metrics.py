@@ -9,10 +9,10 @@ from contextlib import suppress
 from typing import Protocol
 
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
-from antwort.storage.run_log.base import Load
+from antwort.storage.run_log import Load
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading, Series
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from antwort.api.events import UNSENT, Batch
-from antwort.engine.runs.stream_observer import observe_streams
+from antwort.engine.runs.event_log import observe_streams
 from antwort.engine.settings import LoopSettings
 from antwort.testing.grammar import StreamChecker
 from antwort.testing.rules import GrammarError

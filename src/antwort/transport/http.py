@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.engine.engine import Engine
-from antwort.engine.history.recent_responses import Budget
+from antwort.engine.history.recent_responses import RecentMemory
 from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.cors import Cors
@@ -104,7 +104,7 @@ class Transport:
             offer=offer,
             ask=ask,
         )
-        budget = Budget(websocket.total_memory)
+        budget = RecentMemory(websocket.total_memory)
         terms = Terms(engine, quotas, body_limit, websocket.memory, budget, self._under_way.add, self._ended)
         self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)
         self._strict = engine.settings.strict

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from antwort.engine.runs.live import RunSummary
 from antwort.engine.runs.subscription import Subscription
-from antwort.engine.runs.summary import RunSummary
 from antwort.errors import RateLimited, TooManyFollowers
 from antwort.identity import Identity
 from antwort.transport.errors import Headers

@@ -12,7 +12,7 @@ import msgspec
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
 from antwort.engine.engine import Engine
-from antwort.engine.history.recent_responses import Budget, Recent
+from antwort.engine.history.recent_responses import RecentMemory, RecentResponses
 from antwort.engine.runs.subscription import Subscription
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.event_loop import in_turns, next_turn
@@ -38,7 +38,7 @@ class Terms(msgspec.Struct, frozen=True):
     quotas: Quotas
     body_limit: int
     memory: int
-    budget: Budget
+    budget: RecentMemory
     begun: Callable[[Exchange], None]
     """Told of each turn when it begins."""
     answered: Callable[[Exchange, float], None]
@@ -53,7 +53,7 @@ class Session:
         self._engine = terms.engine
         self._strict = terms.engine.settings.strict
         self._words = wording(strict=self._strict)
-        self._recent = Recent(terms.memory, terms.budget)
+        self._recent = RecentResponses(terms.memory, terms.budget)
         self._is_answering = False
         self.turns = 0
 

@@ -6,7 +6,7 @@ import math
 
 from antwort.api.wire import encode
 from antwort.engine.context.compaction_split import item_size
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import RunSummary
 
 _BYTES_A_TOKEN = 4
 

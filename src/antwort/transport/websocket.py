@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from antwort.engine.history.recent_responses import LIMIT, TOTAL
+from antwort.engine.history.recent_responses import CONNECTION_BYTES, TOTAL_BYTES
 from antwort.errors import (
     AntwortError,
     BadUpgrade,
@@ -55,9 +55,9 @@ class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that one may be open; a response under way then is made to its end."""
     queue: int = 16
     """How many messages wait on one before it is not read on."""
-    memory: int = LIMIT
+    memory: int = CONNECTION_BYTES
     """Bytes of a conversation that is not stored, which one connection remembers."""
-    total_memory: int = TOTAL
+    total_memory: int = TOTAL_BYTES
     """And which all of them remember together: then those forget that have been idle for longest."""
 
 

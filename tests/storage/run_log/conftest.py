@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import RunLog
+from antwort.storage.run_log import RunLog
 from runs_cases import ONE, TWO
 from runs_home import Home, MemoryHome, postgres_home, sqlite_home
 

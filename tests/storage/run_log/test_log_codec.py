@@ -35,8 +35,7 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import PackedLog
-from antwort.storage.run_log.base import Record, records_after
-from antwort.storage.run_log.codec import (
+from antwort.storage.event_codec import (
     compress,
     decode_events,
     decode_identity,
@@ -46,6 +45,7 @@ from antwort.storage.run_log.codec import (
     pack,
     unpack,
 )
+from antwort.storage.run_log import EventRecord, records_after
 from api import samples
 from api.samples import EVENTS, LOGPROB
 from runs_cases import delta, marked, mixed, new_run, numbered, outcome
@@ -173,10 +173,10 @@ RECORDED = st.sampled_from([delta("a"), delta("b"), *marked(0, 0).events, *new_r
 LOGS = st.lists(st.lists(RECORDED, min_size=1, max_size=5), max_size=8)
 
 
-def records(batches: Sequence[Sequence[object]]) -> list[Record]:
-    found: list[Record] = []
+def records(batches: Sequence[Sequence[object]]) -> list[EventRecord]:
+    found: list[EventRecord] = []
     for at, batch in enumerate(batches):
-        found.append(Record(at, found[-1].next if found else 0, [*batch]))  # type: ignore[list-item]
+        found.append(EventRecord(at, found[-1].next if found else 0, [*batch]))  # type: ignore[list-item]
     return found
 
 
@@ -190,7 +190,9 @@ def test_events_are_read_as_they_were_written(batches: list[list[object]]) -> No
 def test_a_packed_log_has_the_same_events_with_the_same_numbers(batches: list[list[object]]) -> None:
     log = records(batches)
     pieces = compress(pack(record.events for record in log))
-    again = [Record(at, each.first, decompress(each.data, lambda: pieces[0].data)) for at, each in enumerate(pieces)]
+    again = [
+        EventRecord(at, each.first, decompress(each.data, lambda: pieces[0].data)) for at, each in enumerate(pieces)
+    ]
     assert [each.next for each in again] == [piece.next for piece in pieces]
     assert numbered(again) == numbered(log)
     assert [event for record in again for event in record.events] == [event for each in log for event in each.events]
@@ -212,7 +214,7 @@ def test_what_is_behind_a_number_is_all_that_comes_after_it(batches: list[list[o
 
 def test_a_run_ends_with_its_terminal_event() -> None:
     response = outcome(new_run("resp_1").new.response)
-    assert Record(3, 7, [delta("a"), ResponseCompleted(response=response)]).is_last
+    assert EventRecord(3, 7, [delta("a"), ResponseCompleted(response=response)]).is_last
     assert not mixed(1, 2).is_last
 
 

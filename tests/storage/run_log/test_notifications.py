@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from antwort.storage.database import Cursor, Dialect, Values
-from antwort.storage.run_log.notifications import Notifications, TailBuffer, TailBuffers, Wakeup
+from antwort.storage.notifications import Notifications, TailBuffer, TailBuffers, Wakeup
 from runs_cases import said
 
 # ---- between processes ----

@@ -10,8 +10,8 @@ import pytest
 from antwort.api.payload import payload_of_all
 from antwort.errors import Damaged
 from antwort.storage.database import Connection, Database, Operation, Value
-from antwort.storage.run_log.base import Fenced, Lease, Record, RunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import EventRecord, Fenced, Lease, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome
 from storage_cases import ME
@@ -96,7 +96,7 @@ class Measuring:
 
     async def read(self, operation: Operation[T]) -> T:
         found = await self._database.read(operation)
-        if isinstance(found, list) and all(isinstance(each, Record) for each in found):
+        if isinstance(found, list) and all(isinstance(each, EventRecord) for each in found):
             self.sizes.append(sum(payload_of_all(record.events) for record in found))
         return found
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.storage.run_log.base import Claimed, Unavailable
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import ClaimedRun, Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from postgres import Postgres
 from runs_cases import ONE, TWO, begun, everything, finish, new_run, numbered, said
 from runs_home import SqlHome, postgres_home, sqlite_home
@@ -62,13 +62,13 @@ class Holder:
         return (await self._process.stdout.readline()).decode().strip()
 
 
-async def claim_as_soon_as_possible(log: SqlRunLog, worker: str) -> Claimed:
+async def claim_as_soon_as_possible(log: SqlRunLog, worker: str) -> ClaimedRun:
     while not (claimed := await log.claim(worker, 1)):
         await log.wait_for_work(0.05)
     return claimed[0]
 
 
-async def check_taken_over(log: SqlRunLog, taken: Claimed) -> None:
+async def check_taken_over(log: SqlRunLog, taken: ClaimedRun) -> None:
     """All that was acknowledged is there, and the run goes on behind it."""
     assert (taken.lease.fence, taken.attempt) == (2, 2)
     assert [record.at for record in await log.records(taken.lease)] == [0, 1, 2, 3]
@@ -144,7 +144,7 @@ async def on_own(own_postgres: Postgres) -> AsyncGenerator[SqlRunLog, None]:
     await home.close()
 
 
-async def append(log: SqlRunLog, claimed: Claimed, at: int, failed: asyncio.Event) -> None:
+async def append(log: SqlRunLog, claimed: ClaimedRun, at: int, failed: asyncio.Event) -> None:
     """As often as it takes, until it is acknowledged."""
     while True:
         try:

@@ -15,10 +15,10 @@ from psycopg.rows import TupleRow
 
 from antwort.errors import StoreFault
 from antwort.storage.database import Operation
+from antwort.storage.notifications import NotificationListener
 from antwort.storage.postgres import BoundedConnection, PostgresDatabase
-from antwort.storage.run_log.base import Record, RunLog
-from antwort.storage.run_log.notifications import NotificationListener
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import EventRecord, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
@@ -63,7 +63,7 @@ async def test_who_reads_elsewhere_hears_of_every_append_and_of_the_end(here: Ru
         assert [record.at async for records in reading for record in records] == [4]
 
 
-async def _next(reading: AsyncGenerator[list[Record], None]) -> list[Record]:
+async def _next(reading: AsyncGenerator[list[EventRecord], None]) -> list[EventRecord]:
     return await anext(reading)
 
 
@@ -195,7 +195,7 @@ async def test_a_log_that_is_closed_listens_no_more(home: PostgresHome, here: Ru
     assert threading.active_count() == before
 
 
-async def until_something(reading: AsyncGenerator[list[Record], None]) -> AsyncGenerator[Record, None]:
+async def until_something(reading: AsyncGenerator[list[EventRecord], None]) -> AsyncGenerator[EventRecord, None]:
     while not (records := await anext(reading)):
         pass
     for record in records:

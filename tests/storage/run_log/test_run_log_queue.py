@@ -14,8 +14,8 @@ from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Claim, ResponseStore
 from antwort.storage.database import Connection
-from antwort.storage.run_log.base import Fenced, RunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Fenced, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
 from runs_home import Home, SqlHome, sqlite_home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell

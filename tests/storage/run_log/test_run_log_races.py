@@ -12,8 +12,8 @@ import pytest
 
 from antwort.storage.database import Connection, Operation
 from antwort.storage.postgres import PostgresConnection, PostgresDatabase
-from antwort.storage.run_log.base import Fenced, RunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.run_log import Fenced, RunLog
+from antwort.storage.sql_run_log import SqlRunLog
 from database_kit import held
 from runs_cases import ONE, TWO, begun, claim_one, finish, ids, new_run, said, to_end
 from runs_home import PostgresHome, postgres_home

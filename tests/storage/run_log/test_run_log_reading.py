@@ -12,7 +12,7 @@ from antwort.api.events import TERMINAL, RunEvent
 from antwort.api.payload import LARGE
 from antwort.api.wire import replace
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import Gone, Record, RunLog
+from antwort.storage.run_log import EventRecord, Gone, RunLog
 from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
 from runs_home import Home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell
@@ -96,7 +96,7 @@ async def test_who_follows_hears_at_once_what_is_written_in_the_same_process(hom
             assert await next_one == [said(at, at + 1, str(at))]
 
 
-async def _something(reading: AsyncGenerator[list[Record], None]) -> list[Record]:
+async def _something(reading: AsyncGenerator[list[EventRecord], None]) -> list[EventRecord]:
     async for records in reading:
         if records:
             return records

@@ -10,9 +10,9 @@ from typing import TypeVar
 import pytest
 
 from antwort.errors import StoreFault
-from antwort.storage.database import Database, Dialect, Operation
-from antwort.storage.run_log.base import Unavailable
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.database import Database, Operation
+from antwort.storage.run_log import Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import ONE, TWO, claim_one, everything, new_run, said, to_end
 from runs_home import SqlHome
 from storage_cases import ME, asked
@@ -20,18 +20,15 @@ from storage_cases import ME, asked
 T = TypeVar("T")
 
 
-class Forgetful:
+class Forgetful(Database):
     """A database whose answer comes late, or is lost, after the commit."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__()
+        self._database, self.dialect = database, database.dialect
         self.is_forgetful = False
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
         """Happens once, after something was read and before that is told."""
-
-    @property
-    def dialect(self) -> Dialect:
-        return self._database.dialect
 
     async def open(self) -> None: ...
 

@@ -11,8 +11,8 @@ from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.responses import ConversationRef
 from antwort.api.wire import replace
 from antwort.storage.base import NewResponse, ResponseStore
-from antwort.storage.run_log.base import Fenced, Lease, Record, Renewed, RunLog
-from antwort.storage.run_log.codec import pack
+from antwort.storage.event_codec import pack
+from antwort.storage.run_log import EventRecord, Fenced, Lease, Renewed, RunLog
 from runs_cases import (
     ONE,
     TWO,
@@ -173,8 +173,8 @@ def in_front(response_id: str, worker: str | None = None) -> NewResponse:
     return msgspec.structs.replace(asked("hello", response_id=response_id), worker=worker)
 
 
-def beginning(new: NewResponse) -> list[Record]:
-    return [Record(0, 0, [ResponseCreated(response=new.response)]), said(1, 1, "a", "b"), marked(2, 3)]
+def beginning(new: NewResponse) -> list[EventRecord]:
+    return [EventRecord(0, 0, [ResponseCreated(response=new.response)]), said(1, 1, "a", "b"), marked(2, 3)]
 
 
 async def adopt(log: RunLog, new: NewResponse) -> Lease:

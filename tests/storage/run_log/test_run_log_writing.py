@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from antwort.storage.base import ResponseStore
-from antwort.storage.run_log.base import Fenced, RunLog
+from antwort.storage.run_log import Fenced, RunLog
 from runs_cases import (
     ONE,
     TWO,

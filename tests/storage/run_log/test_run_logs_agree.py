@@ -17,9 +17,9 @@ from antwort.errors import QueueFull
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import Claimed, Fenced, Gone, Record, RunLog, Worker
-from antwort.storage.run_log.memory import MemoryRunLog
-from antwort.storage.run_log.sql import SqlRunLog
+from antwort.storage.memory_run_log import MemoryRunLog
+from antwort.storage.run_log import ClaimedRun, EventRecord, Fenced, Gone, RunLog, WorkerInfo
+from antwort.storage.sql_run_log import SqlRunLog
 from runs_cases import everything, marked, mixed, new_run, numbered, said, to_end
 from runs_home import SqlHome, sqlite_home
 
@@ -60,16 +60,16 @@ class Teller:
     def __init__(self, log: RunLog, store: ResponseStore, tenant: str) -> None:
         self.log, self.store, self.tenant = log, store, tenant
         self.names: list[tuple[Identity, str]] = []
-        self.held: list[Claimed] = []
+        self.held: list[ClaimedRun] = []
         """Every claim there ever was, also of holders that have lost the run."""
         self.fences: dict[str, int] = {}
-        self.written: dict[str, list[Record]] = {}
+        self.written: dict[str, list[EventRecord]] = {}
         """What was acknowledged, by run."""
         self.workers = 0
 
     async def start(self) -> None:
         for number in range(2):
-            await self.log.join(Worker(f"{self.tenant}_{number}"))
+            await self.log.join(WorkerInfo(f"{self.tenant}_{number}"))
 
     async def act(self, act: Act) -> str:
         what, number, how = act
@@ -85,7 +85,7 @@ class Teller:
                     return await self._write(what, self.held[number % len(self.held)], how)
                 case "leave":
                     await self.log.leave(self._worker(number))
-                    await self.log.join(Worker(self._worker(number)))
+                    await self.log.join(WorkerInfo(self._worker(number)))
                 case "sweep":
                     return str(await self.log.sweep())
         except (Fenced, QueueFull) as exc:
@@ -101,10 +101,10 @@ class Teller:
         run = new_run(name, identity=identity, conversation=CONVERSATIONS[how])
         await self.log.submit(run)
         self.names.append((identity, name))
-        self.written[name] = [Record(0, 0, run.events)]
+        self.written[name] = [EventRecord(0, 0, run.events)]
         return name
 
-    def _keep(self, claimed: list[Claimed] | tuple[Claimed, ...] | object) -> str:
+    def _keep(self, claimed: list[ClaimedRun] | tuple[ClaimedRun, ...] | object) -> str:
         assert isinstance(claimed, list | tuple)
         for each in claimed:
             name = each.lease.run_id
@@ -123,7 +123,7 @@ class Teller:
             case _:
                 return str(await self.store.delete(identity, name))
 
-    async def _write(self, what: str, claimed: Claimed, how: int) -> str:
+    async def _write(self, what: str, claimed: ClaimedRun, how: int) -> str:
         name = claimed.lease.run_id
         log = self.written[name]
         at, first = len(log), log[-1].next

@@ -28,12 +28,12 @@ from antwort.engine.context.summary_prompt import entries_of
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.additional_tools import as_item
+from antwort.engine.prompt.declared_tools import as_item
 from antwort.engine.prompt.messages import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun

@@ -36,7 +36,7 @@ from antwort.engine.context.message_text import short_text
 from antwort.engine.context.summarizer import UNKNOWN_RATE, longest_summary
 from antwort.engine.context.token_counter import ASCII_RATE, PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.history.calls import answered_in, called_in, result_of, with_result
-from antwort.engine.history.latest import last_turn, since_words
+from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import all_said, messages_of

@@ -30,8 +30,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.message_text import short_text
+from antwort.engine.history.approvals import decisions_in, unrun_result
 from antwort.engine.history.calls import call_id_of, foreign_call, is_call, requested_call, result_of
-from antwort.engine.history.decisions import decided, told_of
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
 
@@ -153,7 +153,7 @@ def entries_of(items: Sequence[InputItem]) -> list[Entry]:
         if isinstance(item, FunctionCall | CustomToolCall) and item.call_id not in answered:
             found.append(_result(item.name, _NO_RESULT))
         elif isinstance(item, McpApprovalRequest) and requested_call(item.id) not in answered:
-            why = told_of(decided(items).get(item.id))
+            why = unrun_result(decisions_in(items).get(item.id))
             result = _NO_RESULT if why is None else f"[{why}]"
             found += [_call(item.name, item.arguments), _result(item.name, result)]
     return found

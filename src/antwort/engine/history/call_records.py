@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from antwort.api.status import FINAL
 from antwort.concurrency import backoff
-from antwort.engine.history.decisions import LOST
+from antwort.engine.history.approvals import LOST
 from antwort.errors import ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore

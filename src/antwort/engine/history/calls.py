@@ -1,9 +1,8 @@
-"""Read calls and results out of items: which call an item asks for or answers, whose it is, and what came of it. Pure.
+"""What items say about calls: which call an item asks for or answers, whose it is, and what it came to. Pure.
 
 Three kinds of items ask for a call: `function_call` and `custom_tool_call` are the client's or a declared function's,
-`mcp_call` is a server's, `mcp_approval_request` a server's that the client must approve first. Items of types that we
-do not know count too, where their form shows a call or a result. All of them are tied together by a call id, which
-`call_id_of` finds for any item.
+`mcp_call` is a server's, `mcp_approval_request` a server's that the client must approve first. Items of unknown types
+count too, where their form shows a call or a result. A call id ties them together: `CallView` finds it for any item.
 
 A server's call that runs later than it was asked for is shown by two items: the first without a result, the second with
 it. Clients take items with the same `call_id` for one and drop the second, so the second carries none. Its own id says
@@ -13,8 +12,8 @@ which call it is, and so does the first item's, for clients that drop fields the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeAlias, TypeGuard, overload
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
 
@@ -43,14 +42,105 @@ FunctionKind: TypeAlias = FunctionCall | CustomToolCall
 """Calls whose result is an item of its own."""
 Call: TypeAlias = FunctionKind | McpCall
 CallOutput: TypeAlias = FunctionCallOutput | CustomToolCallOutput
+CallItem: TypeAlias = Call | CallOutput | McpApprovalRequest | McpApprovalResponse
 
 _FUNCTIONS = (FunctionCall, CustomToolCall)
 _OUTPUTS = (FunctionCallOutput, CustomToolCallOutput)
-_BY_CALL_ID = (*_FUNCTIONS, *_OUTPUTS)
+
+Part: TypeAlias = Literal["call", "request", "decision", "run", "result"]
+Owner: TypeAlias = Literal["function", "server", "foreign"]
 
 _CALL_ID = re.compile(r"call_([0-9a-f]{32})")
 _SHOWN_ID = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
 REQUEST_ID = re.compile(r"mcpr_([0-9a-f]{32})")
+
+
+class CallView(msgspec.Struct, frozen=True):
+    """What one item says about one call."""
+
+    item: CallItem | OpaqueItem
+    call_id: str
+    part: Part
+    """`call` and `request` ask for the call, or for its approval first. The others refer to a call that another item
+    asks for: `decision` approves or denies it, `run` shows how a server's call was run, `result` answers it."""
+    owner: Owner
+    """`function`: the client's or a declared function's. `server`: a tool server's. `foreign`: of an unknown type."""
+
+    @classmethod
+    def of(cls, item: InputItem) -> CallView | None:
+        """Return what the item says about a call; None if it is not about any."""
+        read = _READERS.get(type(item))
+        return None if read is None else read(item)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the model was cut off within the call, as far as the item's type is known."""
+        return not isinstance(self.item, OpaqueItem) and self.item.status == "incomplete"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the item asks for a call whose result can only stand in another item."""
+        if isinstance(self.item, McpCall):
+            return self.part == "call" and is_bare(self.item)
+        return self.part in ("call", "request") and not self.is_cut
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the item shows what came of a call that another item asks for."""
+        return self.part == "result" or self.part == "run"
+
+    @property
+    def name(self) -> str:
+        """The tool's name, where the item is a call or asks for its approval."""
+        if isinstance(self.item, OpaqueItem):
+            name, kind = self.item.fields.get("name"), self.item.type
+            return legal_name(name if isinstance(name, str) and name else kind.removesuffix("_call") or kind)
+        return getattr(self.item, "name", "")
+
+    @property
+    def arguments(self) -> str:
+        """The arguments as JSON text; of a free-form tool its input, of a foreign call all other fields."""
+        if isinstance(self.item, OpaqueItem):
+            return _foreign_arguments(self.item)
+        return self.item.input if isinstance(self.item, CustomToolCall) else getattr(self.item, "arguments", "")
+
+    @property
+    def result(self) -> Output | None:
+        """What the call came to, as the model reads it; None if the item does not say."""
+        item = self.item
+        if isinstance(item, McpCall):
+            if item.content is not UNSET:
+                return item.content
+            return item.error_text if item.output is None else item.output
+        if isinstance(item, _OUTPUTS):
+            return item.output
+        return _foreign_output(item) if isinstance(item, OpaqueItem) and self.part == "result" else None
+
+
+def _read_server_call(item: McpCall) -> CallView:
+    return CallView(item, call_id_of(item), "run" if is_run(item) else "call", "server")
+
+
+def _read_foreign(item: OpaqueItem) -> CallView | None:
+    call_id = item.fields.get("call_id")
+    is_result = item.type.endswith(_OUTPUT)
+    if is_result:
+        call_id = call_id or item.id  # some results name the call in their own id
+    if not isinstance(call_id, str) or not call_id:
+        return None
+    return CallView(item, call_id, "result" if is_result else "call", "foreign")
+
+
+_READERS: Mapping[type, Callable[[Any], CallView | None]] = {
+    FunctionCall: lambda item: CallView(item, item.call_id, "call", "function"),
+    CustomToolCall: lambda item: CallView(item, item.call_id, "call", "function"),
+    FunctionCallOutput: lambda item: CallView(item, item.call_id, "result", "function"),
+    CustomToolCallOutput: lambda item: CallView(item, item.call_id, "result", "function"),
+    McpCall: _read_server_call,
+    McpApprovalRequest: lambda item: CallView(item, requested_call(item.id), "request", "server"),
+    McpApprovalResponse: lambda item: CallView(item, requested_call(item.approval_request_id), "decision", "server"),
+    OpaqueItem: _read_foreign,
+}
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -64,6 +154,11 @@ class PendingCall(msgspec.Struct, frozen=True):
     at: int | None
     item: Call
 
+    @property
+    def approval_request_id(self) -> str | None:
+        """The id of the request for its approval, where the call was to be approved."""
+        return approval_request_of(self.item)
+
 
 def pending_call(item: Call, name: str | None = None, at: int | None = None) -> PendingCall:
     """Return the call that an item asks for, under the `name` the model knows it by, if that is another one."""
@@ -71,11 +166,26 @@ def pending_call(item: Call, name: str | None = None, at: int | None = None) -> 
     return PendingCall(call_id_of(item), item.name if name is None else name, arguments, at, item)
 
 
-# ---- any item ----
+def lost_calls(
+    lost: Collection[str], output: Iterable[InputItem], earlier: Iterable[InputItem] = ()
+) -> list[PendingCall]:
+    """Return the `lost` calls that an earlier response has asked for: functions that the output shows nothing of.
+
+    `earlier` are the items to find them in. The error that answers them needs their ids alone.
+    """
+    missing = {*lost}.difference(call_id_of(item) for item in output if is_call(item))
+    if not missing:
+        return []
+    asked = {item.call_id: item for item in earlier if isinstance(item, FunctionCall)}
+    unknown = (FunctionCall(id=call_id, call_id=call_id, name="", arguments="") for call_id in sorted(missing))
+    return [pending_call(asked.get(each.call_id, each)) for each in unknown]
+
+
+# ---- one question about an item ----
 
 
 @overload
-def call_id_of(item: Call | CallOutput | McpApprovalRequest | McpApprovalResponse) -> str: ...
+def call_id_of(item: CallItem) -> str: ...
 @overload
 def call_id_of(item: InputItem) -> str | None: ...
 def call_id_of(item: InputItem) -> str | None:
@@ -84,13 +194,7 @@ def call_id_of(item: InputItem) -> str | None:
         if item.approval_request_id is not UNSET:  # whatever call id a client sends with it
             return requested_call(item.approval_request_id)
         return (call_shown_by(item.id) or item.id) if item.call_id is UNSET else item.call_id
-    if isinstance(item, _BY_CALL_ID):
-        return item.call_id
-    if isinstance(item, McpApprovalRequest):
-        return requested_call(item.id)
-    if isinstance(item, McpApprovalResponse):
-        return requested_call(item.approval_request_id)
-    return _foreign_call_id(item) if isinstance(item, OpaqueItem) else None
+    return None if (view := CallView.of(item)) is None else view.call_id
 
 
 def is_call(item: InputItem) -> TypeGuard[Call]:
@@ -111,28 +215,14 @@ def called_in(item: InputItem) -> str | None:
 
     None for a call that was cut off, and for an `mcp_call` with its result.
     """
-    match item:
-        case FunctionCall() | CustomToolCall() | McpApprovalRequest():
-            return None if item.status == "incomplete" else call_id_of(item)
-        case McpCall():
-            return call_id_of(item) if is_bare(item) and not is_run(item) else None
-        case OpaqueItem():
-            return None if item.type.endswith(_OUTPUT) else _foreign_call_id(item)
-        case _:
-            return None
+    view = CallView.of(item)
+    return view.call_id if view is not None and view.is_open else None
 
 
 def answered_in(item: InputItem) -> str | None:
     """Return the id of the call that an item answers, if another item asks for it."""
-    match item:
-        case FunctionCallOutput() | CustomToolCallOutput():
-            return item.call_id
-        case McpCall():
-            return call_id_of(item) if is_run(item) else None
-        case OpaqueItem():
-            return _foreign_call_id(item) if item.type.endswith(_OUTPUT) else None
-        case _:
-            return None
+    view = CallView.of(item)
+    return view.call_id if view is not None and view.is_answer else None
 
 
 @overload
@@ -141,13 +231,7 @@ def result_of(item: CallOutput) -> Output: ...
 def result_of(item: InputItem) -> Output | None: ...
 def result_of(item: InputItem) -> Output | None:
     """Return what the call of an item came to, as the model reads it; None if the item does not say."""
-    if isinstance(item, McpCall):
-        if item.content is not UNSET:
-            return item.content
-        return item.error_text if item.output is None else item.output
-    if isinstance(item, _OUTPUTS):
-        return item.output
-    return _foreign_output(item) if isinstance(item, OpaqueItem) and answered_in(item) is not None else None
+    return None if (view := CallView.of(item)) is None else view.result
 
 
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
@@ -160,6 +244,16 @@ def results_in(items: Iterable[InputItem]) -> frozenset[str]:
         elif isinstance(item, _OUTPUTS):
             found.add(item.call_id)
     return frozenset(found)
+
+
+def approval_request_of(item: InputItem) -> str | None:
+    """Return the id of the request for approval that an item is, decides about, or shows the call of."""
+    if isinstance(item, McpApprovalRequest):
+        return item.id
+    if isinstance(item, McpApprovalResponse):
+        return item.approval_request_id
+    asked = item.approval_request_id if isinstance(item, McpCall) else UNSET
+    return None if asked is UNSET else asked
 
 
 # ---- calls of servers ----
@@ -297,50 +391,36 @@ def _value(arguments: str) -> object:
         return arguments
 
 
-# ---- items of types that we do not know ----
+# ---- items of unknown types ----
 
 _OUTPUT: Final = "_output"
 _BOOKKEEPING = frozenset({"type", "id", "call_id", "status", "name", "namespace", "caller", "fingerprint", "execution"})
 _RESULT_FIELDS = ("output", "result", "tools")
+_TEXT_TYPES = ("input_text", "output_text", "text")
 
 
-class ForeignCall(msgspec.Struct, frozen=True):
-    call_id: str
-    name: str
-    arguments: str
-
-
-def foreign_call(item: OpaqueItem) -> ForeignCall | None:
-    """Return the call that an item of an unknown type is, if it is one; its arguments are all other fields."""
-    if item.type.endswith(_OUTPUT) or (call_id := _foreign_call_id(item)) is None:
-        return None
-    name = item.fields.get("name")
-    if not isinstance(name, str) or not name:
-        name = item.type.removesuffix("_call") or item.type
-    content = _content(item)
-    arguments = content.get("arguments")
-    if [*content] != ["arguments"] or not isinstance(arguments, str | dict):
-        arguments = content
-    return ForeignCall(
-        call_id, legal_name(name), arguments if isinstance(arguments, str) else encode(arguments).decode()
-    )
+def foreign_call(item: OpaqueItem) -> CallView | None:
+    """Return the call that an item of an unknown type is, if it is one."""
+    view = _read_foreign(item)
+    return view if view is not None and view.part == "call" else None
 
 
 def with_result(item: OpaqueItem, text: str) -> OpaqueItem:
     """Return a result of an unknown type with another text."""
-    kept = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
-    return OpaqueItem(item.type, item.id, {**kept, "output": text})
-
-
-def _foreign_call_id(item: OpaqueItem) -> str | None:
-    call_id = item.fields.get("call_id")
-    if item.type.endswith(_OUTPUT):
-        call_id = call_id or item.id  # some results name the call in their own id
-    return call_id if isinstance(call_id, str) and call_id else None
+    fields = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
+    return OpaqueItem(item.type, item.id, {**fields, "output": text})
 
 
 def _content(item: OpaqueItem) -> Mapping[str, Any]:
     return {key: value for key, value in item.fields.items() if key not in _BOOKKEEPING and value is not None}
+
+
+def _foreign_arguments(item: OpaqueItem) -> str:
+    content = _content(item)
+    arguments = content.get("arguments")
+    if [*content] != ["arguments"] or not isinstance(arguments, str | dict):
+        arguments = content
+    return arguments if isinstance(arguments, str) else encode(arguments).decode()
 
 
 def _foreign_output(item: OpaqueItem) -> Output:
@@ -352,7 +432,7 @@ def _foreign_output(item: OpaqueItem) -> Output:
 
 
 def _as_output(value: object) -> Output:
-    """Keep text as text and pictures as pictures, wherever they stand; the rest becomes JSON."""
+    """Return text as text and images as images, wherever they are nested; the rest becomes JSON."""
     if isinstance(value, str):
         return value
     parts = [_part(each) for each in (value if isinstance(value, list) else [value])]
@@ -366,6 +446,3 @@ def _part(value: object) -> ResultPart:
         if value.get("type") in _TEXT_TYPES and isinstance(text := value.get("text"), str):
             return InputText(text=text)
     return Text(text=encode(value).decode())
-
-
-_TEXT_TYPES = ("input_text", "output_text", "text")

@@ -10,9 +10,8 @@ from antwort.api.limits import Limits
 from antwort.api.resources import Conversation, added_steps, read_metadata
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
-from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.sealed_reasoning import Sealed
-from antwort.engine.prompt.media import media_steps
+from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.prompt.content_parts import media_steps
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.event_loop import in_turns
 from antwort.identity import ANONYMOUS, Identity
@@ -99,8 +98,8 @@ class Conversations:
         """
         read, raw = await in_turns(added_steps(items, self._limits))
         await in_turns(media_steps(read, "items", self._media))
-        Sealed(self._vault, identity).opened_input(read, "items")
-        credentials = Credentials(self._vault, identity)
+        sealed = SealedItems(self._vault, identity)
+        sealed.opened_input(read, "items")
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}
         entries = []
@@ -108,7 +107,7 @@ class Conversations:
             meant = found.get(item.id) if isinstance(item, ItemReference) else item
             if meant is None:
                 raise ItemNotFound(item.id, param=f"items[{at}].id")
-            kept = credentials.kept_item(meant)
+            kept = sealed.credentials.kept_item(meant)
             entries.append(Entry(item=kept, raw=given if kept is item else encode(kept)))
         return entries
 

@@ -1,266 +1,395 @@
-"""What a request sends again of what stands in its conversation, or its chain, already: it counts as a reference to
-that, and is not said twice. Pure.
+"""Items that a request sends again: of its conversation or chain, and results that were sent before. Pure.
 
 Many clients send the output of the last response back with the results of its calls, and name the conversation as well.
+What is known already counts as a reference. Results come again after a retry, with the whole history, or twice in one
+input: an equal result is ignored, a different one is an error.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias, TypeGuard
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from antwort.api.items import (
+    TEXTS,
     Compaction,
     ContentPart,
     CustomToolCall,
-    CustomToolCallOutput,
     FunctionCall,
-    FunctionCallOutput,
     InputItem,
-    InputText,
     ItemReference,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
     Message,
-    OutputText,
     Reasoning,
     ResultPart,
-    Text,
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.validation import without_inner_nulls
-from antwort.api.wire import Plain, replace, to_plain
-from antwort.engine.history.calls import call_id_of, is_bare, is_made_here, is_same, is_same_value, results_in
+from antwort.api.wire import UNSET, Plain, replace, to_plain
+from antwort.engine.history.calls import (
+    CallView,
+    FunctionKind,
+    call_id_of,
+    is_bare,
+    is_call,
+    is_function,
+    is_made_here,
+    is_output,
+    is_run,
+    is_same,
+    is_same_value,
+    results_in,
+)
 from antwort.errors import InvalidField
 from antwort.storage.base import Link
 from antwort.tools.base import Output
 
-Call: TypeAlias = FunctionCall | CustomToolCall
-Result: TypeAlias = FunctionCallOutput | CustomToolCallOutput
 Form: TypeAlias = tuple[object, ...]
 """What a message or a result says, in a form that can be compared, and be a key."""
 
-
-def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
-    """What counts as known of a chain: all but the words of others. Their ids are the clients', who may use one again
-    for the same words, and mean them.
-    """
-    for link in chain:
-        yield from (item for item in link.input if not _is_of_others(item))
-        yield from link.output
-
-
-def known_places(
-    items: Sequence[InputItem],
-    held: Sequence[InputItem],
-    messages: Sequence[Message] = (),
-    raw: Sequence[bytes] = (),
-) -> frozenset[int]:
-    """Which of the items stand in what is `held` already. Behind a compaction that is new, everything is said anew.
-
-    The words of users, and of who instructs, are known where something of the model's that is known follows: then the
-    client sends back what was said. What stands behind that is what they say now, whatever id it goes by. So it is with
-    any of the `messages` of the history, also without its id: most clients give none. `raw` are the items as they came.
-    """
-    if not items or not held:
-        return frozenset()
-    known, found, last = _Held(held), set[int](), -1
-    unknown: dict[int, Message] = {}
-    for place, item in enumerate(items):
-        if (field := known.changed(item)) is not None:
-            problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
-            raise InvalidField(f"input[{place}].{field}", problem)
-        if known.has(item):
-            found.add(place)
-            last = place if known.is_models(item) else last
-        elif isinstance(item, Compaction):
-            break
-        elif isinstance(item, Message):
-            unknown[place] = item
-    if messages and (sent_back := {place: item for place, item in unknown.items() if place < last}):
-        said = [(each.id, each.role, words_of(each.content)) for each in messages]
-        heard = {*said, *(("", role, words) for _, role, words in said)}
-        for place, item in sent_back.items():
-            item_id = item.id if _has_id(raw[place]) else ""
-            if (item_id, item.role, words_of(item.content)) in heard:
-                found.add(place)
-    return frozenset(place for place in found if place < last or not _is_of_others(items[place]))
-
-
-class _Named(msgspec.Struct):
-    id: str | None = None
-
-
-def _has_id(raw: bytes) -> bool:
-    """Whether the client gave the item an id: one that it leaves out is made when the item is read."""
-    return bool(msgspec.json.decode(raw, type=_Named).id)
-
-
+WAITS = "a call that waits for approval cannot be changed. Send the request as it was made, or leave it away."
 _CHANGED = (
     "a call cannot be changed, and the one of this 'call_id' has no result yet. Send the call as it was made, or leave "
     "it away; what is another call needs another 'call_id'."
 )
-
-WAITS = "a call that waits for approval cannot be changed. Send the request as it was made, or leave it away."
+_LONGEST_ID = 100
+"""Characters of a client's id that an error repeats."""
 
 
 def referring(request: CreateRequest, known: frozenset[int]) -> CreateRequest:
-    """The request with references in these places of its input."""
+    """Return the request with references in these places of its input."""
     if not known:
         return request
     items = (ItemReference(id=item.id) if at in known else item for at, item in enumerate(request.input))
     return replace(request, input=tuple(items))
 
 
-class _Held:
+# ---- items that stand in the history already ----
+
+
+def known_items(chain: Sequence[Link]) -> Iterator[InputItem]:
+    """Return the items of a chain that a request may repeat: all but messages of the client.
+
+    A client chooses the ids of its messages, and may use one again for the same words, and mean to say them twice.
+    """
+    for link in chain:
+        yield from (item for item in link.input if not _is_from_client(item))
+        yield from link.output
+
+
+def known_places(
+    items: Sequence[InputItem],
+    known: Sequence[InputItem],
+    messages: Sequence[Message] = (),
+    raw: Sequence[bytes] = (),
+) -> frozenset[int]:
+    """Return the places of the items that are `known` already. Behind a new compaction, nothing is.
+
+    A message of the client is known where a known item of the model follows: then the client sends the history back.
+    A message behind that is new, whatever its id. The same holds for `messages` of the history that come without an
+    id, as most clients give none; `raw` are the items as they came.
+
+    Raises `InvalidField` for an open call that was changed.
+    """
+    if not items or not known:
+        return frozenset()
+    index, found, last = _KnownItems(known), set[int](), -1
+    unknown: dict[int, Message] = {}
+    for place, item in enumerate(items):
+        if (field := index.changed_field(item)) is not None:
+            problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
+            raise InvalidField(f"input[{place}].{field}", problem)
+        if index.has(item):
+            found.add(place)
+            last = place if index.is_models(item) else last
+        elif isinstance(item, Compaction):
+            break
+        elif isinstance(item, Message):
+            unknown[place] = item
+    if messages and (sent_back := {place: item for place, item in unknown.items() if place < last}):
+        said = [(each.id, each.role, words_of(each.content)) for each in messages]
+        forms = {*said, *(("", role, words) for _, role, words in said)}
+        for place, item in sent_back.items():
+            item_id = item.id if _has_id(raw[place]) else ""
+            if (item_id, item.role, words_of(item.content)) in forms:
+                found.add(place)
+    return frozenset(place for place in found if place < last or not _is_from_client(items[place]))
+
+
+class _Identified(msgspec.Struct):
+    id: str | None = None
+
+
+def _has_id(raw: bytes) -> bool:
+    """Whether the client gave the item an id: a missing one is made when the item is read."""
+    return bool(msgspec.json.decode(raw, type=_Identified).id)
+
+
+class _KnownItems:
+    """The known items, by their ids and by the ids of their calls."""
+
     def __init__(self, items: Sequence[InputItem]) -> None:
         self._by_id: dict[str, list[InputItem]] = defaultdict(list)
         self._by_call: dict[str, list[InputItem]] = defaultdict(list)
         self._answered = results_in(items)
-        self._decided = {(item.approval_request_id, item.approve) for item in items if _is_decision(item)}
+        self._decisions = set[tuple[str, bool]]()
         for item in items:
             self._by_id[item.id].append(item)
-            if (call_id := _call_id(item)) is not None:
-                self._by_call[call_id].append(item)
+            if isinstance(item, McpApprovalResponse):
+                self._decisions.add((item.approval_request_id, item.approve))
+            elif is_call(item) or is_output(item):
+                self._by_call[call_id_of(item)].append(item)
 
     def has(self, item: InputItem) -> bool:
-        """Whether it is there: under its id, or, of a call and its result, under the id of the call."""
+        """Whether the item is known: by its id, or as a call or a result by the id of the call."""
         if isinstance(item, ItemReference):
             return item.id in self._by_id
-        if _is_decision(item):  # clients give it no id
-            return (item.approval_request_id, item.approve) in self._decided
-        return any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())) or self._has_call(item)
+        if isinstance(item, McpApprovalResponse):  # clients give it no id
+            return (item.approval_request_id, item.approve) in self._decisions
+        if any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())):
+            return True
+        if not (is_call(item) or is_output(item)):
+            return False
+        call_id = call_id_of(item)
+        # A client's own call ids may repeat: such a call is known while it is open.
+        is_meant = is_made_here(call_id) or (is_function(item) and call_id not in self._answered)
+        return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(call_id, ()))
 
-    def changed(self, item: InputItem) -> str | None:
-        """The field in which a call differs from the one under its id that waits for its result: that would be taken
-        for what came of something else. So it is with one that waits for approval.
-        """
+    def changed_field(self, item: InputItem) -> str | None:
+        """Return the field in which a call differs from the known one that waits for its result or its approval."""
         if isinstance(item, McpApprovalRequest):
-            held = [each for each in self._by_id.get(item.id, ()) if isinstance(each, McpApprovalRequest)]
-            return "arguments" if held and not any(is_same(item, each) for each in held) else None
-        if isinstance(item, McpCall):
-            return self._changed_answer(item)
-        if not isinstance(item, Call) or item.status == "incomplete" or item.call_id in self._answered:
+            known = [each for each in self._by_id.get(item.id, ()) if isinstance(each, McpApprovalRequest)]
+            return "arguments" if known and not any(is_same(item, each) for each in known) else None
+        if isinstance(item, McpCall):  # a client may answer an open call by sending it back with an output
+            call_id = call_id_of(item)
+            if is_bare(item) or not is_made_here(call_id) or call_id in self._answered:
+                return None
+            calls = [each for each in self._by_call.get(call_id, ()) if isinstance(each, McpCall)]
+            return "arguments" if calls and not any(is_same(item, each) for each in calls) else None
+        if not is_function(item) or item.status == "incomplete" or item.call_id in self._answered:
             return None
-        calls = [each for each in self._by_call.get(item.call_id, ()) if isinstance(each, Call)]
-        fields = [_difference(item, each) for each in calls if each.status != "incomplete"]
+        known_calls = [each for each in self._by_call.get(item.call_id, ()) if is_function(each)]
+        fields = [_difference(item, each) for each in known_calls if each.status != "incomplete"]
         return None if None in fields else next(iter(fields), None)
 
-    def _changed_answer(self, item: McpCall) -> str | None:
-        """A client may answer a server's open call by sending it back with an output: the call as it was made."""
-        call_id = call_id_of(item)
-        if is_bare(item) or not is_made_here(call_id) or call_id in self._answered:
-            return None
-        calls = [each for each in self._by_call.get(call_id, ()) if isinstance(each, McpCall)]
-        return "arguments" if calls and not any(is_same(item, each) for each in calls) else None
-
     def is_models(self, item: InputItem) -> bool:
-        """Whether the model has said it."""
+        """Whether the model wrote the item, or the one that it refers to."""
         if isinstance(item, ItemReference):
             return any(map(_is_models, self._by_id.get(item.id, ())))
         return _is_models(item)
 
-    def _has_call(self, item: InputItem) -> bool:
-        """Clients leave ids of items away. Their own ids of calls may repeat: such a call is known while it is open."""
-        match item:
-            case FunctionCall() | CustomToolCall():
-                is_meant = is_made_here(item.call_id) or item.call_id not in self._answered
-                return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
-            case FunctionCallOutput() | CustomToolCallOutput() | McpCall():
-                call_id = _call_id(item) or ""
-                return is_made_here(call_id) and any(_is_same_item(item, each) for each in self._by_call[call_id])
-            case _:
-                return False
 
-
-def _call_id(item: InputItem) -> str | None:
-    if isinstance(item, McpCall):
-        return call_id_of(item)
-    return item.call_id if isinstance(item, Call | Result) else None
-
-
-def _is_of_others(item: InputItem) -> bool:
+def _is_from_client(item: InputItem) -> bool:
     return isinstance(item, Message) and item.role != "assistant"
 
 
-def _is_decision(item: InputItem) -> TypeGuard[McpApprovalResponse]:
-    return isinstance(item, McpApprovalResponse)
-
-
 def _is_models(item: InputItem) -> bool:
-    return isinstance(item, Call | McpCall | McpApprovalRequest | Reasoning | Compaction) or (
-        isinstance(item, Message) and not _is_of_others(item)
-    )
+    if isinstance(item, Message):
+        return item.role == "assistant"
+    return is_call(item) or isinstance(item, (McpApprovalRequest, Reasoning, Compaction))
 
 
-# ---- whether two are the same ----
+# ---- whether two items are the same ----
 
 
-def _is_same_item(item: InputItem, held: InputItem) -> bool:
-    """But for their ids, and what clients leave out of what they were shown."""
-    if type(item) is not type(held):
+def _is_same_item(item: InputItem, known: InputItem) -> bool:
+    """Whether two items are the same but for their ids, and for what clients leave out."""
+    if type(item) is not type(known):
         return False
-    if isinstance(item, Call) and isinstance(held, Call):
-        return (item.call_id, item.name) == (held.call_id, held.name) and not _is_mended(item, held)
-    if isinstance(item, Result) and isinstance(held, Result):
-        return item.call_id == held.call_id and form_of(item.output) == form_of(held.output)
-    if isinstance(item, McpCall) and isinstance(held, McpCall):
-        is_less = is_bare(item) or (item.output, item.error_text) == (held.output, held.error_text)
-        return is_less and is_same(item, held)
+    if is_function(item) and is_function(known):
+        is_repaired = known.status == "incomplete" != item.status  # one that was cut off and comes back whole is new
+        return (item.call_id, item.name) == (known.call_id, known.name) and not is_repaired
+    if is_output(item) and is_output(known):
+        return item.call_id == known.call_id and form_of(item.output) == form_of(known.output)
+    if isinstance(item, McpCall) and isinstance(known, McpCall):
+        is_less = is_bare(item) or (item.output, item.error_text) == (known.output, known.error_text)
+        return is_less and is_same(item, known)
     if isinstance(item, McpApprovalRequest):
-        return is_same(item, held)
-    if isinstance(item, Message) and isinstance(held, Message):
-        return item.role == held.role and words_of(item.content) == words_of(held.content)
-    if isinstance(item, Reasoning) and isinstance(held, Reasoning):
-        return all(not own or not other or own == other for own, other in _thoughts(item, held))
-    return _content(item) == _content(held)
+        return is_same(item, known)
+    if isinstance(item, Message) and isinstance(known, Message):
+        return item.role == known.role and words_of(item.content) == words_of(known.content)
+    if isinstance(item, Reasoning) and isinstance(known, Reasoning):
+        fields = ("summary", "content", "encrypted_content")
+        pairs = [(getattr(item, field), getattr(known, field)) for field in fields]
+        return all(not own or not other or own == other for own, other in pairs)
+    return _content(item) == _content(known)
 
 
-def is_same_call(item: Call, other: Call) -> bool:
-    """Whether both ask the same of the same tool, and both are whole or both were cut off."""
-    are_alike = (item.status == "incomplete") is (other.status == "incomplete")
-    return are_alike and _difference(item, other) is None
-
-
-def _is_mended(item: Call, held: Call) -> bool:
-    """A call that was cut off is none for the model; one that comes back whole is another."""
-    return held.status == "incomplete" != item.status
-
-
-def _difference(item: Call, held: Call) -> str | None:
-    """The field in which they do not ask the same of the same tool."""
-    if type(item) is not type(held):
+def _difference(item: FunctionKind, known: FunctionKind) -> str | None:
+    """Return the field in which two calls do not ask the same of the same tool."""
+    if type(item) is not type(known):
         return "type"
-    if item.name != held.name:
+    if item.name != known.name:
         return "name"
-    if isinstance(item, FunctionCall) and isinstance(held, FunctionCall):
-        return None if is_same_value(item.arguments, held.arguments) else "arguments"
-    if isinstance(item, CustomToolCall) and isinstance(held, CustomToolCall):
-        return None if item.input == held.input else "input"
+    if isinstance(item, FunctionCall) and isinstance(known, FunctionCall):
+        return None if is_same_value(item.arguments, known.arguments) else "arguments"
+    if isinstance(item, CustomToolCall) and isinstance(known, CustomToolCall):
+        return None if item.input == known.input else "input"
     return None
 
 
 def form_of(output: Output) -> Form:
-    """What a result says. A string says the same as one part with its text."""
+    """Return what a result says. A string says the same as one part with its text."""
     return (output,) if isinstance(output, str) else words_of(output)
 
 
 def words_of(parts: Sequence[ContentPart] | Sequence[ResultPart]) -> Form:
-    """What is said, without what is told about it."""
-    return tuple(part.text if isinstance(part, InputText | OutputText | Text) else part for part in parts)
-
-
-def _thoughts(item: Reasoning, held: Reasoning) -> Iterator[tuple[object, object]]:
-    yield item.summary, held.summary
-    yield item.content, held.content
-    yield item.encrypted_content, held.encrypted_content
+    """Return what is said, without annotations."""
+    return tuple(part.text if isinstance(part, TEXTS) else part for part in parts)
 
 
 def _content(item: InputItem) -> Plain:
-    """All that it says, but who it is and how it stands."""
-    said: Plain = without_inner_nulls(to_plain(item))
-    return {key: value for key, value in said.items() if key not in ("id", "status")}
+    plain: Plain = without_inner_nulls(to_plain(item))
+    return {key: value for key, value in plain.items() if key not in ("id", "status")}
+
+
+# ---- results that were sent before ----
+
+
+def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
+    """Return the places of the items, from the `first` on, that repeat a result or a call.
+
+    Only the `earlier` items and the input itself count. Raises `InvalidField` for a result that differs from the known
+    one, or answers no call, or a call that waits for an approval.
+    """
+    new = [CallView.of(item) for item in items[first:]]
+    if not any(view is not None and view.part not in ("request", "decision") for view in new):
+        return frozenset()
+    calls = _KnownCalls([view for view in new if view is not None])
+    for item in earlier:
+        if (view := CallView.of(item)) is not None:
+            calls.add(view)
+    return frozenset(
+        place for place, view in enumerate(new, first) if view is not None and calls.repeats(view, f"input[{place}]")
+    )
+
+
+class _KnownCalls:
+    """The calls so far, and the results of each."""
+
+    def __init__(self, new: Sequence[CallView]) -> None:
+        """`new` are all items of the input: a result may stand before its call."""
+        self._open: Counter[str] = Counter()
+        self._results: dict[str, set[Form]] = defaultdict(set)
+        self._servers: dict[str, CallView] = {}
+        self._requests: dict[str, str] = {}
+        """The ids of approval requests, by the ids of their calls."""
+        self._decisions: dict[str, bool] = {}
+        self._sent: dict[str, FunctionKind] = {}
+        """The calls of the input whose ids were made here: each of those is one call."""
+        self._later = Counter(view.call_id for view in new if _is_own_call(view))
+        self._early: Counter[str] = Counter()
+        """How many results came before their calls."""
+        self._later_servers = {view.call_id for view in new if isinstance(view.item, McpCall)}
+
+    def add(self, view: CallView) -> None:
+        item = view.item
+        if isinstance(item, McpCall):
+            self._servers.setdefault(view.call_id, view)
+            if not is_bare(item):
+                self._answer(view)
+        elif isinstance(item, McpApprovalResponse):
+            self._decisions.setdefault(item.approval_request_id, item.approve)
+        elif view.part == "call":
+            self._open[view.call_id] += 1
+        elif view.part == "request":
+            self._requests[view.call_id] = item.id
+        else:
+            self._answer(view)
+
+    def repeats(self, view: CallView, path: str) -> bool:
+        """Whether an item of the input repeats a known call or result. It is added where it does not."""
+        item, call_id = view.item, view.call_id
+        if view.part == "result":
+            return self._repeats_result(view, path)
+        if isinstance(item, McpCall):
+            if not is_bare(item) and self._repeats_run(item, view, path):
+                return True
+        elif view.part == "call":
+            self._later[call_id] -= 1
+            if is_function(item) and is_made_here(call_id):
+                if call_id in self._sent and _is_same_call(item, self._sent[call_id]):
+                    return True
+                self._sent[call_id] = item
+            if self._early[call_id]:
+                self._early[call_id] -= 1
+                return False
+        self.add(view)
+        return False
+
+    def _repeats_run(self, item: McpCall, view: CallView, path: str) -> bool:
+        call_id, known = view.call_id, self._servers.get(view.call_id)
+        if known is not None and not is_same(item, known.item):
+            return False  # ids may repeat in a client's history: this is another call
+        if call_id in self._requests and not is_run(item):
+            self._check_approved(call_id, f"{path}.id")
+        if not self._results[call_id]:
+            return False
+        if not self._results[call_id].isdisjoint(_forms(view)):
+            return True
+        raise _duplicate(f"{path}.{'output' if item.error is None else 'error'}", call_id)
+
+    def _repeats_result(self, view: CallView, path: str) -> bool:
+        call_id = view.call_id
+        if view.owner == "foreign" and not (call_id in self._open or call_id in self._later):
+            return False  # the result of an unknown call says nothing to the model
+        if self._open[call_id] <= 0:
+            if not self._results[call_id].isdisjoint(_forms(view)):
+                return True
+            if self._later[call_id] > self._early[call_id]:
+                self._early[call_id] += 1
+                self._results[call_id].update(_forms(view))
+                return False
+            if self._results[call_id]:
+                raise _duplicate(f"{path}.call_id", call_id)
+            if call_id not in self._servers and call_id not in self._later_servers:
+                if call_id not in self._requests:
+                    problem = f"no call with id {call_id[:_LONGEST_ID]!r} in this conversation."
+                    raise InvalidField(f"{path}.call_id", problem, code="unknown_call_id")
+                self._check_approved(call_id, f"{path}.call_id")
+        self._answer(view)
+        return False
+
+    def _check_approved(self, call_id: str, place: str) -> None:
+        """Refuse a client's own answer to a call before its approval is decided about."""
+        request_id = self._requests[call_id]
+        is_approved = self._decisions.get(request_id)
+        if is_approved is None:
+            problem = (
+                f"the call waits for an approval. Send an 'mcp_approval_response' for {request_id[:_LONGEST_ID]!r}."
+            )
+            raise InvalidField(place, problem, code="not_a_client_call")
+        if not is_approved and not self._results[call_id]:
+            raise InvalidField(place, "the call was denied.", code="duplicate_output")
+
+    def _answer(self, view: CallView) -> None:
+        self._open[view.call_id] -= self._open[view.call_id] > 0
+        self._results[view.call_id].update(_forms(view))
+
+
+def _duplicate(place: str, call_id: str) -> InvalidField:
+    problem = f"the call {call_id[:_LONGEST_ID]!r} has another result already."
+    return InvalidField(place, problem, code="duplicate_output")
+
+
+def _is_own_call(view: CallView) -> bool:
+    return view.part == "call" and view.owner != "server"
+
+
+def _is_same_call(item: FunctionKind, other: FunctionKind) -> bool:
+    """Whether both ask the same of the same tool, and both are whole or both were cut off."""
+    return (item.status == "incomplete") is (other.status == "incomplete") and _difference(item, other) is None
+
+
+def _forms(view: CallView) -> list[Form]:
+    """Return all forms of a result: of a server's call, clients leave out the error or the output."""
+    item = view.item
+    if not isinstance(item, McpCall):
+        return [] if (result := view.result) is None else [form_of(result)]
+    forms: list[Form] = [(text,) for text in (item.error_text, item.output) if text is not None]
+    return forms if item.content is UNSET else [*forms, words_of(item.content)]

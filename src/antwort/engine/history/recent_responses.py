@@ -1,49 +1,58 @@
-"""What one connection remembers: the latest response of its own that no store keeps, and all that came before it.
+"""Responses that a connection remembers: the latest one that no store keeps, and all that came before it.
 
 A store is asked for everything else. So a response that is deleted is gone, and a connection that only makes stored
-responses remembers nothing. What is remembered is kept as JSON, which is the least that it can be, and read again when
-it is continued: most connections wait most of the time.
+responses remembers nothing. Responses are held as JSON, the smallest form, and decoded when they are continued: most
+connections are idle most of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from antwort.api.items import InputItem
-from antwort.engine.history.packing import Packed, packed
+import msgspec
+
+from antwort.api.additional_tools import is_additional
+from antwort.api.events import Span
+from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem
+from antwort.api.requests import less_input
+from antwort.api.responses import Response
+from antwort.api.wire import Plain, encode
 from antwort.identity import Identity
 from antwort.storage.base import Bound, HistoryTooLarge, Link
-from antwort.storage.paging import declaring_links, first_within
+from antwort.storage.rules import declaring_links, first_within
 
-LIMIT = 32 * 2**20
-TOTAL = 256 * 2**20
+CONNECTION_BYTES = 32 * 2**20
+"""The most that one connection remembers, by default."""
+TOTAL_BYTES = 256 * 2**20
+"""The most that all connections remember together, by default."""
+
+_LINK_OVERHEAD_BYTES = 600
+"""The size of a packed response without its contents, approximately."""
 
 
-class Records(Protocol):
+class HistorySource(Protocol):
     """Where earlier responses and their items are found. Every store is one."""
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        """The response and its ancestors, oldest first; empty when it is not found. Raises `HistoryTooLarge`."""
+        """Return the response and its ancestors, oldest first; nothing if not found. Raises `HistoryTooLarge`."""
         ...
 
     async def items(
         self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
     ) -> Mapping[str, InputItem]:
-        """The newest item under each id, as far as found. Raises `HistoryTooLarge`."""
+        """Return the newest item under each id, as far as found. Raises `HistoryTooLarge`."""
         ...
 
 
-class Budget:
-    """What all connections may remember together. Where it does not suffice, those whose latest turn is longest ago
-    forget.
-    """
+class RecentMemory:
+    """The memory of all connections together. Where it is full, the connections that were idle longest forget."""
 
-    __slots__ = ("_held", "_limit", "_size")
+    __slots__ = ("_limit", "_size", "_sizes")
 
-    def __init__(self, limit: int = TOTAL) -> None:
+    def __init__(self, limit: int = TOTAL_BYTES) -> None:
         self._limit = limit
-        self._held: dict[Recent, int] = {}
+        self._sizes: dict[RecentResponses, int] = {}
         self._size = 0
 
     @property
@@ -51,36 +60,36 @@ class Budget:
         """Bytes, of all connections."""
         return self._size
 
-    def hold(self, recent: Recent, size: int) -> None:
+    def hold(self, recent: RecentResponses, size: int) -> None:
         self.release(recent)
-        self._held[recent] = size
+        self._sizes[recent] = size
         self._size += size
         while self._size > self._limit:
-            next(iter(self._held)).clear()
+            next(iter(self._sizes)).clear()
 
-    def release(self, recent: Recent) -> None:
-        self._size -= self._held.pop(recent, 0)
+    def release(self, recent: RecentResponses) -> None:
+        self._size -= self._sizes.pop(recent, 0)
 
 
-class Recent:
-    """Belongs to one connection, and so to one identity. A chain of more than `limit` bytes is not kept."""
+class RecentResponses:
+    """What one connection remembers, and so one identity. A chain of more than `limit` bytes is not kept."""
 
-    __slots__ = ("_budget", "_chain", "_limit", "_size")
+    __slots__ = ("_chain", "_limit", "_memory", "_size")
 
-    def __init__(self, limit: int = LIMIT, budget: Budget | None = None) -> None:
+    def __init__(self, limit: int = CONNECTION_BYTES, memory: RecentMemory | None = None) -> None:
         self._limit = limit
-        self._budget = budget or Budget()
-        self._chain: tuple[Packed, ...] = ()
+        self._memory = memory or RecentMemory()
+        self._chain: tuple[PackedLink, ...] = ()
         self._size = 0
 
     @property
     def response_id(self) -> str | None:
-        """Of the response that can be continued from here."""
+        """The id of the response that can be continued from here."""
         return self._chain[-1].response_id if self._chain else None
 
     @property
     def size(self) -> int:
-        """Bytes of what is remembered."""
+        """Bytes that are remembered."""
         return self._size
 
     def keep(self, chain: tuple[Link, ...]) -> None:
@@ -91,26 +100,29 @@ class Recent:
         if latest.store or latest.conversation or latest.status == "failed":
             self.clear()
             return
-        kept = self._packed(chain)
-        size = sum(link.size for link in kept)
+        known = self._chain[: len(chain)]  # links that are packed already
+        if any(ours.response_id != theirs.response.id for ours, theirs in zip(known, chain, strict=False)):
+            known = ()
+        packed_chain = (*known, *map(packed, chain[len(known) :]))
+        size = sum(link.size for link in packed_chain)
         if size > self._limit:
             self.clear()
             return
-        self._chain, self._size = kept, size
-        self._budget.hold(self, size)
+        self._chain, self._size = packed_chain, size
+        self._memory.hold(self, size)
 
     def evict(self, response_id: str | None) -> None:
-        """Forget the response: it was to be continued, and that has failed."""
+        """Forget the response: the request that continues it has failed."""
         if response_id is not None and response_id == self.response_id:
             self.clear()
 
     def clear(self) -> None:
         self._chain, self._size = (), 0
-        self._budget.release(self)
+        self._memory.release(self)
 
-    def before(self, records: Records) -> Records:
-        """Both, and what is remembered here first."""
-        return _Both(self, records) if self._chain else records
+    def before(self, source: HistorySource) -> HistorySource:
+        """Return a source that looks here first."""
+        return _RecentFirst(self, source) if self._chain else source
 
     def chain(self, response_id: str) -> tuple[Link, ...]:
         return self.links() if response_id == self.response_id else ()
@@ -124,35 +136,28 @@ class Recent:
         declaring = declaring_links(link.unpacked() for link in left_out if link.is_declaring)
         return (*declaring, *(link.unpacked() for link in self._chain[first:]))
 
-    def _packed(self, chain: tuple[Link, ...]) -> tuple[Packed, ...]:
-        """What goes on from what is remembered needs only its own part packed."""
-        known = self._chain[: len(chain)]
-        if any(ours.response_id != theirs.response.id for ours, theirs in zip(known, chain, strict=False)):
-            known = ()
-        return (*known, *map(packed, chain[len(known) :]))
 
+class _RecentFirst:
+    """Decodes the remembered responses once, for one plan."""
 
-class _Both:
-    """For the time of one plan: what is remembered is read once."""
+    __slots__ = ("_latest", "_links", "_recent", "_source")
 
-    __slots__ = ("_latest", "_links", "_recent", "_records")
-
-    def __init__(self, recent: Recent, records: Records) -> None:
-        self._recent, self._records = recent, records
+    def __init__(self, recent: RecentResponses, source: HistorySource) -> None:
+        self._recent, self._source = recent, source
         self._latest = recent.response_id
         self._links: tuple[Link, ...] | None = None
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
         found = self._remembered(bound) if response_id == self._latest else ()
-        return found or await self._records.chain(identity, response_id, bound)
+        return found or await self._source.chain(identity, response_id, bound)
 
     async def items(
         self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
     ) -> Mapping[str, InputItem]:
-        wanted = set(ids)
-        found = {item.id: item for item in _said(self._remembered(bound)) if item.id in wanted} if wanted else {}
+        wanted, links = {*ids}, self._remembered(bound) if ids else ()
+        found = {item.id: item for link in links for item in (*link.input, *link.output) if item.id in wanted}
         missing = [item_id for item_id in ids if item_id not in found]
-        return {**await self._records.items(identity, missing, bound), **found} if missing else found
+        return {**await self._source.items(identity, missing, bound), **found} if missing else found
 
     def _remembered(self, bound: Bound | None) -> tuple[Link, ...]:
         if self._links is None:
@@ -160,7 +165,72 @@ class _Both:
         return self._links
 
 
-def _said(chain: Sequence[Link]) -> Iterator[InputItem]:
-    for link in chain:
-        yield from link.input
-        yield from link.output
+# ---- packed responses ----
+
+
+class PackedLink(msgspec.Struct, frozen=True):
+    """A response of a chain as JSON."""
+
+    response_id: str
+    response: bytes
+    request: bytes
+    input: bytes
+    turn_ends: tuple[int, ...]
+    abandoned: tuple[Span, ...]
+    is_compacted: bool
+    """Whether it has a compaction."""
+    is_declaring: bool
+    """Whether its input declares tools in items."""
+
+    @property
+    def size(self) -> int:
+        return _LINK_OVERHEAD_BYTES + len(self.response) + len(self.request) + len(self.input)
+
+    def unpacked(self) -> Link:
+        return Link(
+            response=_read_response.decode(self.response),
+            request=self.request,
+            input=tuple(map(_item, _read_input.decode(self.input))),
+            turn_ends=self.turn_ends,
+            abandoned=self.abandoned,
+        )
+
+
+def packed(link: Link) -> PackedLink:
+    return PackedLink(
+        link.response.id,
+        _trimmed(encode(link.response)),
+        less_input(link.request),
+        _trimmed(encode([_packed_item(item) for item in link.input])),
+        link.turn_ends,
+        link.abandoned,
+        is_compacted=any(isinstance(item, Compaction) for item in (*link.input, *link.output)),
+        is_declaring=any(map(is_additional, link.input)),
+    )
+
+
+def _trimmed(data: bytes) -> bytes:
+    """Return a copy of its own size: the encoder's buffer is up to half again as large."""
+    return bytes(memoryview(data))
+
+
+class _PackedItem(msgspec.Struct, omit_defaults=True):
+    """An item of a known type, or the fields of another one."""
+
+    item: KnownItem | None = None
+    opaque: Plain | None = None
+
+
+_read_response = msgspec.json.Decoder(Response)
+_read_input = msgspec.json.Decoder(list[_PackedItem])
+
+
+def _packed_item(item: InputItem) -> _PackedItem:
+    return _PackedItem(opaque=dict(item.fields)) if isinstance(item, OpaqueItem) else _PackedItem(item=item)
+
+
+def _item(stored: _PackedItem) -> InputItem:
+    if stored.opaque is not None:
+        return OpaqueItem(stored.opaque["type"], stored.opaque["id"], stored.opaque)
+    assert stored.item is not None, "one of both is there"
+    return stored.item

@@ -1,5 +1,6 @@
-"""What the store knows of the items that a request sends: references stand for items, and clients send a server's calls
-back without what they came to.
+"""Items of a request that stand for others: references, results that name an item, and servers' calls without a result.
+
+The store knows what a reference stands for, and the result of a server's call that a client sends back without it.
 """
 
 from __future__ import annotations
@@ -7,36 +8,48 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
+from antwort.api.items import FunctionCallOutput, InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
+from antwort.engine.history.approvals import CHANGED
 from antwort.engine.history.calls import (
     call_id_of,
     call_shown_by,
     is_bare,
+    is_function,
+    is_output,
     is_run,
     is_same,
+    requested_call,
+    result_of,
     results_in,
     run_id_of,
     shown_id,
     unanswered_server_call,
 )
-from antwort.engine.history.decisions import CHANGED
 from antwort.engine.history.memory_limit import HistoryReader
-from antwort.engine.history.recent_responses import Records
+from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ItemNotFound
 from antwort.identity import Identity
+from antwort.ids import new_id
 from antwort.storage.base import Link
+
+# ---- items by their ids ----
+
+
+def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpApprovalRequest]:
+    """Return whether the store may know more of the item than was sent."""
+    return isinstance(item, (ItemReference, McpApprovalRequest)) or (isinstance(item, McpCall) and is_bare(item))
 
 
 async def resolve_references(
-    request: CreateRequest, records: Records, identity: Identity, reader: HistoryReader, known: Container[int] = ()
+    request: CreateRequest, source: HistorySource, identity: Identity, reader: HistoryReader, known: Container[int] = ()
 ) -> CreateRequest:
-    """The request with the items that its references stand for; they are stored as if they had been sent whole. Those
-    in the places of what is `known` (engine/history/deduplication.py) stay as they are: it is not said twice.
+    """Return the request with the items that its references stand for, as if they had been sent whole. Those in the
+    `known` places (engine/history/deduplication.py) stay as they are.
 
-    Some clients send a server's call back without its result, which the store has under the same id, or under the id
-    of its run: such a run is put behind the input.
+    A server's call that comes back without its result gets it from the store, where it has the id of the item, or of
+    the run: a run is added behind the input.
     """
     unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
     answered = results_in(request.input) if unknown else ()
@@ -44,55 +57,56 @@ async def resolve_references(
     if not wanted:
         return request
     ids = [*dict.fromkeys(wanted)]
-    found = await reader.read(lambda bound: records.items(identity, ids, bound), "input")
+    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
-    items = [item if at in known else _recalled(item, found) for at, item in enumerate(request.input)]
-    recalled = {id(item): item for item, given in zip(items, request.input, strict=True) if item is not given}
-    written = {at: encode(item) for at, item in recalled.items()}  # each once, however often it is referred to
-    raw = [written.get(id(item), raw) for item, raw in zip(items, request.raw_input, strict=True)]
-    reader.check(sum(len(raw[at]) for at, item in enumerate(items) if id(item) in written), "input")
+    items = [item if at in known else _resolved(item, found) for at, item in enumerate(request.input)]
+    resolved = {id(item): item for item, given in zip(items, request.input, strict=True) if item is not given}
+    encoded = {at: encode(item) for at, item in resolved.items()}  # each once, however often it is referred to
+    raw = [encoded.get(id(item), raw) for item, raw in zip(items, request.raw_input, strict=True)]
+    reader.check(sum(len(raw[at]) for at, item in enumerate(items) if id(item) in encoded), "input")
     request = replace(request, input=tuple(items), raw_input=tuple(raw))
     return _with_runs(request, _missing_runs(items, items, found))
 
 
 def without_references(request: CreateRequest) -> CreateRequest:
-    """The request less the references that stay as they are: what they stand for is there already."""
+    """Return the request without its references, when what they stand for is in the history already."""
     if not any(isinstance(item, ItemReference) for item in request.input):
         return request
     pairs = zip(request.input, request.raw_input, strict=True)
-    kept = [(item, raw) for item, raw in pairs if not isinstance(item, ItemReference)]
-    return replace(request, input=tuple(item for item, _ in kept), raw_input=tuple(raw for _, raw in kept))
+    left = [(item, raw) for item, raw in pairs if not isinstance(item, ItemReference)]
+    return replace(request, input=tuple(item for item, _ in left), raw_input=tuple(raw for _, raw in left))
 
 
 async def recall_runs(
     request: CreateRequest,
     chain: Sequence[Link],
-    records: Records,
+    source: HistorySource,
     identity: Identity,
     reader: HistoryReader,
     conversation: Sequence[InputItem] = (),
 ) -> CreateRequest:
-    """The request with what the open calls of the chain, or of the conversation, came to where it was continued before:
-    by the same request that was sent once more, say, or after an error. Also a run that was only begun is put behind
-    the input.
+    """Return the request with the runs of open calls of the chain, or of the conversation, added behind the input.
+
+    Another follow-up may have run them: the same request that was sent once more, for instance, or one after an error.
+    A run that has only begun is added, too.
     """
     outputs = (item for link in chain for item in link.output)
     asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
     if not asked:
         return request
     earlier = (item for link in chain for item in (*link.input, *link.output))
-    said = [*earlier, *conversation, *request.input]
-    answered = results_in(said)
+    items = [*earlier, *conversation, *request.input]
+    answered = results_in(items)
     calls = [item for item in asked if call_id_of(item) not in answered]
     wanted = [run for item in calls if (run := _run_of(item)) is not None]
     if not wanted:
         return request
     ids = [*dict.fromkeys(wanted)]
-    found = await reader.read(lambda bound: records.items(identity, ids, bound), "input")
-    begun = {item.id for item in said if is_run(item)}
-    # What was begun in the chain may have come to something elsewhere.
+    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
+    begun = {item.id for item in items if is_run(item)}
+    # A run that has only begun in the chain may have a result elsewhere.
     fresh = {at: run for at, run in found.items() if at not in begun or results_in([run])}
     return _with_runs(request, _missing_runs(calls, (), fresh))
 
@@ -103,14 +117,10 @@ def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateReque
     return replace(request, input=(*request.input, *runs), raw_input=(*request.raw_input, *raw)) if runs else request
 
 
-def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpApprovalRequest]:
-    """Whether the store may know more of it than was sent."""
-    return isinstance(item, ItemReference | McpApprovalRequest) or (isinstance(item, McpCall) and is_bare(item))
-
-
 def _ids_of(item: ItemReference | McpCall | McpApprovalRequest, answered: Container[str] = ()) -> Iterator[str]:
-    """Where the store may have it. A client that drops the id of the item may still send that of the call. Of a request
-    for an approval only the run is wanted. The run of a call that the input has a result of is not.
+    """Return the ids under which the store may have the item, or the run of its call unless that is `answered`.
+
+    A client that drops the id of the item may still send that of the call.
     """
     if not isinstance(item, McpApprovalRequest):
         yield item.id
@@ -125,33 +135,97 @@ def _run_of(item: ItemReference | McpCall | McpApprovalRequest) -> str | None:
     return run_id_of(shown_id(call_id_of(item)) if isinstance(item, McpCall) else item.id)
 
 
-def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
-    """The item as it is on record. A call that contradicts the record is none of ours, whatever id it carries."""
+def _resolved(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
+    """Return the stored item. A call that contradicts it is not ours, whatever id it carries."""
     if isinstance(item, ItemReference):
         return found.get(item.id, item)
     if not isinstance(item, McpCall) or not is_bare(item):
         return item
-    records = [found[item_id] for item_id in _ids_of(item) if item_id in found]
-    if not all(is_same(item, record) for record in records):
+    if not all(is_same(item, found[item_id]) for item_id in _ids_of(item) if item_id in found):
         return replace(item, call_id=UNSET)
-    places = (item.id,) if is_run(item) else (item.id, shown_id(call_id_of(item)))
-    asked = (found.get(item_id) for item_id in places)
+    ids = (item.id,) if is_run(item) else (item.id, shown_id(call_id_of(item)))
+    asked = (found.get(item_id) for item_id in ids)
     return next((record for record in asked if isinstance(record, McpCall)), item)
 
 
-def _is_asked_again(run: InputItem) -> bool:
-    """Whether it only says that the call is asked about again: what came of that is on record with the new question."""
-    return isinstance(run, McpCall) and run.error_text == CHANGED
-
-
 def _missing_runs(
-    items: Sequence[InputItem], known: Iterable[InputItem], found: Mapping[str, InputItem]
+    items: Sequence[InputItem], present: Iterable[InputItem], found: Mapping[str, InputItem]
 ) -> Iterable[InputItem]:
-    sent = {item.id for item in known}
+    sent = {item.id for item in present}
     for item in items:
         if isinstance(item, ItemReference) or not is_known_by_id(item):
             continue
         run = found.get(_run_of(item) or "")
-        if run is not None and run.id not in sent and is_same(item, run) and not _is_asked_again(run):
+        # A run that was refused because its tool has changed is stored with the new request for approval.
+        if isinstance(run, McpCall) and run.error_text == CHANGED:
+            continue
+        if run is not None and run.id not in sent and is_same(item, run):
             sent.add(run.id)
             yield run
+
+
+# ---- results for the calls of servers ----
+
+
+def results_by_call_id(request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:
+    """Return the request with its input as `with_call_ids` gives it."""
+    items = with_call_ids(request.input, earlier)
+    sent = [*zip(items, request.input, request.raw_input, strict=True)]
+    if all(item is given for item, given, _ in sent):
+        return request
+    raw = tuple(raw if item is given else encode(item) for item, given, raw in sent)
+    return replace(request, input=items, raw_input=raw)
+
+
+def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ()) -> tuple[InputItem, ...]:
+    """Return the items with each client's result for a server's call as an output that carries the `call_id`.
+
+    A client may name such a call by its `call_id` or by the `id` of the `mcp_call` item, or send that item back with an
+    output. Everything behind this point sees one form.
+    """
+    if not any(is_output(item) or isinstance(item, McpCall) for item in items):
+        return tuple(items)
+    call_ids = _call_ids_by_item((*earlier, *items))
+    asked = {call_id_of(item): item for item in earlier if isinstance(item, McpCall) and is_bare(item)}
+    answered = {*results_in(earlier)}
+    found: list[InputItem] = []
+    for item in items:
+        result: InputItem = item
+        if is_output(item):
+            if item.call_id in call_ids:
+                result = replace(item, call_id=call_ids[item.call_id])
+            answered.add(call_ids.get(item.call_id, item.call_id))
+        elif isinstance(item, McpCall):
+            call_id = call_id_of(item)
+            if is_bare(item):
+                asked.setdefault(call_id, item)
+            else:
+                is_open = call_id in asked and call_id not in answered and not is_run(item)
+                if is_open and is_same(item, asked[call_id]):
+                    result = _as_output(item, call_id)
+                answered.add(call_id)
+        found.append(result)
+    return tuple(found)
+
+
+def _call_ids_by_item(items: Iterable[InputItem]) -> dict[str, str]:
+    """Return the call ids of servers' calls by the ids of the items that show them."""
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for item in items:
+        if isinstance(item, McpCall):
+            found[item.id] = call_id_of(item)
+        elif isinstance(item, McpApprovalRequest):
+            found[item.id] = requested_call(item.id)
+        elif isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
+            found[item.id] = call_id
+        elif is_function(item):
+            taken.add(item.call_id)
+    return {item_id: call_id for item_id, call_id in found.items() if item_id not in taken}
+
+
+def _as_output(item: McpCall, call_id: str) -> FunctionCallOutput:
+    result = result_of(item)
+    assert result is not None, "a bare call is not an answer"
+    is_error = UNSET if item.error is None else True
+    return FunctionCallOutput(id=new_id("fco"), call_id=call_id, output=result, is_error=is_error)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
-from antwort.engine.history.approval_ids import new_request_id
+from antwort.engine.history.approvals import new_request_id
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.result_events import NOT_BEGUN, Answers
 from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
 from antwort.engine.plan import Plan
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 
 if TYPE_CHECKING:

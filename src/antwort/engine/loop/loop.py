@@ -34,7 +34,7 @@ from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 
 if TYPE_CHECKING:

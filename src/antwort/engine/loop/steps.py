@@ -19,15 +19,13 @@ from antwort.api.items import (
 )
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
-from antwort.engine.history.approval_policy import unasked
-from antwort.engine.history.calls import call_id_of, results_in
-from antwort.engine.history.decisions import CHANGED
-from antwort.engine.history.lost_calls import lost_before
+from antwort.engine.history.approvals import CHANGED, unasked
+from antwort.engine.history.calls import call_id_of, lost_calls, results_in
 from antwort.engine.loop.fold import Finish, Run, open_among
 from antwort.engine.loop.stops import NO_MORE, closing, is_spent, stop_reason
 from antwort.engine.loop.unfit import is_unfit, unfit_refusal
 from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.engine.prompt.toolbox import called_name, model_name
+from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
 from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
@@ -136,7 +134,9 @@ def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """Of calls that earlier responses have asked for. One that was begun is lost, also where nobody runs it now."""
     if waiting := unanswered_leftovers(run, plan):
         return tuple(_leftover_answer(left, run) for left in _next_leftovers(waiting))
-    return tuple(map(_lost, lost_before(run, chain.from_iterable(plan.history.stretches)))) if run.lost else ()
+    if not run.lost:
+        return ()
+    return tuple(map(_lost, lost_calls(run.lost, run.output, chain.from_iterable(plan.history.stretches))))
 
 
 def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:

@@ -12,7 +12,7 @@ from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.history.approval_ids import ApprovalIds, new_request_id
+from antwort.engine.history.approvals import ApprovalIds, new_request_id
 from antwort.engine.history.calls import shown_id
 from antwort.engine.loop.call_builders import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
 from antwort.engine.loop.call_display import HeldCall, Shown, settle, unless_refused

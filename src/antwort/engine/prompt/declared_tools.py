@@ -1,61 +1,73 @@
-"""The tools that a request declares itself, as the backend takes them: all of them functions."""
+"""Tools that a request declares itself, in `tools` or in `additional_tools` items, as functions for the backend."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
-from antwort.api.additional_tools import Declaration
+from antwort.api.additional_tools import ADDITIONAL, Declaration, Declared, checked_item, declared_steps, is_additional
+from antwort.api.credentials import bared
+from antwort.api.input_items import new_item_id
+from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.tool_declarations import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
-from antwort.engine.prompt.discovery import Shelf
+from antwort.api.wire import encode, to_plain
+from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
 from antwort.errors import InvalidField
+from antwort.event_loop import in_turns
 from antwort.providers.base import Capabilities
 from antwort.schema.keywords import plain_pattern
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
 from antwort.tools.limits import offers
 from antwort.tools.routing import find_executor
+from antwort.vault import CannotOpen
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
 
 INPUT = "input"
 """The one parameter that a free-form tool has for the backend."""
+UNBOUNDED = 2**31
+"""The number of tools that earlier items may declare: they were accepted under other limits."""
 _PLAIN = "The whole input of the tool: plain text, not JSON."
 _FITTING = "The whole input of the tool: plain text, not JSON, that matches the grammar."
 _SYNTAX = {"lark": "Lark grammar", "regex": "regular expression"}
-_LONGEST_ABOUT = 300
+_LONGEST_DESCRIPTION = 300
 
 Grammars: TypeAlias = "Mapping[GrammarInput, Grammar]"
 
 
 def definitions(
-    tool: FunctionTool | CustomTool | NamespaceTool, shelf: Shelf, grammars: Grammars
+    tool: FunctionTool | CustomTool | NamespaceTool, discovery: Discovery, grammars: Grammars
 ) -> tuple[ToolDefinition, ...]:
     match tool:
         case FunctionTool() | CustomTool() if not may_be_called(tool):
             return ()
         case FunctionTool():
-            return (_function(tool, shelf),)
+            return (_function(tool, discovery),)
         case CustomTool():
-            return (_custom(tool, shelf.capabilities, grammars),)
+            return (_custom(tool, discovery.capabilities, grammars),)
         case NamespaceTool():
-            return tuple(_within(tool, inner, shelf, grammars) for inner in tool.tools if may_be_called(inner))
+            return tuple(
+                _in_namespace(tool, inner, discovery, grammars) for inner in tool.tools if may_be_called(inner)
+            )
 
 
 async def read_grammars(declared: Sequence[Declaration]) -> Grammars:
-    """Those of the request's tools. Raises `InvalidField` for one that cannot be read."""
+    """Parse the grammars of the request's tools. Raises `InvalidField` for an invalid one."""
     sources = {
         path: tool.format
         for each in declared
         for path, _, tool in own_tools(each.tool, each.path)
         if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
     }
-    return await asyncio.to_thread(_read_each, sources) if sources else {}  # the first look at one takes a moment
+    return await asyncio.to_thread(_read_each, sources) if sources else {}  # to parse a new one takes a while
 
 
 def _read_each(sources: Mapping[str, GrammarInput]) -> Grammars:
@@ -69,8 +81,8 @@ def _read_each(sources: Mapping[str, GrammarInput]) -> Grammars:
     return found
 
 
-def is_held(definition: ToolDefinition) -> bool:
-    """Whether the backend itself holds the input of a free-form tool to its grammar."""
+def is_enforced(definition: ToolDefinition) -> bool:
+    """Return whether the backend itself enforces the grammar of a free-form tool."""
     parameters = definition.parameters or {}
     return "pattern" in parameters.get("properties", {}).get(INPUT, {})
 
@@ -78,14 +90,14 @@ def is_held(definition: ToolDefinition) -> bool:
 # ---- functions ----
 
 
-def _function(tool: FunctionTool, shelf: Shelf) -> ToolDefinition:
-    """What the declaration leaves out is what the function that runs here says of itself."""
+def _function(tool: FunctionTool, discovery: Discovery) -> ToolDefinition:
+    """Complete the declaration by what the function that runs here says about itself."""
     declared = _as_declared(tool)
-    executor = find_executor(declared, shelf.executors)
+    executor = find_executor(declared, discovery.executors)
     if executor is None:
         return _renamed(declared, legal_name(tool.name))
     if not offers(executor, Describing) or (own := executor.describe(declared)) is None:
-        return declared  # under the name by which somebody here runs it
+        return declared  # under the name that an executor here runs
     return replace(
         declared,
         description=own.description if tool.description is None else tool.description,
@@ -115,16 +127,20 @@ def _renamed(tool: ToolDefinition, name: str) -> ToolDefinition:
 
 
 def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) -> ToolDefinition:
-    """A function of one string. Its grammar is a pattern of that string, or told in words."""
+    """Return a function of one string. Its grammar is a pattern of that string, or described in words."""
     grammar = grammars.get(tool.format) if isinstance(tool.format, GrammarInput) else None
     pattern = None if grammar is None else _pattern(grammar, capabilities)
-    is_told = grammar is not None and pattern is None
-    told = None if grammar is None or not is_told or _tells_apart(capabilities) else _in_words("The input", grammar)
+    is_described = grammar is not None and pattern is None
+    description = (
+        None
+        if grammar is None or not is_described or _needs_instructions(capabilities)
+        else _described("The input", grammar)
+    )
     definition = ToolDefinition(
         name=tool.name,
         kind=ToolKind.CUSTOM,
-        description=_joined(tool.description, told),
-        parameters=_parameters(_FITTING if is_told else _PLAIN, pattern),
+        description=_joined(tool.description, description),
+        parameters=_parameters(_FITTING if is_described else _PLAIN, pattern),
         grammar=grammar,
         is_deferred=tool.defer_loading is True,
     )
@@ -132,7 +148,7 @@ def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) ->
 
 
 def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
-    """What the backend holds the input to; None where it cannot."""
+    """Return the pattern that the backend enforces; None if it cannot."""
     match capabilities.grammar:
         case "described":
             return None
@@ -142,40 +158,40 @@ def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
             return grammar.pattern
 
 
-def grammars_told(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
-    """The grammars that are part of the instructions."""
-    if not _tells_apart(capabilities):
+def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
+    """Return the grammars that are part of the instructions."""
+    if not _needs_instructions(capabilities):
         return ()
     return tuple(
-        _in_words(f"The input of the tool {name}", tool.grammar)
+        _described(f"The input of the tool {name}", tool.grammar)
         for name, tool in tools.items()
-        if tool.grammar is not None and not is_held(tool)
+        if tool.grammar is not None and not is_enforced(tool)
     )
 
 
-def _tells_apart(capabilities: Capabilities) -> bool:
-    """Whether descriptions are written anew for the model: a grammar would not be the same with its lines folded."""
+def _needs_instructions(capabilities: Capabilities) -> bool:
+    """Whether descriptions are rewritten for the model: a grammar would change with its lines folded."""
     return capabilities.folds
 
 
-def _in_words(what: str, grammar: Grammar) -> str:
+def _described(subject: str, grammar: Grammar) -> str:
     syntax, definition = _SYNTAX[grammar.source.syntax], grammar.source.definition
-    return f"{what} must match this {syntax}, from its first character to its last:\n\n{definition}"
+    return f"{subject} must match this {syntax}, from its first character to its last:\n\n{definition}"
 
 
-def _parameters(about: str, pattern: str | None) -> dict[str, Any]:
-    text = {"type": "string", "description": about} | ({} if pattern is None else {"pattern": pattern})
+def _parameters(description: str, pattern: str | None) -> dict[str, Any]:
+    text = {"type": "string", "description": description} | ({} if pattern is None else {"pattern": pattern})
     return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 
 
 # ---- namespaces ----
 
 
-def _within(
-    namespace: NamespaceTool, tool: FunctionTool | CustomTool, shelf: Shelf, grammars: Grammars
+def _in_namespace(
+    namespace: NamespaceTool, tool: FunctionTool | CustomTool, discovery: Discovery, grammars: Grammars
 ) -> ToolDefinition:
-    """A tool in a namespace is the client's, whoever runs functions of its name here."""
-    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, shelf.capabilities, grammars)
+    """A tool in a namespace is the client's, even if an executor here runs functions of its name."""
+    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, discovery.capabilities, grammars)
     return replace(
         own,
         name=labelled_name(namespace.name, tool.name),
@@ -187,10 +203,62 @@ def _within(
 
 
 def _shortened(text: str | None) -> str | None:
-    """What is said of all tools of a namespace is said with each of them."""
+    """Shorten the description of a namespace, which stands with each of its tools."""
     words = " ".join((text or "").split())
-    return words if len(words) <= _LONGEST_ABOUT else f"{words[:_LONGEST_ABOUT].rpartition(' ')[0]}…"
+    return words if len(words) <= _LONGEST_DESCRIPTION else f"{words[:_LONGEST_DESCRIPTION].rpartition(' ')[0]}…"
 
 
 def _joined(*texts: str | None) -> str | None:
     return "\n\n".join(filter(None, texts)) or None
+
+
+# ---- tools in `additional_tools` items ----
+
+_DECLARING = frozenset({OpaqueItem, Compaction})
+"""Items that may declare tools. A compaction holds those declared before it, where a client leaves them away."""
+
+
+def declared_before(items: Sequence[InputItem], sealed: SealedItems, path: str) -> list[Declared]:
+    """Return what the items of earlier responses or of a conversation declare, oldest first; `path` is the field of the
+    request that names those.
+    """
+    return [*_declared(items, sealed, path, is_new=False)]
+
+
+async def additional_tools(
+    earlier: Sequence[InputItem],
+    new: Sequence[InputItem],
+    sealed: SealedItems,
+    *,
+    path: str,
+    most: int,
+) -> tuple[Declaration, ...]:
+    """Return the tools that items declare for a request with this `new` input."""
+    if _DECLARING.isdisjoint(map(type, earlier)) and _DECLARING.isdisjoint(map(type, new)):
+        return ()
+    before = declared_before(earlier, sealed, path)
+    declared = _declared(new, sealed, "input", is_new=True)
+    return await in_turns(declared_steps([*before, *declared], most))
+
+
+def _declared(items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool) -> Iterator[Declared]:
+    credentials = sealed.credentials
+    last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
+    for at, item in enumerate(items):
+        if is_additional(item):
+            yield credentials.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
+        elif last is not None and item is last:
+            try:
+                tools = sealed.memories.opened(last).tools
+            except CannotOpen:  # others decide whether that matters
+                continue
+            yield from (credentials.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
+
+
+def as_item(additional: Sequence[Declaration], credentials: Credentials | None) -> tuple[InputItem, ...]:
+    """Return one item that declares the same tools, in its stored form; nothing for none."""
+    if not additional:
+        return ()
+    given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
+    item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
+    return (item if credentials is None else credentials.kept_item(item),)

@@ -1,4 +1,4 @@
-"""Tools that the model must look for before it sees them: which these are, and which of them it has found. Pure."""
+"""Deferred tools: hidden from the model until it has found them with the search tool. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from msgspec.structs import replace
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
-from antwort.engine.prompt.tool_choice import Tools, allowed_names, called_name, forced_names, model_name
-from antwort.engine.prompt.tool_names import OWN, free_name
+from antwort.engine.prompt.tool_choice import allowed_names, forced_names
+from antwort.engine.prompt.tool_names import OWN, Tools, called_name, free_name, model_name
 from antwort.engine.settings import EngineSettings
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition
 from antwort.tools.routing import Toolbox
 from antwort.tools.search import MOST_FOUND, SEARCH, ToolSearch, found_in
 
-_LONGEST_ABOUT, _MOST_HINTS = 160, 64
+_LONGEST_DESCRIPTION, _MOST_HINTS = 160, 64
 
 
 def hidden_names(request: CreateRequest, tools: Tools, settings: EngineSettings) -> frozenset[str]:
-    """The tools that stay out of the prompt until they are found: those that are declared so, and all of servers where
-    the others are too many. The request's own, however many, are there unless it says otherwise. What the choice or the
-    allowed list names is there, too.
+    """Return the tools that stay out of the prompt until they are found: those that are declared so, and all of
+    servers if the others are too many. The request's own tools stay in unless it says otherwise, and so do those that
+    the choice or the allowed list names.
     """
     declared = [each.tool for each in request.declarations]
     labels = {tool.server_label for tool in declared if isinstance(tool, McpTool) and tool.defer_loading is True}
@@ -34,7 +34,7 @@ def hidden_names(request: CreateRequest, tools: Tools, settings: EngineSettings)
 
 
 def _named(request: CreateRequest, tools: Tools, settings: EngineSettings) -> frozenset[str]:
-    """The tools that are meant one by one. A server with more tools than the model is told of at once is searched."""
+    """Return the tools that are named one by one. A server with more tools than fit the prompt is searched."""
     entries = tuple(entry for entry in request.allowed_tools or () if isinstance(entry.name, str))
     named = allowed_names(entries, tools, settings) or frozenset()
     choice = request.choice_mode
@@ -42,14 +42,14 @@ def _named(request: CreateRequest, tools: Tools, settings: EngineSettings) -> fr
     return named | frozenset(forced) if len(forced) <= settings.max_in_prompt else named
 
 
-def with_search(toolbox: Toolbox, hidden: frozenset[str], abouts: Mapping[str, str]) -> Toolbox:
-    """The toolbox with a function to look for what is hidden. It finds what is allowed, and is allowed where that is
-    anything at all.
+def with_search(toolbox: Toolbox, hidden: frozenset[str], descriptions: Mapping[str, str]) -> Toolbox:
+    """Return the toolbox with a search function for the hidden tools. It finds allowed ones, and is allowed if there
+    are any.
     """
     found = [toolbox.tools[name] for name in toolbox.tools if name in hidden]
     allowed = toolbox.allowed
     catalogue = found if allowed is None else [tool for tool in found if tool.name in allowed]
-    search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, abouts)])
+    search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, descriptions)])
     name = search.definition.name
     return replace(
         toolbox,
@@ -60,33 +60,32 @@ def with_search(toolbox: Toolbox, hidden: frozenset[str], abouts: Mapping[str, s
     )
 
 
-# ---- what the model is told of what it cannot see ----
+# ---- hints about hidden tools ----
 
 
-def abouts_of(request: CreateRequest, instructions: Mapping[str, str]) -> dict[str, str]:
-    """What servers and namespaces are for: by the declaration, else by what servers say themselves."""
-    told = dict(instructions)
+def descriptions_of(request: CreateRequest, instructions: Mapping[str, str]) -> dict[str, str]:
+    """Return what servers and namespaces are for: by the declaration, else by the servers' instructions."""
+    found = dict(instructions)
     for tool in (each.tool for each in request.declarations):
         if isinstance(tool, McpTool) and isinstance(tool.server_description, str):
-            told[tool.server_label] = tool.server_description
+            found[tool.server_label] = tool.server_description
         elif isinstance(tool, NamespaceTool) and tool.description:
-            told[tool.name] = tool.description
-    return told
+            found[tool.name] = tool.description
+    return found
 
 
-def _hints(hidden: Sequence[ToolDefinition], abouts: Mapping[str, str]) -> Iterator[str]:
-    """A line for each server or namespace: what it is called, what it is for, and how many tools it has."""
+def _hints(hidden: Sequence[ToolDefinition], descriptions: Mapping[str, str]) -> Iterator[str]:
+    """Return a line for each server or namespace: its name, what it is for, and how many tools it has."""
     numbers = Counter(tool.server_label or tool.namespace for tool in hidden)
-    told = {**abouts, **_described(hidden)}
+    known = {**descriptions, **_server_descriptions(hidden)}
     for label, number in [*numbers.items()][:_MOST_HINTS]:
-        about = _shortened(told.get(label, "")) if label else "functions of this conversation"
+        about = _shortened(known.get(label, "")) if label else "functions of this conversation"
         yield f"- {label or 'others'}{': ' if about else ''}{about} ({number} {'tool' if number == 1 else 'tools'})"
     if len(numbers) > _MOST_HINTS:
         yield f"- and {len(numbers) - _MOST_HINTS} more servers"
 
 
-def _described(hidden: Sequence[ToolDefinition]) -> dict[str, str]:
-    """Of servers that the request does not describe itself."""
+def _server_descriptions(hidden: Sequence[ToolDefinition]) -> dict[str, str]:
     return {
         tool.server_label: tool.declared.server_description
         for tool in hidden
@@ -95,16 +94,16 @@ def _described(hidden: Sequence[ToolDefinition]) -> dict[str, str]:
 
 
 def _shortened(text: str) -> str:
-    words = " ".join(text[: 4 * _LONGEST_ABOUT].split())
-    return words if len(words) <= _LONGEST_ABOUT else f"{words[:_LONGEST_ABOUT].rpartition(' ')[0]}…"
+    words = " ".join(text[: 4 * _LONGEST_DESCRIPTION].split())
+    return words if len(words) <= _LONGEST_DESCRIPTION else f"{words[:_LONGEST_DESCRIPTION].rpartition(' ')[0]}…"
 
 
-# ---- what the model has found ----
+# ---- found tools ----
 
 
 def in_prompt(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]], most: int) -> list[ToolDefinition]:
-    """The tools that the next inference is told of. Those that were found stand behind the others, in the order they
-    were found in; where they are too many, the latest count.
+    """Return the tools of the next inference. Found tools stand behind the others, in the order of first finds; if they
+    are too many, the latest stay.
     """
     tools, hidden = toolbox.tools, toolbox.deferred
     if not hidden:
@@ -117,7 +116,7 @@ def in_prompt(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]], most: 
 
 
 def _found(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]]) -> dict[str, int]:
-    """The hidden tools that were found or called, the latest last, each with its number in the order of first finds."""
+    """Return the hidden tools that were found or called, the latest last, numbered in the order of first finds."""
     found: dict[str, int] = {}
     for stretch in stretches:
         for item in stretch:

@@ -1,4 +1,4 @@
-"""Tool servers: who is there by a label, and what they offer a request."""
+"""Discover the tools of servers: which server has a label, what it offers a request, and the list that is shown."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, takewhile
 
 import msgspec
 
 from antwort.api.items import McpListTools, McpToolInfo
 from antwort.api.tools import McpTool, McpToolFilter
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, replace
 from antwort.concurrency import within
-from antwort.engine.history.approval_policy import with_approvals
+from antwort.engine.history.approvals import with_approvals
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.identity import Identity
@@ -33,52 +34,60 @@ from antwort.tools.base import (
 )
 from antwort.tools.limits import offers
 
-_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
+_tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
+
+_DISCOVERY_SHARE = 0.9
+"""The share of a response's remaining time in which its tool servers must list their tools."""
+_LONGEST_LIST_BYTES = 256 * 1024
+"""A list is sent twice with each response, and stored with it."""
+_LONGEST_DESCRIPTION = 200
+"""Characters of a description in a shortened list."""
 
 
-_SHARE = 0.9
-"""Of the time that a response has left, what its tool servers may take to say what they offer."""
-
-
-class Shelf(msgspec.Struct, frozen=True):
-    """Who is there to run tools, for whom, and what the model's backend can take."""
+class Discovery(msgspec.Struct, frozen=True):
+    """The executors and the identity that tools are discovered for, and what the model's backend can take."""
 
     executors: tuple[ToolExecutor, ...]
     identity: Identity
     settings: EngineSettings
     capabilities: Capabilities = Capabilities()
     model: str = ""
-    """What the request asks for: some servers stand in the requests for some models."""
+    """The model that the request names: some servers join the requests for some models."""
     deadline: float | None = None
-    """When the response has to be done, by the clock of the event loop."""
+    """When the response must have ended, by the clock of the event loop."""
     fresh: frozenset[str] = frozenset()
-    """The labels of servers that are asked for their tools now, whatever they said before."""
+    """The labels of servers whose cached lists are not used."""
 
     def patience(self) -> float:
-        """Seconds that a tool server gets to say what it offers. Something is left of what the response has, so that it
-        can begin, and say why it ends.
+        """Return the seconds that a tool server gets to list its tools. The response keeps some of its time, to begin
+        and to say why it ends.
         """
         if self.deadline is None:
             return self.settings.discovery
         left = self.deadline - asyncio.get_running_loop().time()
-        return min(self.settings.discovery, max(0.0, left) * _SHARE)
+        return min(self.settings.discovery, max(0.0, left) * _DISCOVERY_SHARE)
 
 
-class Offer(msgspec.Struct, frozen=True):
-    """What a server has for a request."""
+class ToolOffer(msgspec.Struct, frozen=True):
+    """The tools that a request gets from one declaration."""
 
     tools: Sequence[ToolDefinition] = ()
     instructions: str | None = None
     problem: str | None = None
-    """Why it could not be asked."""
+    """Why the server could not be asked."""
     silent: str | None = None
-    """The label of a server that may answer another time."""
+    """The label of a server that did not answer, and may answer another time."""
     found: Sequence[ToolDefinition] | None = None
-    """All that it has, of which the `tools` are what the declaration leaves in; None where nobody was asked."""
+    """All tools of the server, of which the declaration leaves in `tools`; None where no server was asked."""
+
+
+# ---- labels ----
 
 
 def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
-    """The labels that there are. The first of two would answer for both, and nobody would notice."""
+    """Return the labels of the tool servers. Raises `ValueError` for one that two have: the first would hide the
+    second.
+    """
     labels = Counter(label for executor in executors for label in _labels(executor))
     for label, number in labels.items():
         if number > 1:
@@ -92,45 +101,107 @@ def _labels(executor: object) -> Sequence[str]:
     return (executor.label,) if isinstance(executor, Labelled) else ()
 
 
-async def list_tools(label: str, shelf: Shelf) -> McpListTools:
-    """What a request that names the label, and nothing else of it, is offered."""
-    tool = McpTool(server_label=label)
-    return listing(tool, await offer_behind(tool, shelf))
-
-
-def standing(shelf: Shelf) -> list[McpTool]:
-    """The servers that the operator has put into the request."""
+def standing(discovery: Discovery) -> list[McpTool]:
+    """Return the servers that the operator has added to the request."""
     return [
         tool
-        for executor in shelf.executors
+        for executor in discovery.executors
         if offers(executor, Standing)
-        for tool in executor.standing(shelf.model, shelf.identity)
+        for tool in executor.standing(discovery.model, discovery.identity)
     ]
 
 
-async def offer_declared(tool: McpTool, path: str, shelf: Shelf, known: Offer | None = None) -> Offer:
-    """What is behind a declaration. Raises `InvalidField` when nobody goes by its label, or it is wrong otherwise.
-    `known` is what was behind it before, and is given again where it is the same.
+# ---- what a server offers ----
+
+
+async def list_tools(label: str, discovery: Discovery) -> McpListTools:
+    """Return the list that a request is shown which declares the label and nothing else."""
+    tool = McpTool(server_label=label)
+    return listing(tool, await offer_behind(tool, discovery))
+
+
+async def offer_declared(tool: McpTool, path: str, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
+    """Return the offer of a declared server; `known` is the one from before, which is returned if it is the same.
+
+    Raises `InvalidField` if no server has the label, or the declaration is wrong otherwise.
     """
-    _check_server(tool, path)
+    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
+        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     try:
-        offer = await _ask(tool, shelf, known)
+        offer = await _ask(tool, discovery, known)
     except InvalidField as fault:
         raise fault.within(path) from fault
     if offer is None:
-        raise _no_server(tool, path)
+        problem = f"no tool server is offered here under the label {tool.server_label!r}."
+        raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
     return offer
 
 
-async def offer_behind(tool: McpTool, shelf: Shelf, known: Offer | None = None) -> Offer:
-    """The same of a declaration that is not the request's, or not this request's: nobody is to blame now."""
+async def offer_behind(tool: McpTool, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
+    """Return the offer of a server that this request did not declare itself: a fault is no error of the request."""
     try:
-        return await _ask(tool, shelf, known) or Offer()
+        return await _ask(tool, discovery, known) or ToolOffer()
     except InvalidField as fault:
-        return Offer(problem=fault.message)
+        return ToolOffer(problem=fault.message)
 
 
-def listing(tool: McpTool, offer: Offer) -> McpListTools:
+async def _ask(tool: McpTool, discovery: Discovery, known: ToolOffer | None) -> ToolOffer | None:
+    """Ask the executors for the server's tools. None: no server has the label."""
+    label = tool.server_label
+    for executor in discovery.executors:
+        if offers(executor, ToolServer):
+            try:
+                offer = await within(discovery.patience, _offer_of(tool, executor, discovery, known))
+                if offer is not None:
+                    return offer
+            except InvalidField:
+                raise
+            except Unanswered as news:
+                return ToolOffer(problem=str(news), silent=label)
+            except TimeoutError:
+                _tools_log.warning("the tool server %r did not list its tools in time", label)
+                return ToolOffer(problem=f"The tool server {label!r} did not list its tools in time.", silent=label)
+            except Exception:
+                _tools_log.warning("the tool server %r could not be asked for its tools", label, exc_info=True)
+                problem = f"The tool server {label!r} could not be asked for its tools."
+                return ToolOffer(problem=problem, silent=label)
+    return None
+
+
+async def _offer_of(
+    tool: McpTool, server: ToolServer, discovery: Discovery, known: ToolOffer | None
+) -> ToolOffer | None:
+    identity = discovery.identity
+    if tool.server_label in discovery.fresh and offers(server, Refreshing):
+        await server.refresh(tool, identity)
+    found = await server.discover(tool, identity)
+    if found is None:
+        return None
+    is_known = known is not None and known.found is found and isinstance(found, tuple)
+    tools = known.tools if known is not None and is_known else with_approvals(tool, _chosen(tool, found))
+    # The instructions of a server without tools are of no use.
+    instructions = await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
+    if known is not None and is_known and instructions == known.instructions:
+        return known
+    return ToolOffer(tools, instructions, found=found)
+
+
+def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
+    """Return the server's tools that the declaration leaves in."""
+    wanted = tool.allowed_tools
+    if isinstance(wanted, McpToolFilter):
+        if wanted.read_only is True:
+            found = [definition for definition in found if definition.read_only]
+        wanted = wanted.tool_names if isinstance(wanted.tool_names, tuple) else UNSET
+    if isinstance(wanted, tuple):
+        found = [definition for definition in found if definition.own_name in wanted]
+    return found
+
+
+# ---- the list that is shown ----
+
+
+def listing(tool: McpTool, offer: ToolOffer) -> McpListTools:
     infos = tuple(
         McpToolInfo(
             name=definition.own_name,
@@ -144,64 +215,21 @@ def listing(tool: McpTool, offer: Offer) -> McpListTools:
     return McpListTools(id=new_id("mcpl"), server_label=tool.server_label, tools=infos, error=error)
 
 
-def _check_server(tool: McpTool, path: str) -> None:
-    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
-        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
+def shortened(listing: McpListTools) -> McpListTools:
+    """Return the list as it fits: whole, or without schemas and long descriptions, or as many names as there is room
+    for.
+    """
+    if len(msgspec.json.encode(listing.tools)) <= _LONGEST_LIST_BYTES:
+        return listing
+    brief = tuple(_brief(tool, tool.description or "") for tool in listing.tools)
+    if len(msgspec.json.encode(brief)) <= _LONGEST_LIST_BYTES:
+        return replace(listing, tools=brief)
+    names = [_brief(tool, "") for tool in listing.tools]
+    ends = accumulate(len(msgspec.json.encode(name)) + 1 for name in names)
+    fitting = sum(1 for _ in takewhile(lambda end: end <= _LONGEST_LIST_BYTES, ends))
+    return replace(listing, tools=tuple(names[:fitting]))
 
 
-def _no_server(tool: McpTool, path: str) -> InvalidField:
-    problem = f"no tool server is offered here under the label {tool.server_label!r}."
-    return InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
-
-
-async def _ask(tool: McpTool, shelf: Shelf, known: Offer | None) -> Offer | None:
-    """None: nobody goes by that label."""
-    for executor in shelf.executors:
-        if offers(executor, ToolServer):
-            try:
-                offer = await within(shelf.patience, _offered(tool, executor, shelf, known))
-                if offer is not None:
-                    return offer
-            except InvalidField:
-                raise
-            except Unanswered as news:
-                return Offer(problem=str(news), silent=tool.server_label)
-            except TimeoutError:
-                _tools_log.warning("the tool server %r did not list its tools in time", tool.server_label)
-                problem = f"The tool server {tool.server_label!r} did not list its tools in time."
-                return Offer(problem=problem, silent=tool.server_label)
-            except Exception:
-                _tools_log.warning(
-                    "the tool server %r could not be asked for its tools", tool.server_label, exc_info=True
-                )
-                problem = f"The tool server {tool.server_label!r} could not be asked for its tools."
-                return Offer(problem=problem, silent=tool.server_label)
-    return None
-
-
-async def _offered(tool: McpTool, server: ToolServer, shelf: Shelf, known: Offer | None) -> Offer | None:
-    """A server of which no tool is used has nothing to say."""
-    identity = shelf.identity
-    if tool.server_label in shelf.fresh and offers(server, Refreshing):
-        await server.refresh(tool, identity)
-    found = await server.discover(tool, identity)
-    if found is None:
-        return None
-    is_known = known is not None and known.found is found and isinstance(found, tuple)
-    tools = known.tools if known is not None and is_known else with_approvals(tool, _chosen(tool, found))
-    told = await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
-    if known is not None and is_known and told == known.instructions:
-        return known
-    return Offer(tools, told, found=found)
-
-
-def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-    """The server's tools, less those that the declaration leaves out."""
-    wanted = tool.allowed_tools
-    if isinstance(wanted, McpToolFilter):
-        if wanted.read_only is True:
-            found = [definition for definition in found if definition.read_only]
-        wanted = wanted.tool_names if isinstance(wanted.tool_names, tuple) else UNSET
-    if isinstance(wanted, tuple):
-        found = [definition for definition in found if definition.own_name in wanted]
-    return found
+def _brief(tool: McpToolInfo, text: str) -> McpToolInfo:
+    description = text if len(text) <= _LONGEST_DESCRIPTION else f"{text[:_LONGEST_DESCRIPTION]}…"
+    return McpToolInfo(name=tool.name, input_schema={"type": "object"}, description=description or UNSET)

@@ -1,4 +1,4 @@
-"""Tools of types that only OpenAI runs: what the operator has put in their place, if anything. Pure."""
+"""Hosted tools, which only OpenAI runs, and the toolsets that the operator has put in their place."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _log = logging.getLogger("antwort.engine")
 
 _ODD = re.compile(r"[^A-Za-z0-9_.:-]")
 _LONGEST_TYPE, _MOST_TYPES = 64, 8
-"""Types are the client's words: of them, a line of the log takes so many letters and so many words."""
+"""How much of the client's words a line of the log takes."""
 
 
 def policy_for(kind: str, settings: EngineSettings) -> HostedPolicy:
-    """By the type itself, or the longest beginning that is followed by `*`; others go by `unknown_tools`."""
+    """Return the policy of the type, or of the longest prefix that ends in `*`; else that of `unknown_tools`."""
     if (exact := settings.hosted.get(kind)) is not None:
         return exact
-    beginnings = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
-    return settings.hosted[max(beginnings, key=len)] if beginnings else HostedPolicy(do=settings.unknown_tools)
+    prefixes = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
+    return settings.hosted[max(prefixes, key=len)] if prefixes else HostedPolicy(do=settings.unknown_tools)
 
 
 def asks_to_search(tool: Tool, settings: EngineSettings) -> bool:
-    """Whether it says that the model may look for tools, which it may in any case. Not where the client is the one to
-    search, nor where the operator has a policy for it.
+    """Return whether the tool only allows the model to search for tools, which it may do in any case. Not where the
+    client searches, nor where the operator has a policy for it.
     """
     if not isinstance(tool, OpaqueTool) or tool.type != SEARCH or tool.fields.get("execution") == "client":
         return False
@@ -39,7 +39,7 @@ def asks_to_search(tool: Tool, settings: EngineSettings) -> bool:
 
 
 def stand_in(tool: OpaqueTool, settings: EngineSettings) -> McpTool | None:
-    """The toolset in the place of the tool; None: it is dropped. Raises `InvalidField` where it is refused."""
+    """Return the toolset in place of the tool; None: it is dropped. Raises `InvalidField` where it is refused."""
     policy = policy_for(tool.type, settings)
     if policy.do == "refuse":
         problem = f"tools of type {shown(tool.type)} are not offered here."
@@ -50,7 +50,7 @@ def stand_in(tool: OpaqueTool, settings: EngineSettings) -> McpTool | None:
 
 
 def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -> bool:
-    """Whether the tool is one of those in the place of that type's."""
+    """Return whether the tool stands in for hosted tools of that type."""
     policy = policy_for(kind, settings)
     if policy.do != "run" or policy.toolset is None or definition.server_label != policy.toolset:
         return False
@@ -58,7 +58,7 @@ def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -
 
 
 def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
-    """The tools without those that were dropped; one that a toolset stands in for is there as it was declared."""
+    """Return the tools without those that are dropped; one that a toolset stands in for stays as it was declared."""
     return [
         tool
         for tool in tools
@@ -69,7 +69,7 @@ def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
 
 
 def note_dropped(kinds: Iterable[str]) -> None:
-    """One line for a request, whatever it declares."""
+    """Log one line for a request, whatever it declares."""
     cleaned = list(dict.fromkeys(_ODD.sub("?", kind[:_LONGEST_TYPE]) for kind in kinds))
     if not cleaned:
         return
@@ -79,7 +79,7 @@ def note_dropped(kinds: Iterable[str]) -> None:
 
 
 def check_hosted(hosted: Mapping[str, HostedPolicy], labels: Collection[str]) -> None:
-    """Raises `ValueError` where a type is to be run by nobody, or by a toolset that is not there."""
+    """Raise `ValueError` for a policy that names no toolset, or one that is not there."""
     for kind, policy in hosted.items():
         if policy.do == "run" and policy.toolset not in labels:
             there = f"known are {', '.join(sorted(labels))}" if labels else "there is none"

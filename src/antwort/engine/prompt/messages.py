@@ -23,7 +23,7 @@ from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.context.compaction_item import Said, since_compaction
 from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
-from antwort.engine.history.message_order import in_order
+from antwort.engine.history.turns import without_interruptions
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import choice_for, tokens_left
 from antwort.engine.loop.stops import closing, notice
@@ -249,8 +249,8 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
 
 
 def _conversation(said: Said, plan: Plan) -> Transcript:
-    stretches = in_order(said.stretches, said.inputs)
-    conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.fates)
+    stretches = without_interruptions(said.stretches, said.inputs)
+    conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
     for item in said.instructions:

@@ -1,72 +1,18 @@
-"""Which of the tools are meant: by an earlier call, by the list of allowed ones, and by the choice. Pure."""
+"""The tools that a request allows and forces: `allowed_tools` and `tool_choice`. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from antwort.api.items import CustomToolCall, FunctionCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import AllowedTools, Forced, ForcedCustom, ForcedHosted, ForcedServer, NamedTool
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.prompt.hosted_tools import stands_in
-from antwort.engine.prompt.tool_names import OWN, free_name, labelled_name, legal_name
+from antwort.engine.prompt.tool_names import Tools, find_own
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField, shown
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.base import ToolKind
 from antwort.tools.routing import Toolbox
-
-Tools = Mapping[str, ToolDefinition]
-
-
-def find_own(tools: Tools, namespace: str | None, name: str) -> ToolDefinition | None:
-    """The tool that the request declares itself under that name."""
-    likely = tools.get(name if namespace is None else labelled_name(namespace, name))
-    if likely is not None and _is_own(likely, namespace, name):
-        return likely
-    return next((tool for tool in tools.values() if _is_own(tool, namespace, name)), None)
-
-
-def _is_own(tool: ToolDefinition, namespace: str | None, name: str) -> bool:
-    return tool.kind in OWN and tool.namespace == namespace and tool.own_name == name
-
-
-# ---- what the model calls what clients and servers call otherwise ----
-
-
-def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
-    """What the model calls the tool that the client knows by this name and namespace."""
-    namespace = None if call.namespace is UNSET else call.namespace
-    if (own := find_own(toolbox.tools, namespace, call.name)) is not None:
-        return own.name
-    if namespace is None:
-        return call.name
-    # Not declared any more; what it was called must not mean another one now.
-    return free_name(labelled_name(namespace, call.name), toolbox.tools)
-
-
-def model_name(toolbox: Toolbox, label: str, name: str) -> str:
-    """What the model calls the tool that its server calls `name`."""
-    tool = toolbox.tools.get(name)
-    if tool is not None and tool.server_label == label and name == (tool.server_tool or tool.name):
-        return name  # as mostly
-    if (tool := _of_server(toolbox.tools, label, name)) is not None:
-        return tool.name
-    if label == HOUSE_LABEL:
-        return name  # what the model itself wrote
-    # A tool of a server that this request does not name; what it was called must not mean another one now.
-    return labelled_name(label, name) if name in toolbox.tools else legal_name(name)
-
-
-def _of_server(tools: Tools, label: str, name: str) -> ToolDefinition | None:
-    """By the names that it goes by if they are free; else it is looked for among all of them."""
-    tool = tools.get(legal_name(name))
-    if tool is not None and tool.server_label == label and tool.own_name == name:
-        return tool
-    tool = tools.get(labelled_name(label, name))
-    if tool is not None and tool.server_label == label and tool.own_name == name:
-        return tool
-    return next((tool for tool in tools.values() if tool.server_label == label and tool.own_name == name), None)
-
 
 # ---- the allowed list ----
 

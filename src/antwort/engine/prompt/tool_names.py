@@ -1,25 +1,32 @@
-"""What the model calls the tools: no two alike, and every name one that backends take."""
+"""Names of tools for the model: unique, legal for backends, and mapped to the names of clients and servers."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from antwort.tools.base import ToolDefinition, ToolKind
+from antwort.api.items import CustomToolCall, FunctionCall
+from antwort.api.wire import UNSET
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.routing import Toolbox
+
+Tools: TypeAlias = Mapping[str, ToolDefinition]
+"""The tools of a request, by the names that the model sees."""
 
 _LONGEST = 64
+_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 OWN = frozenset({ToolKind.FUNCTION, ToolKind.CUSTOM})
 """Tools that the request declares itself, in a namespace or outside of any."""
 
 
 def named_apart(found: Iterable[ToolDefinition]) -> dict[str, ToolDefinition]:
-    """The tools by the names that the model sees.
+    """Return the tools by the names that the model sees.
 
     The tools that the request declares itself keep theirs, and those in a namespace go by `namespace__name`, numbered
     where that is another's. A server's tool keeps its own unless another has it too; then each of them goes by
@@ -41,7 +48,7 @@ def named_apart(found: Iterable[ToolDefinition]) -> dict[str, ToolDefinition]:
 
 
 def _own_names(tools: Sequence[ToolDefinition]) -> list[str]:
-    """Of the request's own tools. A name that was made up here makes way for one that was not."""
+    """Return the names of the request's own tools. A generated name gives way to one that the client chose."""
     taken = {tool.name for tool in tools if tool.name == tool.own_name}
     names: list[str] = []
     for tool in tools:
@@ -54,23 +61,21 @@ def _own_names(tools: Sequence[ToolDefinition]) -> list[str]:
 
 
 def labelled_name(label: str, name: str) -> str:
-    """The name of a server's tool that no other server's has; the same for namespaces."""
+    """Return the name of a tool of a server or a namespace that no other one has."""
     return legal_name(f"{label}__{name}")
 
 
-@lru_cache(maxsize=16_384)
 def legal_name(name: str) -> str:
-    """The name itself if backends take it, or one like it that they take."""
-    legal = _ILLEGAL.sub("_", name)
-    if legal == name and 0 < len(name) <= _LONGEST:
+    """Return the name itself if backends take it, or one like it that they take."""
+    if _LEGAL.fullmatch(name):
         return name
     # What is cut off or replaced may be all that told two names apart.
     mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
-    return f"{legal[: _LONGEST - len(mark) - 1]}_{mark}"
+    return f"{_ILLEGAL.sub('_', name)[: _LONGEST - len(mark) - 1]}_{mark}"
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """The name, numbered where it is taken."""
+    """Return the name, with a number if it is taken."""
     number = 2
     free = name
     while free in taken:
@@ -80,5 +85,55 @@ def free_name(name: str, taken: Container[str]) -> str:
 
 
 def _without_repeats(found: Iterable[ToolDefinition]) -> list[ToolDefinition]:
-    """A server may be declared twice; it still has each of its tools once."""
+    """Return each tool once, even where its server is declared twice."""
     return list({(tool.kind in OWN, tool.namespace, tool.server_label, tool.own_name): tool for tool in found}.values())
+
+
+# ---- tools by the names that clients and servers use ----
+
+
+def find_own(tools: Tools, namespace: str | None, name: str) -> ToolDefinition | None:
+    """Return the tool that the request declares itself under that name."""
+    likely = tools.get(name if namespace is None else labelled_name(namespace, name))
+    if likely is not None and _is_own(likely, namespace, name):
+        return likely
+    return next((tool for tool in tools.values() if _is_own(tool, namespace, name)), None)
+
+
+def _is_own(tool: ToolDefinition, namespace: str | None, name: str) -> bool:
+    return tool.kind in OWN and tool.namespace == namespace and tool.own_name == name
+
+
+def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
+    """Return the model's name for the tool that the client knows by this name and namespace."""
+    namespace = None if call.namespace is UNSET else call.namespace
+    if (own := find_own(toolbox.tools, namespace, call.name)) is not None:
+        return own.name
+    if namespace is None:
+        return call.name
+    # Not declared any more; its old name must not mean another tool now.
+    return free_name(labelled_name(namespace, call.name), toolbox.tools)
+
+
+def model_name(toolbox: Toolbox, label: str, name: str) -> str:
+    """Return the model's name for the tool that its server calls `name`."""
+    tool = toolbox.tools.get(name)
+    if tool is not None and tool.server_label == label and name == (tool.server_tool or tool.name):
+        return name
+    if (tool := _of_server(toolbox.tools, label, name)) is not None:
+        return tool.name
+    if label == HOUSE_LABEL:
+        return name  # as the model wrote it
+    # A tool of a server that this request does not name; its old name must not mean another tool now.
+    return labelled_name(label, name) if name in toolbox.tools else legal_name(name)
+
+
+def _of_server(tools: Tools, label: str, name: str) -> ToolDefinition | None:
+    """Return the tool of a server. Its usual names are tried first, then all tools are searched."""
+    tool = tools.get(legal_name(name))
+    if tool is not None and tool.server_label == label and tool.own_name == name:
+        return tool
+    tool = tools.get(labelled_name(label, name))
+    if tool is not None and tool.server_label == label and tool.own_name == name:
+        return tool
+    return next((tool for tool in tools.values() if tool.server_label == label and tool.own_name == name), None)

@@ -84,13 +84,13 @@ class LockRequest:
 
 
 class ConversationLocks:
-    """The locks of an engine. A conversation has a queue as long as its lock is held."""
+    """The locks of an engine. A conversation has a queue while its lock is taken."""
 
     def __init__(self) -> None:
         self._waiting: dict[ConversationKey, deque[asyncio.Future[bool]]] = {}
 
     def __len__(self) -> int:
-        """How many locks are held."""
+        """How many locks are taken."""
         return len(self._waiting)
 
     def request(self, key: ConversationKey, is_busy: Callable[[], Awaitable[bool]] | None = None) -> LockRequest:

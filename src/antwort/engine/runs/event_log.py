@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, Self, TypeAlias
 
 import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
-from antwort.api.payload import CUT_FROM, PIECE, payload_of_all
+from antwort.api.payload import CUT_FROM, PIECE, fitting, payload_of_all
 from antwort.engine.loop.fold import Run
-from antwort.engine.runs.stream_observer import StreamObserver
+from antwort.engine.settings import LoopSettings
 from antwort.errors import ServerFault
 
 EVENT_OVERHEAD_BYTES = 256
@@ -22,7 +24,7 @@ EVENT_OVERHEAD_BYTES = 256
 MAX_READ_EVENTS = 512
 """Events that one read returns, about."""
 MAX_LAG_BATCHES, MAX_LAG_BYTES = 4096, 2**22
-"""How far a reader that does not hold the run back may be behind in a log that keeps only what is not read."""
+"""How far a reader that does not hold the run back may be behind in a log that buffers only unread events."""
 _UNSENT = frozenset(UNSENT)
 _MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
 """The kinds of events that a batch with marks ends with."""
@@ -40,6 +42,11 @@ class NumberedBatch(msgspec.Struct, frozen=True):
 class Recorder(Protocol):
     """Put the events of a run on record before they are published."""
 
+    is_durable: bool
+    """Whether another process can continue the run from its record."""
+    failure: Exception | None
+    """Why the run, or its outcome, could not be recorded."""
+
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:
         """Return the batch to publish once what the policy asks for is durable. `first` is the number of its first
         event, and `run` the run after it.
@@ -48,6 +55,10 @@ class Recorder(Protocol):
 
     async def checkpoint(self, run: Run) -> None:
         """Record the turns so far, if they are not: the model is asked next."""
+        ...
+
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Stop retrying a write that fails. With `is_lost`, another process has the run: write nothing more."""
         ...
 
 
@@ -71,8 +82,8 @@ class EventLog:
     that is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read
     `buffer_events` events, or `buffer_bytes` characters of text behind the next batch.
 
-    With `replay_bytes`, all batches are kept from the first on, up to about so many bytes, for readers that come later.
-    Without, or beyond that, only what present readers have not read is kept.
+    With `replay_bytes`, all batches are buffered from the first on, up to about so many bytes, for later readers.
+    Without, or beyond that, only what present readers have not read is buffered.
     """
 
     def __init__(
@@ -92,19 +103,42 @@ class EventLog:
         self._next = first
         self._batches: list[_Buffered] = []
         """All batches, while `is_whole`."""
-        self.kept_bytes = 0
-        """What is kept for replays takes, about."""
+        self.buffered_bytes = 0
+        """Size of the buffer for replays, about."""
         self._readers: list[LogReader] = []
         self._primary: LogReader | None = None
         self._room: asyncio.Future[None] | None = None
         self.is_whole = replay_bytes > 0 and first == 0
         """Whether everything is buffered from the first event on."""
         self.is_ended = False
+        self._submitted: set[asyncio.Task[Batch]] = set()
+
+    @classmethod
+    def of_response(cls, events: Sequence[StreamEvent], first: int = 0) -> Self:
+        """Return the log of a response that has ended, with these events."""
+        log = cls(first=first)
+        log.is_whole, log._replay_bytes = True, sys.maxsize
+        at = 0
+        while some := fitting(events, at, MAX_READ_EVENTS):
+            log.publish([*some])
+            at += len(some)
+        log.end()
+        return log
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody can read it, or it is recorded. If not, nothing need be appended."""
+        """Whether it has readers, a replay buffer, a recorder or an observer. If not, nothing need be appended."""
         return bool(self._readers) or self.is_whole or self.recorder is not None or self._observer is not None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether another process can continue the run."""
+        return self.recorder is not None and self.recorder.is_durable
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why the run, or its outcome, could not be recorded."""
+        return None if self.recorder is None else self.recorder.failure
 
     # ---- writing ----
 
@@ -126,10 +160,27 @@ class EventLog:
         if self.recorder is not None:
             await self.recorder.checkpoint(run)
 
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Do not wait for a record that cannot be written. With `is_lost`, another process has the run."""
+        if self.recorder is not None:
+            self.recorder.leave(is_lost=is_lost)
+
     def publish(self, batch: Batch) -> None:
         """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""
         first, count = self._number(batch)
         self._publish(first, count, batch)
+
+    def submit(self, batch: Batch, run: Run) -> asyncio.Task[Batch]:
+        """Append a batch beside those of the loop. If that fails, the run learns of it with its next batch."""
+        task = asyncio.get_running_loop().create_task(self.append(batch, run))
+        self._submitted.add(task)
+        task.add_done_callback(self._on_submitted)
+        return task
+
+    def _on_submitted(self, task: asyncio.Task[Batch]) -> None:
+        self._submitted.discard(task)
+        if not task.cancelled():
+            task.exception()
 
     def tick(self) -> None:
         """Give readers that wait a keep-alive."""
@@ -137,7 +188,7 @@ class EventLog:
             reader.tick()
 
     def finish_observation(self) -> None:
-        """Tell the observer that the run has a result."""
+        """Notify the observer that the run has a result."""
         if self._observer is not None:
             self._observer.on_end()
 
@@ -166,14 +217,14 @@ class EventLog:
                 reader.add(buffered)
         if self.is_whole:
             self._batches.append(buffered)
-            self.kept_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
-            if self.kept_bytes > self._replay_bytes:
-                self.is_whole, self._batches, self.kept_bytes = False, [], 0
+            self.buffered_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
+            if self.buffered_bytes > self._replay_bytes:
+                self.is_whole, self._batches, self.buffered_bytes = False, [], 0
         if not self.is_whole and (self._primary is None or len(self._readers) > 1):
             self._drop_laggards()
 
     def _drop_laggards(self) -> None:
-        """Give up readers that are too far behind, where only what is not read is kept."""
+        """Give up readers that are too far behind, where only unread events are buffered."""
         for reader in [*self._readers]:
             if reader is not self._primary and reader.lags:
                 reader.lose()
@@ -271,7 +322,7 @@ class LogReader:
 
     @property
     def lags(self) -> bool:
-        """Whether it is too far behind in a log that keeps only what is not read."""
+        """Whether it is too far behind in a log that buffers only unread events."""
         return len(self._unread) > MAX_LAG_BATCHES or self.unread_bytes > MAX_LAG_BYTES
 
     async def read(self) -> list[NumberedBatch]:
@@ -349,3 +400,44 @@ class LogReader:
         self._unread.clear()
         self._log.remove(self)
         self.wake()
+
+
+# ---- observers ----
+
+
+class StreamObserver(Protocol):
+    """Follow the events of one run. Its methods must neither wait nor raise."""
+
+    def on_batch(self, first: int, batch: Batch) -> None:
+        """Take a batch before it is delivered. `first` is the number of its first event that is sent; marks, which
+        are never sent, have no number.
+        """
+        ...
+
+    def on_end(self) -> None:
+        """Take note that the run has a result. It is not called for a run that was broken off or handed over."""
+        ...
+
+
+ObserverFactory: TypeAlias = Callable[[LoopSettings], StreamObserver]
+
+_factory: ObserverFactory | None = None
+
+
+@contextmanager
+def observe_streams(factory: ObserverFactory) -> Iterator[None]:
+    """Observe each run that begins within the context, streamed or not, with an observer of its own.
+
+    A run that continues from the run log is not observed: its first events were sent elsewhere.
+    """
+    global _factory
+    before, _factory = _factory, factory
+    try:
+        yield
+    finally:
+        _factory = before
+
+
+def new_observer(settings: LoopSettings) -> StreamObserver | None:
+    """Return the observer of a run that begins now, or None where none is wanted."""
+    return None if _factory is None else _factory(settings)

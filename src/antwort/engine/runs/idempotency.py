@@ -48,9 +48,9 @@ KeyName: TypeAlias = tuple[str, str, str]
 """Tenant, owner, key."""
 
 MAX_KEY_CHARS = 255
-MAX_KEPT_RUNS = 1000
-"""Ended runs that are kept in memory for their keys, because they are not stored."""
-MAX_KEPT_BYTES = 64 * 2**20
+MAX_ENDED_RUNS = 1000
+"""Ended runs in memory whose responses are not stored."""
+MAX_ENDED_BYTES = 64 * 2**20
 
 
 class KeyedRun:
@@ -79,7 +79,7 @@ class KeyedRun:
         self.waiters.clear()
 
 
-class KeptRun(msgspec.Struct, frozen=True):
+class EndedRun(msgspec.Struct, frozen=True):
     """A response that has ended and is not stored."""
 
     request_hash: bytes
@@ -107,11 +107,11 @@ class IdempotencyKeys:
         self._store, self._launcher, self._responses = store, launcher, responses
         self._clock, self._seconds = clock, seconds
         self._runs: dict[KeyName, KeyedRun] = {}
-        self._kept = KeptRuns()
+        self._ended = EndedRunCache()
 
     def __len__(self) -> int:
         """How many keys stand for a response in this process."""
-        return len(self._runs) + len(self._kept)
+        return len(self._runs) + len(self._ended)
 
     @property
     def unsettled(self) -> int:
@@ -124,12 +124,12 @@ class IdempotencyKeys:
         """Subscribe to the response that the key stands for: one that has ended, one in progress, or a new one.
 
         Raises `KeyReused` when that is the response to another request, `KeyInUse` when another process runs it and has
-        no log of it, and what is wrong with the request.
+        no log of it, and the errors of an invalid request.
         """
         name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
         beaten: KeyInUse | None = None
         while True:
-            known = self._kept.find(name, self._clock()) or self._runs.get(name)
+            known = self._ended.find(name, self._clock()) or self._runs.get(name)
             if isinstance(known, KeyedRun) and known.is_settling:
                 await asyncio.wait([known.task])
                 continue
@@ -148,7 +148,7 @@ class IdempotencyKeys:
                 return found
             if beaten is not None:
                 raise beaten
-            if name in self._runs or name in self._kept:
+            if name in self._runs or name in self._ended:
                 continue
             try:
                 if request.background:
@@ -160,8 +160,8 @@ class IdempotencyKeys:
             except KeyInUse as error:  # another request was faster: its response is there now
                 beaten = error
 
-    async def _replay(self, known: KeyedRun | KeptRun, *, streams: bool) -> Subscription:
-        if isinstance(known, KeptRun):
+    async def _replay(self, known: KeyedRun | EndedRun, *, streams: bool) -> Subscription:
+        if isinstance(known, EndedRun):
             found: Subscription = self._responses.follow_ended(known.response, known.log)
         elif known.run is not None:
             found = self._read(known.run, streams=streams)
@@ -262,8 +262,8 @@ class IdempotencyKeys:
         if not has_failed or run.tools.has_acted:
             if not run.response.store:
                 run.log.recorder = None  # it holds the plan
-                kept = KeptRun(claim.request_hash, claim.expires_at, run.response, run.log)
-                self._kept.add(name, kept, run.log.kept_bytes + 2 * len(encode(run.response)))
+                ended = EndedRun(claim.request_hash, claim.expires_at, run.response, run.log)
+                self._ended.add(name, ended, run.log.buffered_bytes + 2 * len(encode(run.response)))
         elif run.response.store:
             try:
                 await self._store.release(run.identity, claim.key, run.response_id)
@@ -278,14 +278,16 @@ class IdempotencyKeys:
         await asyncio.gather(*[keyed.task for keyed in runs])
 
 
-class KeptRuns:
-    """Ended runs that are kept in memory. When they are too many or too large, the identity that has most gives up its
-    oldest, so that one that sends much does not evict those of others.
+class EndedRunCache:
+    """A cache of ended runs whose responses are not stored.
+
+    When they are too many or too large, the identity that has most loses its oldest, so that one that sends much does
+    not evict those of others.
     """
 
-    def __init__(self, max_count: int = MAX_KEPT_RUNS, max_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, max_count: int = MAX_ENDED_RUNS, max_bytes: int = MAX_ENDED_BYTES) -> None:
         self._max_count, self._max_bytes = max_count, max_bytes
-        self._by_owner: dict[tuple[str, str], dict[KeyName, tuple[KeptRun, int]]] = {}
+        self._by_owner: dict[tuple[str, str], dict[KeyName, tuple[EndedRun, int]]] = {}
         """Each with its size, the oldest first."""
         self._count = self._size = 0
 
@@ -295,15 +297,15 @@ class KeptRuns:
     def __contains__(self, name: KeyName) -> bool:
         return name in self._by_owner.get(name[:2], ())
 
-    def find(self, name: KeyName, now: float) -> KeptRun | None:
-        """Return what is kept for the key. What has expired goes."""
+    def find(self, name: KeyName, now: float) -> EndedRun | None:
+        """Return the run of the key. One that has expired is removed."""
         kept, _ = self._by_owner.get(name[:2], {}).get(name, (None, 0))
         if kept is not None and kept.expires_at <= now:
             self.remove(name)
             return None
         return kept
 
-    def add(self, name: KeyName, kept: KeptRun, size: int) -> None:
+    def add(self, name: KeyName, kept: EndedRun, size: int) -> None:
         self._by_owner.setdefault(name[:2], {})[name] = kept, size
         self._count, self._size = self._count + 1, self._size + size
         while (is_large := self._size > self._max_bytes) or self._count > self._max_count:
@@ -359,7 +361,7 @@ def checked_key(key: str) -> str:
 
 def fingerprint(request: CreateRequest) -> bytes:
     """Return the same bytes for every way to write the same JSON: the order of keys, white space and the form of
-    numbers and texts do not count. They tell nothing of what the request says.
+    numbers and texts do not count. They reveal nothing of the request.
 
     The body as it came is one half of it. The other is the request as it was read: a program may have changed it since,
     or put it together without a body. Whether events are read does not count there: the caller of `create` and
@@ -393,7 +395,7 @@ def fingerprint_steps(request: CreateRequest) -> Steps[bytes]:
 
 
 def _without_id(item: InputItem) -> bytes:
-    """Ids may have been made for items that came without; what an item refers to by one counts."""
+    """Encode the item without its id, which may be generated; the id that a reference names counts."""
     if isinstance(item, OpaqueItem):
         return encode({name: value for name, value in item.fields.items() if name != "id"})
     return encode(item if isinstance(item, ItemReference) else replace(item, id=""))

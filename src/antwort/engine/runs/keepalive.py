@@ -1,4 +1,4 @@
-"""Send keep-alives and the progress of tools while a streamed run has nothing else to say.
+"""Send keep-alives and the progress of tools while a streamed run has no other events.
 
 A comment keeps a connection open, but some clients count only events, and give up on a stream that brings none for two
 minutes. So `response.in_progress` is repeated in a long silence, sooner while tools run here.
@@ -157,7 +157,7 @@ def progress_events(output: Sequence[OutputItem], latest: Mapping[str, Progress]
 
 
 def _number(value: object) -> float | UnsetType:
-    """Tools are untrusted, and a report is no reason for a call to fail: what is no number is left out."""
+    """Return a number of a report, or leave it out: tools are untrusted, and a bad report must not fail the call."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return UNSET
     if isinstance(value, int) and abs(value) < _MAX_EXACT_INTEGER:
@@ -170,7 +170,7 @@ def _number(value: object) -> float | UnsetType:
 
 
 def _text(message: object) -> str | UnsetType:
-    """Leave out what is no text, and lone surrogates, which cannot be encoded."""
+    """Return the message of a report, bounded and without lone surrogates, which cannot be encoded."""
     if not isinstance(message, str):
         return UNSET
     return message[:MAX_MESSAGE_CHARS].encode(errors="replace").decode()

@@ -11,23 +11,21 @@ import msgspec
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.engine.history.approvals import check_reachable
-from antwort.engine.history.recent_responses import Recent
+from antwort.engine.history.approval_records import check_reachable
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import brought_approvals, end_unborn, new_row
-from antwort.engine.runs.stream_observer import new_observer
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, brought_approvals, end_unstarted, new_row
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.storage.base import Claim
-from antwort.storage.run_log.base import Lease
+from antwort.storage.run_log import Lease
 
 ABANDONED = "The server was stopped while the response was being made."
 DISCARD_SECONDS = 2.0
@@ -68,7 +66,7 @@ class Launcher:
         if not self._has_begun:
             await self._store.fail_running(ABANDONED)
 
-    async def plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
+    async def plan(self, request: CreateRequest, identity: Identity, recent: RecentResponses | None = None) -> Plan:
         """Answer every question before the first inference. A turn of a conversation waits for those before it, and the
         plan holds the lock from then on: it is launched, or released.
         """
@@ -111,10 +109,10 @@ class Launcher:
                 check_reachable(plan)
             if request.is_stored:
                 await self._begin(plan, claim)
-            elif plan.decisions:
+            elif plan.history.decisions:
                 if request.conversation is not None and (brought := brought_approvals(plan)):
                     await self._store.add_entries(plan.identity, request.conversation, (), brought)
-                await self._store.decide(plan.identity, plan.response.id, plan.decisions)
+                await self._store.decide(plan.identity, plan.response.id, plan.history.decisions)
             if continues and self._worker is not None and background.enabled:
                 plan = msgspec.structs.replace(plan, is_durable=True)
                 lease = await self._adopt(self._worker, plan, claim)
@@ -123,7 +121,6 @@ class Launcher:
                 self._resources.provider,
                 self._event_log(plan, claim, lease),
                 self._live.hooks,
-                outlives_client=lease is not None or claim is not None,
                 has_key=claim is not None,
             )
         except BaseException:
@@ -166,7 +163,7 @@ class Launcher:
         try:
             await self._store.begin(new_row(plan, claim, name))
         except asyncio.CancelledError:
-            self._spawn(end_unborn(plan, self._store))
+            self._spawn(end_unstarted(plan, self._store))
             raise
 
     async def _adopt(self, worker: Worker, plan: Plan, claim: Claim | None) -> Lease:
@@ -185,7 +182,7 @@ class Launcher:
         """
         with suppress(AntwortError):
             await worker.runs.cancel(plan.identity, plan.response.id)
-        await end_unborn(plan, self._store)
+        await end_unstarted(plan, self._store)
         if claim is not None:
             with suppress(AntwortError):
                 await self._store.release(plan.identity, claim.key, plan.response.id)

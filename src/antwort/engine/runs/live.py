@@ -9,12 +9,13 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, RunEvent
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, TurnAbandoned, TurnEnded
 from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
+from antwort.api.wire import UNSET
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import compacted_response
-from antwort.engine.history.approvals import asked_for
+from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
 from antwort.engine.loop.tool_runner import CallRecord, ToolRunner
@@ -22,10 +23,8 @@ from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder
-from antwort.engine.runs.rows import kept_input, kept_request, new_entries
+from antwort.engine.runs.recorders import new_entries, sealed_input, sealed_request
 from antwort.engine.runs.subscription import LiveSubscription
-from antwort.engine.runs.summary import RunSummary, count_untold
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -40,13 +39,13 @@ from antwort.identity import TENANT, Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
-from antwort.storage.run_log.base import DETACHED
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
 _TERMINAL = frozenset(TERMINAL)
 _FIRST_OUTPUT = _TERMINAL | frozenset(DELTAS)
 MAX_UNRECORDED = 1000
-"""Ended runs that are kept because their outcome could not be recorded."""
+"""Ended runs in memory whose outcome could not be recorded."""
 
 
 class RunHooks(msgspec.Struct, frozen=True):
@@ -81,7 +80,6 @@ class LiveRun:
     _keepalive: KeepAlive | None = None
     _first_output: float | None = None
     _summary: RunSummary | None = None
-    _hold_timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -92,7 +90,6 @@ class LiveRun:
         *,
         run: Run | None = None,
         opening: Batch | None = None,
-        outlives_client: bool = False,
         has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
@@ -100,13 +97,12 @@ class LiveRun:
         `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
         have worked on it.
         """
-        self._loop = loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
-        self.response_id, self.identity = plan.response.id, plan.identity
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
-        self.outlives_client, self.has_key = outlives_client, has_key
+        self.has_key = has_key
         self.signal = Signal()
         """Why the run is to stop."""
         self.answered: Once[None] = Once()
@@ -114,12 +110,10 @@ class LiveRun:
         self.ended: Once[Response] = Once()
         self.clients: list[object] = []
         """A token for each subscription whose request has asked for the response; the first one reports the run."""
-        self._beside: set[asyncio.Task[Batch]] = set()
         self._began = perf_counter() - seconds_before
         now = loop.time()
         self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
         self._held_until = now + plan.settings.hold_back
-        self._deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
         self.prompt = Prompt(plan)
         self.tools = ToolRunner(self)
         if plan.request.stream:
@@ -128,14 +122,26 @@ class LiveRun:
         self.signal.task = self._task
 
     @property
+    def response_id(self) -> str:
+        return self.plan.response.id
+
+    @property
+    def identity(self) -> Identity:
+        return self.plan.identity
+
+    @property
     def response(self) -> Response:
-        """The response as it stands; of a durable run, as far as it is on record."""
+        """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
 
     @property
     def is_durable(self) -> bool:
         """Whether another process can continue it."""
-        return isinstance(self.log.recorder, BatchRecorder)
+        return self.log.is_durable
+
+    @property
+    def outlives_client(self) -> bool:
+        return self.has_key or self.is_durable
 
     @property
     def may_be_retried(self) -> bool:
@@ -158,10 +164,12 @@ class LiveRun:
                 self.hooks.on_unread(self)
 
     async def wait_for_answer(self) -> None:
-        """Wait until `response.created` is not held back any longer. Raises what went wrong before that."""
-        if not self.answered.is_set and self._hold_timer is None:
-            self._hold_timer = self._loop.call_at(self._held_until, self.on_answer)
-        await self.answered.wait()
+        """Wait until `response.created` is not held back any longer. Raises the error of a run that failed before."""
+        try:
+            async with asyncio.timeout_at(self._held_until):
+                await self.answered.wait()
+        except TimeoutError:
+            self.on_answer()
 
     def on_answer(self) -> None:
         """The backend has answered with its headers."""
@@ -187,8 +195,8 @@ class LiveRun:
     # ---- stopping ----
 
     def stop(self, reason: Exception) -> None:
-        if isinstance(reason, HandedOver) and isinstance(self.log.recorder, BatchRecorder):
-            self.log.recorder.leave()
+        if isinstance(reason, HandedOver):
+            self.log.leave()
         self.signal.set(reason)
 
     def hand_over(self) -> None:
@@ -197,14 +205,8 @@ class LiveRun:
 
     def lose(self) -> None:
         """Another process has the run: write and publish nothing more."""
-        if isinstance(self.log.recorder, BatchRecorder):
-            self.log.recorder.lose()
+        self.log.leave(is_lost=True)
         self.signal.set(HandedOver())
-
-    def give_up_recording(self) -> None:
-        """The process ends: do not wait for the outcome to be committed."""
-        if isinstance(self.log.recorder, TurnRecorder):
-            self.log.recorder.give_up()
 
     def abort(self) -> None:
         """The process ends now: cancel the task. Another process finds the run lost, or continues it."""
@@ -223,31 +225,19 @@ class LiveRun:
         A caller that stops waiting leaves no half of a record behind.
         """
         if self.is_durable:
-            await asyncio.shield(self._append_beside([CallBegun(call_id=call_id)]))
+            await asyncio.shield(self.log.submit([CallBegun(call_id=call_id)], self.run))
 
     def publish(self, batch: Batch) -> None:
         """Publish events that the loop does not make, such as keep-alives; of a durable run, when they are recorded."""
         if self.is_durable:
-            self._append_beside(batch)
+            self.log.submit(batch, self.run)
         else:
             self.log.publish(batch)
 
-    def _append_beside(self, batch: Batch) -> asyncio.Task[Batch]:
-        task = self._loop.create_task(self.log.append(batch, self.run))
-        self._beside.add(task)
-        task.add_done_callback(self._appended)
-        return task
-
-    def _appended(self, task: asyncio.Task[Batch]) -> None:
-        self._beside.discard(task)
-        if not task.cancelled():
-            task.exception()  # the run learns of it with its next batch
-
     @property
     def is_recorded(self) -> bool:
-        """Whether the record says what the terminal event said. There is none of a response that is not stored."""
-        recorder = self.log.recorder
-        return not (isinstance(recorder, TurnRecorder) and recorder.failure is not None and self.response.store)
+        """Whether the record has the outcome that the terminal event had. A response that is not stored has none."""
+        return self.log.failure is None or not self.response.store
 
     async def record_again(self, store: ResponseStore) -> None:
         """Record the outcome that could not be recorded. A row that is gone or has ended by now needs none."""
@@ -256,15 +246,15 @@ class LiveRun:
             await store.finish(self.identity, self.response, self.run.marks, entries, approvals)
 
     def chain(self) -> tuple[Link, ...]:
-        """The response as it stands, behind those that it continues: what a response needs that continues it."""
+        """Return the chain that a response needs that continues this one."""
         link = Link(
             response=self.run.response,
-            request=kept_request(self.plan),
-            input=kept_input(self.plan)[0],
+            request=sealed_request(self.plan),
+            input=sealed_input(self.plan)[0],
             turn_ends=self.run.turn_ends,
             abandoned=self.run.abandoned,
         )
-        return (*self.plan.chain, link)
+        return (*self.plan.history.chain, link)
 
     def summary(self) -> RunSummary:
         if self._summary is not None:
@@ -288,6 +278,7 @@ class LiveRun:
     async def _drive(self) -> None:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.identity.tenant)
+        deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
         is_logged = self.plan.request.stream or log.is_used
         watched: frozenset[type] = _FIRST_OUTPUT
@@ -300,13 +291,23 @@ class LiveRun:
                     if self._keepalive is not None and type(last) in _TERMINAL:
                         self._keepalive.pause()
                     published = await log.append(batch, run)
-                    if published is not batch:
-                        last, run = published[-1], self._failed_to_record(run, published[-1])
+                    if published is not batch:  # its terminal event has become `response.failed`
+                        last, failure = published[-1], log.failure
+                        assert isinstance(last, TERMINAL)
+                        assert isinstance(failure, AntwortError)
+                        self.error = failure
+                        run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
                 if type(last) in watched:
-                    watched = self._note(last)
+                    watched = _TERMINAL
+                    if isinstance(last, TERMINAL):
+                        self._end(last.response)
+                    else:
+                        self._first_output = perf_counter()
                 if is_logged and log.is_full and not self.ended.is_set:
-                    await self._wait_for_room()
+                    # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
+                    with contextlib.suppress(Interrupted, AntwortError):
+                        await self.signal.race(log.wait_for_room)
         except DETACHED:
             self.is_detached = True
         except Exception as error:
@@ -317,47 +318,23 @@ class LiveRun:
             try:
                 await batches.aclose()
             finally:
+                deadline_timer.cancel()
                 self._close()
-
-    def _failed_to_record(self, run: Run, last: RunEvent) -> Run:
-        assert isinstance(last, TERMINAL), "nothing else is replaced"
-        assert isinstance(self.log.recorder, TurnRecorder), "nothing else replaces it"
-        self.error = self.log.recorder.failure
-        return msgspec.structs.replace(run, response=last.response)
-
-    def _note(self, last: RunEvent) -> frozenset[type]:
-        """Note the first output or the end, and return which kinds of events are of interest from now on."""
-        if isinstance(last, TERMINAL):
-            self._end(last.response)
-        else:
-            self._first_output = perf_counter()
-        return _TERMINAL
 
     def _end(self, response: Response) -> None:
         self.plan.release()  # its end is on record: the next turn of the conversation may begin
-        if self.error is not None and self._loop.time() < self._held_until:
+        if self.error is not None and asyncio.get_running_loop().time() < self._held_until:
             self.answered.fail(self.error)
         self.answered.set(None)
         self.ended.set(response)
 
-    async def _wait_for_room(self) -> None:
-        """A slow reader holds the run back, and with it the backend. A run that is to stop does not wait."""
-        with contextlib.suppress(Interrupted, AntwortError):
-            await self.signal.race(self.log.wait_for_room)
-
     def _close(self) -> None:
-        self._deadline_timer.cancel()
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
         self.plan.release()
         self.log.end()
-        if self.is_durable and self.failure is None:
-            assert isinstance(self.log.recorder, BatchRecorder)
-            self.failure = self.log.recorder.failure
+        self.failure = self.failure or self.log.failure
         for error in (self.signal.reason, self.error):
             if error is not None:  # without its frames, which would hold the run until a garbage collection
                 error.__traceback__ = error.__context__ = None
@@ -368,6 +345,36 @@ class LiveRun:
         elif self.ended.error is None:
             self.log.finish_observation()
         self.hooks.on_end(self)
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to say of a run that has ended."""
+
+    plan: Plan
+    response: Response
+    turns: int
+    seconds: float
+    first: float | None = None
+    """Seconds from the start to the first delta of the model's output; None: there was none."""
+    untold: int = 0
+    """Inferences whose usage is not in that of the response: the backend does not report it, or they were cut."""
+    truncated: int = 0
+    """Inferences from which something was left out, so that they fit into the context."""
+    is_read: bool = False
+    """Whether a request waits for the run, and reports it in its own log line."""
+
+
+def count_untold(run: Run) -> int:
+    """Return how many inferences of the run have no known usage."""
+    untold = 0
+    for _, mark in run.marks:
+        if isinstance(mark, TurnEnded):
+            untold += mark.usage is UNSET
+        elif isinstance(mark, Compacted):
+            untold += mark.usage is UNSET and mark.is_missing is UNSET
+        else:
+            untold += isinstance(mark, TurnAbandoned)
+    return untold
 
 
 class LiveRuns(dict[str, LiveRun]):
@@ -385,7 +392,7 @@ class LiveRuns(dict[str, LiveRun]):
         self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
         """The hooks of every run. The worker replaces `on_unread`."""
         self.unrecorded: dict[str, LiveRun] = {}
-        """Runs that have ended and whose outcome could not be recorded. It is recorded when somebody asks for them."""
+        """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them."""
 
     def find(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self.get(response_id)

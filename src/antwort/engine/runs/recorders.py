@@ -1,25 +1,46 @@
-"""Put a run on record while it goes on: each turn of a stored foreground run, each batch of a durable one."""
+"""Put a response on record: its row, each turn of a stored foreground run, each batch of a durable run, its outcome."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
-from antwort.api.events import TERMINAL, Batch, ResponseFailed, RunEvent, Terminal
+import msgspec
+
+from antwort.api.additional_tools import is_additional
+from antwort.api.credentials import KEY
+from antwort.api.events import (
+    TERMINAL,
+    Batch,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseQueued,
+    RunEvent,
+    Span,
+    Terminal,
+    is_within,
+)
+from antwort.api.items import InputItem, McpListTools
+from antwort.api.resources import Approval
 from antwort.api.responses import Response
-from antwort.api.status import IllegalTransition
-from antwort.api.wire import replace
-from antwort.concurrency import Signal
-from antwort.engine.history.approvals import asked_for
+from antwort.api.status import EXTENDS_CONVERSATION, IllegalTransition, transition
+from antwort.api.wire import encode, replace
+from antwort.concurrency import Signal, backoff
+from antwort.engine.context.compaction_item import is_trigger
+from antwort.engine.history.approval_records import asked_for
+from antwort.engine.history.credentials import without_credentials
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
-from antwort.engine.runs.rows import new_entries
-from antwort.errors import AntwortError, HandedOver, ResponseNotFound, StoreFault
-from antwort.storage.base import PackedLog, ResponseStore
-from antwort.storage.run_log.base import Ending, Fenced, Lease, Record, RunLog, Unavailable
-from antwort.storage.run_log.codec import pack
+from antwort.errors import AntwortError, Damaged, HandedOver, ResponseNotFound, StoreFault
+from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
+from antwort.storage.event_codec import pack
+from antwort.storage.run_log import EventRecord, Fenced, Lease, NewRun, RunEnding, RunLog
+
+T = TypeVar("T")
 
 _log = logging.getLogger("antwort.engine")
 
@@ -27,6 +48,29 @@ TURN_RETRY_SECONDS = (0.1, 0.4, 1.5)
 """Between the attempts to record a turn."""
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
 """Between the attempts to write a run log that is not available."""
+
+
+async def retry_until_available(
+    ask: Callable[[], Awaitable[T]], warn: Callable[[StoreFault], None], leaving: asyncio.Event | None = None
+) -> T:
+    """Ask a record again while it is not available, and `warn` once. Raises `HandedOver` when the run is to be left
+    meanwhile, and `Damaged`, which does not pass.
+    """
+    leaving = leaving or asyncio.Event()
+    pauses, has_warned = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS), False
+    while True:
+        try:
+            return await ask()
+        except Damaged:
+            raise
+        except StoreFault as error:
+            if not has_warned:
+                warn(error)
+            has_warned = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(next(pauses)):
+                await leaving.wait()
+            raise HandedOver
 
 
 class TurnRecorder:
@@ -42,8 +86,8 @@ class TurnRecorder:
         self._items = self._marks = 0
         """How many are on record."""
         self._commit_deadline = Signal()
-        self.failure: AntwortError | None = None
-        """Why the outcome is not on record."""
+        self.is_durable = False
+        self.failure: Exception | None = None
         self.has_events = False
         """Whether the events were recorded with the outcome, so that they can be replayed by their numbers."""
 
@@ -74,14 +118,17 @@ class TurnRecorder:
         events: PackedLog | None = None
         if self._plan.request.stream and (before := self._events()) is not None:
             events = pack([*before, batch])
-        self.has_events, self._events = events is not None, _no_events  # the log holds this recorder
+        self.has_events, self._events = events is not None, lambda: None  # the log holds this recorder
         try:
             await self._commit_deadline.race(partial(self._commit, response, run, events))
         except Exception as error:
             _log.error("the response %s could not be stored", response.id, exc_info=error)
-            self.failure = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
-            self.has_events = False
-            return [*batch[:-1], ResponseFailed(response=_as_failed(response, self.failure))]
+            fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
+            self.failure, self.has_events = fault, False
+            failed = replace(
+                response, status="failed", error=error_of(fault), incomplete_details=None, completed_at=None
+            )
+            return [*batch[:-1], ResponseFailed(response=failed)]
         return batch
 
     async def _commit(self, response: Response, run: Run, events: PackedLog | None) -> None:
@@ -92,17 +139,9 @@ class TurnRecorder:
         elif entries and plan.request.conversation is not None:
             await self._store.add_entries(plan.identity, plan.request.conversation, entries, approvals)
 
-    def give_up(self) -> None:
+    def leave(self, *, is_lost: bool = False) -> None:  # noqa: ARG002 - no other process continues it
         """Stop waiting for the outcome to be committed: the process ends."""
         self._commit_deadline.set(StoreFault("The response could not be stored before the server ended."))
-
-
-def _no_events() -> None:
-    return None
-
-
-def _as_failed(response: Response, error: AntwortError) -> Response:
-    return replace(response, status="failed", error=error_of(error), incomplete_details=None, completed_at=None)
 
 
 class BatchRecorder:
@@ -110,21 +149,26 @@ class BatchRecorder:
     published, and the last one is committed with the outcome.
     """
 
-    def __init__(self, runs: RunLog, lease: Lease, plan: Plan, records: int = 0) -> None:
-        """`records` is the number of records that the log holds."""
+    def __init__(
+        self, runs: RunLog, lease: Lease, plan: Plan, records: int = 0, leaving: asyncio.Event | None = None
+    ) -> None:
+        """`records` is the number of records that the log holds. `leaving` is set when a log that cannot be written is
+        not to be tried again.
+        """
         self.lease = lease
         self._runs, self._plan = runs, plan
         self._at = records
         self._queued: list[RunEvent] = []
         self._queued_first = 0
         self._asked = self._written = 0
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
         """How the run ended, once its last batch has come."""
         self._lock = asyncio.Lock()
         self._fault: Exception | None = None
-        self._leaving = asyncio.Event()
+        self._leaving = leaving or asyncio.Event()
+        self.is_durable = True
         self.failure: Exception | None = None
-        """An error that nobody expected of the log: nothing more is written, as if another process had the run."""
+        """An unexpected error of the log: nothing more is written, as if another process had the run."""
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:
         """Return when the batch is durable. Batches that come while one is written are written together.
@@ -143,7 +187,7 @@ class BatchRecorder:
             self._ending = ending_of(self._plan, last.response, run)
         async with self._lock:
             if self._written < number:  # else it was written with another one
-                record, upto = Record(self._at, self._queued_first, self._queued), self._asked
+                record, upto = EventRecord(self._at, self._queued_first, self._queued), self._asked
                 self._queued = []
                 await self._write(record)
                 self._at, self._written = record.at + 1, upto
@@ -152,65 +196,146 @@ class BatchRecorder:
     async def checkpoint(self, run: Run) -> None:
         """Everything is on record already."""
 
-    async def _finish(self, ending: Ending, lease: Lease, record: Record) -> None:
+    async def _finish(self, ending: RunEnding, lease: Lease, record: EventRecord) -> None:
         try:
             await self._runs.finish(lease, ending, record)
         except (ResponseNotFound, IllegalTransition) as error:
             raise Fenced from error
 
-    async def _write(self, record: Record) -> None:
+    async def _write(self, record: EventRecord) -> None:
         """Write a record. With the last batch, which is in it if it has come, goes the outcome of the run."""
         ending = self._ending
         write = self._runs.append if ending is None else partial(self._finish, ending)
-        pause = 0.0
-        while True:
+
+        async def attempt() -> None:
             if self._fault is not None:
                 raise self._fault
-            try:
-                await write(self.lease, record)
-                break
-            except Unavailable:
-                pause = await self._pause(pause)
-            except Fenced as error:
-                self._fault = error
-                raise
-            except Exception as error:  # it may have been written: nothing else may take its place
-                self._fault, self.failure = Fenced(), error
-                raise self._fault from error
-            except BaseException:
-                self._fault = Fenced()
-                raise
+            await write(self.lease, record)
+
+        def warn(_: StoreFault) -> None:
+            _log.warning("the log of the run %s cannot be written; it is tried again", self.lease.run_id)
+
+        try:
+            await retry_until_available(attempt, warn, self._leaving)
+        except (Fenced, HandedOver) as error:
+            self._fault = self._fault or error
+            raise self._fault from None
+        except Exception as error:  # it may have been written: nothing else may take its place
+            self._fault, self.failure = Fenced(), error
+            raise self._fault from error
+        except BaseException:
+            self._fault = Fenced()
+            raise
         if ending is not None:
             self._fault = Fenced()
 
-    async def _pause(self, last: float) -> float:
-        """Wait before the next attempt, and return for how long. Raises `HandedOver` when the run is to be left."""
-        if not last:
-            _log.warning("the log of the run %s cannot be written; it is tried again", self.lease.run_id)
-        pause = min(max(2 * last, FIRST_RETRY_SECONDS), MAX_RETRY_SECONDS)
-        try:
-            async with asyncio.timeout(pause):
-                await self._leaving.wait()
-        except TimeoutError:
-            return pause
-        self._fault = self._fault or HandedOver()
-        raise self._fault
-
-    def leave(self) -> None:
-        """Do not retry from now on when the log cannot be written."""
-        self._leaving.set()
-
-    def lose(self) -> None:
-        """Write nothing more: another process has the run."""
-        self._fault = self._fault or Fenced()
+    def leave(self, *, is_lost: bool = False) -> None:
+        """Do not retry from now on when the log cannot be written. With `is_lost`, write nothing more."""
+        if is_lost:
+            self._fault = self._fault or Fenced()
         self._leaving.set()
 
 
-def ending_of(plan: Plan, response: Response, run: Run) -> Ending:
-    return Ending(
+def ending_of(plan: Plan, response: Response, run: Run) -> RunEnding:
+    return RunEnding(
         identity=plan.identity,
         response=response,
         marks=run.marks,
         entries=new_entries(plan, response, run.abandoned),
         approvals=asked_for(plan, response),
     )
+
+
+# ---- the row of a response ----
+
+
+def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:
+    """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
+    the name of the process that runs it, where other processes need it.
+    """
+    unkept = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
+    items, raw = sealed_input(plan)
+    return NewResponse(
+        identity=plan.identity,
+        response=_on_record(plan) if unkept else plan.response,
+        request=sealed_request(plan),
+        input=(*unkept, *items),
+        raw_input=(*(encode(item) for item in unkept), *raw),
+        claim=claim,
+        approvals=brought_approvals(plan),
+        decisions=plan.history.decisions,
+        worker=worker,
+    )
+
+
+def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
+    """Return the decided approvals that are not on record: they are stored with the response that decides."""
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.brought_approvals)
+
+
+def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
+    """Return a run to be queued: its row, and the first events of its log."""
+    row = new_row(plan, claim)
+    queued = replace(row.response, status="queued")
+    events: list[RunEvent] = [ResponseCreated(response=queued), ResponseQueued(response=queued)]
+    return NewRun(new=msgspec.structs.replace(row, response=queued), events=events)
+
+
+def _on_record(plan: Plan) -> Response:
+    """Return the response as one that continues the last stored one of its chain."""
+    stored = [link.response.id for link in plan.history.chain if link.response.store]
+    return replace(plan.response, previous_response_id=stored[-1] if stored else None)
+
+
+def sealed_request(plan: Plan) -> bytes:
+    """Return the request as it was received, with its credentials sealed or removed."""
+    if plan.credentials is None:
+        return without_credentials(plan.request)
+    return plan.credentials.kept(plan.request, plan.response.id)
+
+
+def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """Return the input and its JSON, with the credentials of the tools in it sealed."""
+    request, credentials = plan.request, plan.credentials
+    if credentials is None or not any(map(is_additional, request.input)):
+        return request.input, request.raw_input
+    items = tuple(map(credentials.kept_item, request.input))
+    pairs = zip(items, request.raw_input, strict=True)
+    return items, tuple(encode(item) if is_additional(item) and KEY in item.fields else raw for item, raw in pairs)
+
+
+def new_entries(plan: Plan, response: Response, abandoned: Sequence[Span] = ()) -> tuple[Entry, ...]:
+    """Return what an ended response adds to its conversation: the input, then the output. One that has failed or was
+    cancelled adds nothing, so that a retry asks nothing twice. A list of tools that is there already is not added
+    again. Compaction triggers and abandoned output are not added.
+    """
+    request = plan.request
+    if request.conversation is None or response.status not in EXTENDS_CONVERSATION:
+        return ()
+    sent = zip(*sealed_input(plan), strict=True)
+    given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))
+    output = (item for at, item in enumerate(response.output) if not is_within(abandoned, at))
+    said = (Entry(item=item, raw=encode(item), direction="output") for item in output)
+    earlier = (item for stretch in plan.history.stretches[:-1] for item in stretch)
+    return tuple(_without_known_lists((*given, *said), earlier))
+
+
+def _without_known_lists(entries: Iterable[Entry], earlier: Iterable[InputItem]) -> Iterator[Entry]:
+    known = [_listed(item) for item in earlier if isinstance(item, McpListTools)]
+    for entry in entries:
+        if isinstance(entry.item, McpListTools):
+            if (listed := _listed(entry.item)) in known:
+                continue
+            known.append(listed)
+        yield entry
+
+
+def _listed(item: McpListTools) -> tuple[object, ...]:
+    return item.server_label, item.tools, item.error
+
+
+async def end_unstarted(plan: Plan, store: ResponseStore) -> None:
+    """End the row of a response whose run was never started, if there is one."""
+    cancelled = replace(plan.response, status=transition(plan.response.status, "cancelled"))
+    with suppress(AntwortError, IllegalTransition):  # no row: nothing to end
+        await store.finish(plan.identity, cancelled, ())

@@ -29,10 +29,9 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.history.calls import is_ours
+from antwort.engine.history.calls import is_ours, lost_calls
 from antwort.engine.history.credentials import Credentials
-from antwort.engine.history.lost_calls import lost_before
-from antwort.engine.history.sealed_reasoning import Sealed
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
 from antwort.engine.loop.item_builders import Seal, half_said
 from antwort.engine.loop.loop import opening_batches
@@ -43,9 +42,8 @@ from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder
-from antwort.engine.runs.summary import RunSummary
+from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
+from antwort.engine.runs.recorders import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, BatchRecorder, retry_until_available
 from antwort.errors import (
     AntwortError,
     AttemptsExhausted,
@@ -58,20 +56,18 @@ from antwort.errors import (
 )
 from antwort.identity import TENANT
 from antwort.storage.base import Link
-from antwort.storage.run_log.base import DETACHED, Claimed, Ending, Fenced, Lease, Record
+from antwort.storage.run_log import DETACHED, ClaimedRun, EventRecord, Fenced, Lease, RunEnding
 from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 
 _log = logging.getLogger("antwort.engine")
 T = TypeVar("T")
 
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
-"""Between two attempts to read or write the record."""
 MAX_DISCOVERY_SECONDS = 60.0
 """For which a tool server is asked again that was of no use to the run yet; then the run begins without it."""
 
 
-class HeldRun:
+class LeasedRun:
     """A run that this process holds a lease of."""
 
     def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
@@ -79,17 +75,15 @@ class HeldRun:
         self.lease, self.live, self.has_client = lease, live, live is not None
         self.signal = Signal()
         """Stops it while it is not in progress yet."""
-        self.recorder: BatchRecorder | None = None
-        """That of a run which is ended without having been in progress."""
         self.task: asyncio.Task[None] | None = None
         """Holds it, and releases it."""
-        self.is_leaving = False
-        """Whether it does not wait for a record that cannot be read or written."""
+        self.leaving = asyncio.Event()
+        """Set when it does not wait for a record that cannot be read or written."""
 
     def stop(self, reason: Exception) -> None:
         self.signal.set(reason)
         if isinstance(reason, HandedOver):
-            self._leave()
+            self.leaving.set()
         if self.live is not None:
             self.live.stop(reason)
 
@@ -103,22 +97,15 @@ class HeldRun:
     def lose(self) -> None:
         """Stop at once, and write nothing more: another process has the run."""
         self.signal.set(HandedOver())
-        self._leave()
+        self.leaving.set()
         if self.live is not None:
             self.live.lose()
-
-    def _leave(self) -> None:
-        self.is_leaving = True
-        if self.recorder is not None:
-            self.recorder.leave()
 
     async def wait_for_end(self, live: LiveRun) -> None:
         """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
         self.live = live
         if self.signal.reason is not None:
             live.stop(self.signal.reason)
-        if self.is_leaving:
-            live.stop(HandedOver())
         await live.wait()
         if live.failure is not None:
             raise live.failure
@@ -129,8 +116,8 @@ class HeldRun:
 class LoadedRun(msgspec.Struct, frozen=True):
     """A claimed run, with its record."""
 
-    claimed: Claimed
-    records: Sequence[Record]
+    claimed: ClaimedRun
+    records: Sequence[EventRecord]
     plan: Plan
     """Its request as it is on record; unless it `is_planned`, no question is answered but that of its deadline."""
     deadline: float
@@ -150,12 +137,12 @@ class LoadedRun(msgspec.Struct, frozen=True):
 
 
 def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -> tuple[Run, Batch]:
-    """Return a run as it stands after its recorded events, and the events that close the items of an inference that
-    never ended: that one is made again, and its output is left out of the prompt. Open calls of a turn that did end
+    """Return the fold of a run's recorded events, and the events that close the items of an inference that
+    never ended: it is repeated, and its output is left out of the prompt. Open calls of a turn that did end
     wait for their results.
     """
     run = fold(Run(response), events)
-    # Results, lists of tools and the runs of earlier calls stand before what the model has made.
+    # Results, lists of tools and the runs of earlier calls stand before the output of the model.
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
     start = next((at for at, item in enumerate(run.output[first:], first) if _is_models(item)), None)
     if start is None:
@@ -168,7 +155,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
 
 
 def _is_models(item: OutputItem) -> bool:
-    """Whether the model has made the item."""
+    """Return whether the item is output of the model."""
     return is_ours(item) if isinstance(item, McpCall) else isinstance(item, _MODELS)
 
 
@@ -186,15 +173,15 @@ class Recovery:
         """Plans of runs that were submitted here and may be claimed here, too."""
 
     def keep_plan(self, plan: Plan) -> None:
-        """Keep a plan for the case that this process claims the run: then it need not be made again. One with a large
-        history is not kept, as it would take memory as long as the run waits.
+        """Cache a plan for the case that this process claims the run. One with a large history is not cached, as it
+        would take memory as long as the run waits.
         """
         if plan.request.conversation is None and not plan.toolbox.silent and plan.reader is None:
             self._plans[plan.response.id] = plan
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
 
-    async def run(self, held: HeldRun, claimed: Claimed) -> None:
+    async def run(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
         long as there may be another attempt.
         """
@@ -212,7 +199,7 @@ class Recovery:
             _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
             await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
 
-    async def _continue(self, held: HeldRun, claimed: Claimed) -> None:
+    async def _continue(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         try:
             found = await held.signal.race(partial(self._find, held, claimed))
         except Cancelled:
@@ -225,17 +212,15 @@ class Recovery:
         except Exception as error:
             await self._end(held, found, error)
             return
-        recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
         run, closing_events = pick_up(claimed.response, found.events, plan.seal)
         try:
             live = LiveRun(
                 plan,
                 self._resources.provider,
-                EventLog(recorder=recorder, first=found.next_number),
+                self._event_log(held, found, plan),
                 self._live.hooks,
                 run=run,
                 opening=closing_events,
-                outlives_client=True,
                 seconds_before=seconds_before,
             )
         except BaseException:
@@ -244,18 +229,23 @@ class Recovery:
         self._live[live.response_id] = live
         await held.wait_for_end(live)
 
+    def _event_log(self, held: LeasedRun, found: LoadedRun, plan: Plan) -> EventLog:
+        """Return the log of the run, which continues where its record ends."""
+        recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
+        return EventLog(recorder=recorder, first=found.next_number)
+
     # ---- its record ----
 
-    async def _find(self, held: HeldRun, claimed: Claimed) -> LoadedRun:
+    async def _find(self, held: LeasedRun, claimed: ClaimedRun) -> LoadedRun:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
         run_id = claimed.lease.run_id
-        records = await retry_until_available(lambda: self._runs.records(claimed.lease), held)
+        records = await _available(lambda: self._runs.records(claimed.lease), held)
         plan, problem = self._plans.pop(run_id, None), None
         is_planned = plan is not None and len(records) == 1
         if plan is None or not is_planned:
-            link = await retry_until_available(lambda: self._resources.store.link(claimed.identity, run_id), held)
+            link = await _available(lambda: self._resources.store.link(claimed.identity, run_id), held)
             if link is None:
                 raise Fenced
             try:
@@ -266,12 +256,12 @@ class Recovery:
         deadline = asyncio.get_running_loop().time() + plan.budget.seconds - self._seconds_since(claimed)
         return LoadedRun(claimed, records, plan, deadline, problem, is_planned)
 
-    def _seconds_since(self, claimed: Claimed) -> float:
+    def _seconds_since(self, claimed: ClaimedRun) -> float:
         """Seconds since it was claimed for the first time."""
         return max(0.0, self._resources.clock() - claimed.begun_at)
 
-    def _bare_plan(self, claimed: Claimed, request: CreateRequest) -> Plan:
-        """A plan that answers no question: what is known of a run without asking anybody."""
+    def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
+        """Return a plan without history and tools: all that is known of a run without I/O."""
         identity, vault = claimed.identity, self._resources.vault
         return Plan(
             request=request,
@@ -279,8 +269,7 @@ class Recovery:
             settings=self._settings,
             response=claimed.response,
             toolbox=Toolbox(tools={}, may_run=False),
-            seal=Sealed(vault, identity).seal_for(request),
-            credentials=Credentials(vault, identity),
+            sealed=SealedItems(vault, identity),
             clock=self._resources.clock,
             is_durable=True,
         )
@@ -288,7 +277,7 @@ class Recovery:
     # ---- its plan ----
 
     async def _plan(self, found: LoadedRun) -> Plan:
-        """Plan the run. Raises how the run ends, if nothing is left to be done, and what is wrong with it by now. A
+        """Plan the run. Raises the reason for its end if it is not to be continued. A
         store that is not available is retried until the deadline.
         """
         claimed, request = found.claimed, found.plan.request
@@ -309,7 +298,7 @@ class Recovery:
         prepare = partial(self._planner.prepared, request, identity, None, lock=lock, resumed=resumed)
         try:
             async with asyncio.timeout_at(found.deadline):
-                plan = await retry_until_available(partial(_with_servers, prepare, found.events))
+                plan = await _available(partial(_with_servers, prepare, found.events))
         except BaseException as error:
             if lock is not None:
                 lock.release()
@@ -323,17 +312,15 @@ class Recovery:
 
     # ---- its end, where it is not continued ----
 
-    async def _end(self, held: HeldRun, found: LoadedRun, error: Exception) -> None:
+    async def _end(self, held: LeasedRun, found: LoadedRun, error: Exception) -> None:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
-        held.recorder = recorder = BatchRecorder(self._runs, claimed.lease, plan, len(found.records))
-        if held.is_leaving:
-            recorder.leave()
+        log = self._event_log(held, found, plan)
         run, closing_events = pick_up(claimed.response, found.events, plan.seal)
         events = Batch()
         if not (run.response.status == "queued" and isinstance(error, Cancelled)):
             for batch in opening_batches(run, plan, closing_events):
-                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is made again
+                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is repeated
         run = fold(run, events)
         for close in (partial(_lost_calls_answered, plan=plan), partial(settled, status="incomplete")):
             batch = close(run)
@@ -341,29 +328,30 @@ class Recovery:
         events.append(interrupted(run, error))
         run = fold(run, events[-1:])
         try:
-            await recorder.record(found.next_number, events, run)
+            await log.append(events, run)
         except Fenced:
-            raise recorder.failure or Fenced from None
+            raise log.failure or Fenced from None
         self._report(claimed, plan, run.response, run.turns)
 
-    async def _give_up(self, held: HeldRun, claimed: Claimed, error: Exception) -> None:
+    async def _give_up(self, held: LeasedRun, claimed: ClaimedRun, error: Exception) -> None:
         """Record only the outcome of a run of which nothing else can be read or written."""
         response = claimed.response
         begun = response if response.status != "queued" else replace(response, status="in_progress")
         is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
         failed = interrupted(Run(begun), Cancelled() if is_cancelled else error).response
-        ending = Ending(identity=claimed.identity, response=failed, marks=())
-        await retry_until_available(lambda: self._runs.give_up(claimed.lease, ending), held)
+        ending = RunEnding(identity=claimed.identity, response=failed, marks=())
+        await _available(lambda: self._runs.give_up(claimed.lease, ending), held)
         self._report(claimed, self._bare_plan(claimed, CreateRequest(model=response.model)), failed, turns=0)
 
-    def _report(self, claimed: Claimed, plan: Plan, response: Response, turns: int) -> None:
+    def _report(self, claimed: ClaimedRun, plan: Plan, response: Response, turns: int) -> None:
         seconds = self._seconds_since(claimed)
         self._live.report(RunSummary(plan=plan, response=response, turns=turns, seconds=seconds))
 
 
 def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
     """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
-    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost] + lost_before(run)
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
+    calls += lost_calls(run.lost, run.output)
     answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
     events = answers.open()
     for at, call in enumerate(calls):
@@ -439,27 +427,17 @@ def recorded_request(credentials: Credentials, link: Link) -> CreateRequest:
 
 
 def _unread_request(link: Link) -> CreateRequest:
-    """What is known of a request without reading it."""
+    """Return a request with what is known of it without parsing it."""
     conversation = link.response.conversation
     return CreateRequest(
         model=link.response.model, input=link.input, conversation=conversation.id if conversation else None
     )
 
 
-async def retry_until_available(ask: Callable[[], Awaitable[T]], held: HeldRun | None = None) -> T:
-    """Ask the record again while it is not available. Raises `HandedOver` when the run is to be left, and `Damaged`,
-    which does not pass.
-    """
-    pauses, is_logged = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS), False
-    while True:
-        try:
-            return await ask()
-        except Damaged:
-            raise
-        except StoreFault as error:
-            if not is_logged:
-                _log.warning("the record of runs cannot be read or written: %s", error.message)
-            is_logged = True
-        if held is not None and held.is_leaving:
-            raise HandedOver
-        await asyncio.sleep(next(pauses))
+async def _available(ask: Callable[[], Awaitable[T]], held: LeasedRun | None = None) -> T:
+    """Ask the record, again while it is not available. Raises `HandedOver` when the run is to be left."""
+
+    def warn(error: StoreFault) -> None:
+        _log.warning("the record of runs cannot be read or written: %s", error.message)
+
+    return await retry_until_available(ask, warn, None if held is None else held.leaving)

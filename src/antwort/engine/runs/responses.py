@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.events import UNSENT, ResponseCreated, RunEvent, StreamEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
-from antwort.api.payload import CUT_FROM, fitting, payload_of_all
+from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
@@ -20,7 +20,7 @@ from antwort.concurrency import backoff
 from antwort.engine.history.calls import call_id_of, results_in, unanswered_server_call
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.resources import Resources
-from antwort.engine.runs.event_log import MAX_READ_EVENTS, EventLog, LogReader, NumberedBatch
+from antwort.engine.runs.event_log import EventLog, NumberedBatch
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.replay import replay_events
 from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
@@ -48,7 +48,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log.base import Gone, Record, RunLog, Unavailable
+from antwort.storage.run_log import EventRecord, Gone, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -70,10 +70,10 @@ class Responses:
         self._clock, self._worker, self._live = resources.clock, worker, live
         self._subscriptions: WeakSet[StoredSubscription] = WeakSet()
         self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
-        """Responses that somebody reads right now, by tenant, owner and id."""
+        """Responses that have readers right now, by tenant, owner and id."""
         self._loading = asyncio.Lock()
 
-    # ---- as they stand ----
+    # ---- reading ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live.find(identity, response_id)
@@ -104,7 +104,7 @@ class Responses:
         return fold(Run(first.response), events).response
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        """Stored responses, each as it stands: of one that runs, what there is so far."""
+        """Return stored responses; of one that runs, the response so far."""
         await self._live.catch_up_all(identity)
         found = await self._store.responses(identity, page, wanted)
         return replace(found, responses=tuple([await self._listed(identity, each) for each in found.responses]))
@@ -123,7 +123,7 @@ class Responses:
         return found
 
     async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None) -> ApprovalPage:
-        """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
+        """Return the approvals of stored responses, each with its status now."""
         await self._live.catch_up_all(identity)
         now = int(self._clock())
         found = await self._store.approvals(identity, page, status, now)
@@ -194,7 +194,7 @@ class Responses:
     async def follow(
         self, identity: Identity, response_id: str, after: int = -1, known: Response | None = None
     ) -> Subscription:
-        """Read the events behind that number. `known` is the response as it stands, if it was read just now.
+        """Read the events behind that number. `known` is the response, if it was read just now.
 
         Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or the events are
         not kept by their numbers.
@@ -235,13 +235,14 @@ class Responses:
         return StoredSubscription(run.response, _replayed(ended_soon, self._settings), run.ended.wait, waits=True)
 
     def follow_ended(self, response: Response, log: EventLog) -> StoredSubscription:
-        """Read a response that has ended and is kept in memory, with its events where they are."""
+        """Read a response in memory that has ended, with its events where they are buffered."""
 
         async def ended() -> Response:
             return response
 
-        batches = _buffered(log.read()) if log.is_whole else _replayed(ended, self._settings)
-        return StoredSubscription(response, batches, ended)
+        if not log.is_whole:
+            log = EventLog.of_response(replay_events(response, self._settings))
+        return StoredSubscription(response, _buffered(log), ended)
 
     def follow_log(
         self, identity: Identity, response: Response, after: int = -1, *, waits: bool = False
@@ -260,9 +261,7 @@ class Responses:
         return subscription
 
     def close(self) -> None:
-        """Nothing runs here any more: readers of runs that continue elsewhere are to ask there. What has ended here can
-        be read for a moment.
-        """
+        """Close readers of runs that continue elsewhere. Runs that have ended here can be read for a moment."""
         loop = asyncio.get_running_loop()
         for subscription in [each for each in self._subscriptions if each.response.status not in FINAL]:
             loop.call_later(LAST_READ_SECONDS, subscription.leave)
@@ -358,7 +357,7 @@ def _unknown_number(after: int) -> InvalidField:
 
 
 async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int, every: float) -> Batches:
-    """Read the log of the run, also while it is written. A log that is not available is tried again. Keep-alives come
+    """Read the log of the run, also while it is written. A log that is not available is retried. Keep-alives come
     every `every` seconds at most.
     """
     clock = asyncio.get_running_loop().time
@@ -379,13 +378,13 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
             raise ResponseNotFound(response_id) from None
 
 
-def _numbered(records: Iterable[Record], after: int) -> Iterator[NumberedBatch]:
+def _numbered(records: Iterable[EventRecord], after: int) -> Iterator[NumberedBatch]:
     """The events of records that are sent, behind the event of that number."""
     for record in records:
         events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]
         seen = max(after + 1 - record.first, 0)
         if events[seen:]:
-            yield _batch(record.first + seen, events[seen:])
+            yield NumberedBatch(record.first + seen, events[seen:], payload_of_all(events[seen:]) > CUT_FROM)
 
 
 async def _replayed(
@@ -397,22 +396,14 @@ async def _replayed(
     while (response := await ended()) is None:
         yield [NumberedBatch(0, [])]
     events = replay_events(response, settings)
-    first = at = 0
-    if after >= 0:
-        events, first = events[-1:], after + 1
-    while some := fitting(events, at, MAX_READ_EVENTS):
-        yield [_batch(first + at, some)]
-        at += len(some)
+    log = EventLog.of_response(events) if after < 0 else EventLog.of_response(events[-1:], first=after + 1)
+    reader = log.read()
+    while batches := await reader.read():
+        yield batches
 
 
-async def _buffered(reader: LogReader) -> Batches:
-    """Read what a log in memory holds."""
-    try:
-        while batches := await reader.read():
-            yield batches
-    finally:
-        reader.close()
-
-
-def _batch(first: int, events: Sequence[StreamEvent]) -> NumberedBatch:
-    return NumberedBatch(first, [*events], payload_of_all(events) > CUT_FROM)
+async def _buffered(log: EventLog) -> Batches:
+    """Read a log in memory that has ended."""
+    reader = log.read()
+    while batches := await reader.read():
+        yield batches

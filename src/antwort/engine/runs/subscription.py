@@ -11,12 +11,11 @@ from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import CompactedResponse, Response
 from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import LogReader, NumberedBatch
-from antwort.engine.runs.summary import RunSummary
 from antwort.errors import AntwortError, ClientLeft, ShuttingDown
 from antwort.storage.base import Link
 
 if TYPE_CHECKING:
-    from antwort.engine.runs.live import LiveRun
+    from antwort.engine.runs.live import LiveRun, RunSummary
 
 T = TypeVar("T")
 Batches: TypeAlias = AsyncGenerator[list[NumberedBatch], None]
@@ -42,7 +41,7 @@ class Subscription:
 
     @property
     def response(self) -> Response:
-        """The response as it stands."""
+        """The response so far."""
         raise NotImplementedError
 
     @property

@@ -14,15 +14,14 @@ from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
 from antwort.engine.plan import Plan
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recovery import HeldRun, Recovery
-from antwort.engine.runs.rows import new_run
+from antwort.engine.runs.recorders import new_run
+from antwort.engine.runs.recovery import LeasedRun, Recovery
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
-from antwort.storage.run_log.base import DETACHED, Lease, RunLog, Unavailable
-from antwort.storage.run_log.base import Worker as WorkerInfo
+from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable, WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 
@@ -53,7 +52,7 @@ class Worker:
         self.runs, self._settings, self._recovery, self._live = runs, settings, recovery, live
         live.hooks = msgspec.structs.replace(live.hooks, on_unread=self._on_unread)
         self._info = WorkerInfo(new_id("worker"), address)
-        self._held: dict[str, HeldRun] = {}
+        self._held: dict[str, LeasedRun] = {}
         self._strays: dict[Lease, float] = {}
         """Leases that the log has for this process and that are not known here, with the time when that was seen."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -102,7 +101,7 @@ class Worker:
 
     def hold(self, lease: Lease, live: LiveRun) -> None:
         """Hold a foreground run until its end. It takes no slot as long as it has a client."""
-        held = HeldRun(lease, live)
+        held = LeasedRun(lease, live)
         self._hold(held, partial(held.wait_for_end, live))
 
     async def end_cancelled(self, identity: Identity, response_id: str) -> None:
@@ -110,11 +109,11 @@ class Worker:
         await self.start()
         claimed = await self.runs.take(self.name, identity, response_id)
         if claimed is not None:
-            held = HeldRun(claimed.lease)
+            held = LeasedRun(claimed.lease)
             self._hold(held, partial(self._recovery.run, held, claimed))
 
     async def foreground_name(self) -> str | None:
-        """The name to record for foreground runs of this process, where other processes have to know who runs them."""
+        """The name to record for foreground runs of this process, where other processes need it."""
         if not self.runs.traits.many:
             return None
         await self.start()
@@ -202,7 +201,7 @@ class Worker:
         else:
             self._spawn(self._queue(held, run))
 
-    async def _queue(self, held: HeldRun, run: LiveRun) -> None:
+    async def _queue(self, held: LeasedRun, run: LiveRun) -> None:
         """Hand a run over, one after the other: each counts in the queue before the next one comes."""
         async with self._queueing:
             try:
@@ -217,7 +216,7 @@ class Worker:
 
     # ---- one run ----
 
-    def _hold(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
+    def _hold(self, held: LeasedRun, work: Callable[[], Awaitable[None]]) -> None:
         """Hold a run until `work` is done. It raises one of `DETACHED` where the run has not ended."""
         self._held[held.lease.run_id] = held
         held.task = self._spawn(self._work(held, work))
@@ -228,7 +227,7 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _work(self, held: HeldRun, work: Callable[[], Awaitable[None]]) -> None:
+    async def _work(self, held: LeasedRun, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except DETACHED:
@@ -290,7 +289,7 @@ class Worker:
                 if self._leaving.reason is not None or self._free <= 0:
                     await self._release(claimed.lease)
                 else:
-                    held = HeldRun(claimed.lease)
+                    held = LeasedRun(claimed.lease)
                     self._hold(held, partial(self._recovery.run, held, claimed))
             if len(found) < free:
                 await asyncio.sleep(0)  # a log may wake it at once, again and again
@@ -310,7 +309,7 @@ class Worker:
         await self.runs.wait_for_cancels(self._settings.lease / 3)
 
     async def _release_strays(self, strays: Iterable[Lease]) -> None:
-        """Release what the log says is held here, if it was not known here for longer than a claim takes."""
+        """Release leases of this process that are not known here for longer than a claim takes."""
         now = asyncio.get_running_loop().time()
         known = {held.lease for held in self._held.values()}
         self._strays = {

@@ -17,24 +17,24 @@ from antwort.api.wire import UNSET, replace
 from antwort.errors import QueueFull, ResponseNotFound
 from antwort.event_loop import next_turn
 from antwort.identity import Identity
+from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log.base import (
-    Claimed,
-    Ending,
+from antwort.storage.notifications import TailBuffers, Wakeup
+from antwort.storage.run_log import (
+    ClaimedRun,
+    EventRecord,
     Fenced,
     Gone,
     Lease,
     Load,
     NewRun,
     Outline,
-    Record,
     Renewed,
+    RunEnding,
     Traits,
-    Worker,
+    WorkerInfo,
     records_after,
 )
-from antwort.storage.run_log.codec import unpack
-from antwort.storage.run_log.notifications import TailBuffers, Wakeup
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner and id."""
@@ -49,7 +49,7 @@ class MemoryRun:
     response: Response
     request: bytes
     queued_at: float
-    log: list[Record] = field(default_factory=list)
+    log: list[EventRecord] = field(default_factory=list)
     worker: str | None = None
     fence: int = 0
     attempt: int = 0
@@ -73,7 +73,7 @@ class MemoryRun:
     def lease(self) -> Lease:
         return Lease(run_id=self.response.id, fence=self.fence, worker=self.worker or "", key=self.key)
 
-    def add(self, record: Record) -> bool:
+    def add(self, record: EventRecord) -> bool:
         """Return whether the record is new."""
         if record.at < len(self.log):
             return False
@@ -100,27 +100,27 @@ class MemoryRunLog:
         """`poll` is the number of seconds between the keep-alives of a reader."""
         self._store, self._queue, self._per_owner = store, queue, per_owner
         self._keep_log, self._poll, self._clock = keep_log, poll, clock
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, WorkerInfo] = {}
         self._runs: dict[Key, MemoryRun] = {}
         """All runs that have a log, also those that have ended."""
         self._open: dict[int, MemoryRun] = {}
         """The runs that have not ended."""
         self._keys = count(1)
         self._work, self._cancels, self._tails = Wakeup(), Wakeup(), TailBuffers()
-        self._unpacked: WeakValueDictionary[tuple[str, int], Record] = WeakValueDictionary()
+        self._unpacked: WeakValueDictionary[tuple[str, int], EventRecord] = WeakValueDictionary()
         """Pieces of packed logs that readers hold right now, to share them."""
         store.is_durable = self._runs.__contains__
 
     # ---- workers ----
 
-    async def join(self, worker: Worker) -> None:
+    async def join(self, worker: WorkerInfo) -> None:
         self._workers[worker.name] = worker
 
     async def leave(self, worker: str) -> None:
         self._workers.pop(worker, None)
         self._work.set()
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         self._cancels.clear()
         self._workers[worker.name] = worker
         own = [run for run in self._open.values() if run.worker == worker.name]
@@ -130,7 +130,7 @@ class MemoryRunLog:
             strays=frozenset(run.lease for run in own) - frozenset(leases),
         )
 
-    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+    async def owner(self, identity: Identity, response_id: str) -> WorkerInfo | None:
         run = await self._find(identity, response_id)
         return None if run is None or run.worker is None else self._workers.get(run.worker)
 
@@ -146,7 +146,7 @@ class MemoryRunLog:
             raise QueueFull(queued)
         await self._store.begin(new)
         made = MemoryRun(next(self._keys), new.identity, new.response, new.request, self._clock())
-        made.add(Record(0, 0, run.events))
+        made.add(EventRecord(0, 0, run.events))
         self._runs[made.name] = self._open[made.key] = made
         self._work.set()
 
@@ -164,14 +164,14 @@ class MemoryRunLog:
             raise Fenced
         return run.lease
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         self._work.clear()
         if worker not in self._workers:
             return ()
         await self._drop_deleted()
         return [self._take(run, worker) for run in self._next_runs()[:count]]
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
         run = await self._find(identity, response_id)
         if run is None or run.ended_at is not None or run.worker in self._workers or worker not in self._workers:
             return None
@@ -202,14 +202,14 @@ class MemoryRunLog:
             if other is not run and other.conversation_id == run.conversation_id and other.owner == run.owner
         )
 
-    def _take(self, run: MemoryRun, worker: str) -> Claimed:
+    def _take(self, run: MemoryRun, worker: str) -> ClaimedRun:
         self._store.set_in_progress(run.identity, run.response.id)
         run.begun_at = self._clock() if run.begun_at is None else run.begun_at
         if run.attempt == 0 or run.worker is not None:
             run.attempt += 1
         run.fence += 1
         run.worker = worker
-        return Claimed(
+        return ClaimedRun(
             lease=run.lease,
             identity=run.identity,
             request=run.request,
@@ -225,15 +225,15 @@ class MemoryRunLog:
         owner = identity.tenant, identity.owner
         return any(run.owner == owner and run.conversation_id == conversation_id for run in self._open.values())
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
         return tuple((await self._require_held(lease)).log)
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         run = await self._require_held(lease)
         if run.add(record):
             self._tails.publish(run.response.id)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         run = self._find_held(lease)
         if run is None:
             ended = await self._find(ending.identity, lease.run_id)
@@ -247,7 +247,7 @@ class MemoryRunLog:
         self._tails.publish(run.response.id)
         self._work.set()  # the next run of its conversation or its owner may begin
 
-    async def give_up(self, lease: Lease, ending: Ending) -> None:
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         run = self._find_held(lease)
         if run is None:
             raise Fenced
@@ -255,7 +255,7 @@ class MemoryRunLog:
         self._drop(run)
         self._work.set()
 
-    async def _finish_response(self, run: MemoryRun, ending: Ending) -> None:
+    async def _finish_response(self, run: MemoryRun, ending: RunEnding) -> None:
         try:
             await self._store.finish(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
         except (ResponseNotFound, IllegalTransition) as exc:
@@ -281,7 +281,7 @@ class MemoryRunLog:
 
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         run = await self._find(identity, response_id)
         if run is None:  # it ran in the foreground: the store has the log
             log = self._store.log_of(identity, response_id)
@@ -291,7 +291,7 @@ class MemoryRunLog:
                 await next_turn()
                 record = self._unpacked.get((response_id, at))
                 if record is None:
-                    record = Record(at, piece.first, unpack(piece.data, lambda: log[0].data))
+                    record = EventRecord(at, piece.first, unpack(piece.data, lambda: log[0].data))
                     self._unpacked[response_id, at] = record
                 if found := records_after([record], after):
                     yield found
@@ -357,7 +357,7 @@ class MemoryRunLog:
         return 0
 
     async def close(self) -> None:
-        """Only memory is held."""
+        """There is nothing to release."""
 
     # ---- lookups ----
 
@@ -393,9 +393,9 @@ class MemoryRunLog:
         return run
 
 
-def _next_records(log: Sequence[Record], at: int) -> list[Record]:
+def _next_records(log: Sequence[EventRecord], at: int) -> list[EventRecord]:
     """Return the records from that index on that make one piece."""
-    found: list[Record] = []
+    found: list[EventRecord] = []
     size = 0
     for place in range(at, len(log)):
         size += sum(map(payload, log[place].events))

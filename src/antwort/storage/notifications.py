@@ -21,7 +21,7 @@ from antwort.api.payload import PIECE, payload
 from antwort.errors import StoreFault
 from antwort.ids import new_id
 from antwort.storage.database import Connection
-from antwort.storage.run_log.base import Record
+from antwort.storage.run_log import EventRecord
 
 if TYPE_CHECKING:
     from antwort.storage.postgres import BoundedConnection
@@ -78,10 +78,10 @@ class TailBuffer:
         """`key` is the key of the run in the log: another run may have the same id later."""
         self.wakeup = Wakeup()
         self._key = key
-        self._records: deque[Record] = deque(maxlen=_MAX_BUFFERED_RECORDS)
+        self._records: deque[EventRecord] = deque(maxlen=_MAX_BUFFERED_RECORDS)
         self._size = 0
 
-    def add(self, key: int | None, record: Record | None, size: int = 0) -> None:
+    def add(self, key: int | None, record: EventRecord | None, size: int = 0) -> None:
         """Wake the reader. `size` is about the number of characters in the record."""
         if record is not None and key == self._key:
             self._size += size
@@ -92,9 +92,9 @@ class TailBuffer:
                 self._records.append(record)
         self.wakeup.set()
 
-    def take(self, at: int) -> list[Record]:
+    def take(self, at: int) -> list[EventRecord]:
         """Return the buffered records from that index of the log on, without gaps."""
-        found: list[Record] = []
+        found: list[EventRecord] = []
         self._size = 0  # not exact: the records that stay are small, or are dropped first
         while self._records and self._records[0].at <= at + len(found):
             if (record := self._records.popleft()).at == at + len(found):
@@ -119,7 +119,7 @@ class TailBuffers:
             if not self._buffers[run_id]:
                 del self._buffers[run_id]
 
-    def publish(self, run_id: str, key: int | None = None, record: Record | None = None) -> None:
+    def publish(self, run_id: str, key: int | None = None, record: EventRecord | None = None) -> None:
         """Wake the readers of the run, and give them the record if there is one."""
         if buffers := self._buffers.get(run_id):
             size = 0 if record is None else sum(map(payload, record.events))
@@ -132,10 +132,10 @@ class TailBuffers:
 
 
 class NotificationListener:
-    """A thread that keeps a connection open, and opens it again when it is lost. Notifications that were sent meanwhile
-    are lost, too: `on_missed` is called then.
+    """A thread with a connection of its own, which is opened again when it is lost. Notifications that were sent
+    meanwhile are lost, too: `on_missed` is called then.
 
-    The callbacks run on the event loop that this is made on.
+    The callbacks run on the event loop of the constructor.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class Notifications:
                     self.cancels.set()
 
     def wake_all(self) -> None:
-        """Wake everybody: notifications may have been missed."""
+        """Wake all waiters: notifications may have been missed."""
         self.work.set()
         self.cancels.set()
         self.tails.wake_all()

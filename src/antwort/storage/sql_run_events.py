@@ -14,17 +14,107 @@ from typing import NamedTuple
 from antwort.api.items import OutputItem
 from antwort.api.payload import LARGE, PIECE
 from antwort.errors import StoreFault
+from antwort.storage.base import PackedLog
 from antwort.storage.database import Connection, Database
+from antwort.storage.event_codec import (
+    compress,
+    decode_events,
+    decompress,
+    encode_events,
+    pack,
+    with_output,
+    without_output,
+)
+from antwort.storage.notifications import Notifications
 from antwort.storage.rows import RowValues, to_output
-from antwort.storage.run_log import statements as sql
-from antwort.storage.run_log.base import Lease, Record, Unavailable
-from antwort.storage.run_log.codec import decode_events, decompress, encode_events, with_output, without_output
-from antwort.storage.run_log.notifications import Notifications
-from antwort.storage.sql_responses import OUTPUT, TRANSACTION_BYTES, UpdateRows, has_output
+from antwort.storage.run_log import EventRecord, Lease, Unavailable
+from antwort.storage.sql_responses import INSERT_RECORD, OUTPUT, TRANSACTION_BYTES, UpdateRows, has_output, rest_of_log
 
 _MAX_RECORDS = 256
 """In one piece."""
 _ALL = 2**31 - 1
+
+# ---- statements ----
+
+# A run is held by its key, its id and its fence: SQLite may reuse the key of a deleted response.
+HELD_BY = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
+_APPEND = """
+    INSERT INTO run_events (response_key, at, first, next, events)
+    SELECT response_key, :at, :first, :next, :events FROM runs WHERE response_key = :key AND id = :id AND fence = :fence
+    ON CONFLICT DO NOTHING
+"""
+# PostgreSQL only: all waiting appends in one statement. The lock is what makes the fence hold: a claim skips a row that
+# is locked here, and an append behind a claim sees its fence. Cancels do not need this lock, and all take it in one
+# order, so that there are no deadlocks. The statement returns the appends whose fence held, new or repeated.
+_APPEND_ALL = """
+    WITH given AS (
+        SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:fences AS bigint[]),
+                             CAST(:ats AS integer[]), CAST(:firsts AS integer[]), CAST(:nexts AS integer[]),
+                             CAST(:events AS bytea[]))
+                      WITH ORDINALITY AS given (key, id, fence, at, first, next, events, place)
+    ),
+    held AS (
+        SELECT given.* FROM given
+        JOIN runs ON runs.response_key = given.key AND runs.id = given.id AND runs.fence = given.fence
+        ORDER BY runs.response_key
+        FOR KEY SHARE OF runs
+    ),
+    written AS (
+        INSERT INTO run_events (response_key, at, first, next, events)
+        SELECT key, at, first, next, events FROM held
+        ON CONFLICT DO NOTHING
+    )
+    SELECT place - 1 FROM held
+"""
+# A record of a run that has ended.
+_ENDED_RECORD = """
+    SELECT events FROM run_events
+    WHERE response_key = :key AND at = :at AND NOT EXISTS (SELECT 1 FROM runs WHERE response_key = :key)
+"""
+_LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
+_LOG = """
+    SELECT responses.key, CASE WHEN run_logs.log IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN runs.response_key IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN run_logs.response_key IS NULL THEN 0 ELSE 1 END
+    FROM responses
+    LEFT JOIN runs ON runs.response_key = responses.key
+    LEFT JOIN run_logs ON run_logs.response_key = responses.key
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.deleted_at IS NULL
+"""
+SENT = """
+    SELECT key, (SELECT next FROM run_events WHERE response_key = responses.key ORDER BY at DESC LIMIT 1)
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+_SIZES = """
+    SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
+"""
+_OUTPUT_SIZE = """
+    SELECT coalesce(sum(length(raw)), 0) FROM items WHERE response_key = :key AND direction = 'output'
+"""
+_PLACE = """
+    SELECT at FROM run_events WHERE response_key = :key AND first <= :after ORDER BY at DESC LIMIT 1
+"""
+_RECORDS = """
+    SELECT at, first, events FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
+"""
+# The first piece of a packed log; the others are in the place of its records.
+_PACKED = "SELECT 0, 0, log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+_UNPACKED = """
+    SELECT run_logs.response_key, responses.id
+    FROM run_logs JOIN responses ON responses.key = run_logs.response_key
+    WHERE run_logs.log IS NULL AND run_logs.response_key > :after
+    ORDER BY run_logs.response_key LIMIT :limit
+"""
+_IS_UNPACKED = "SELECT 1 FROM run_logs WHERE response_key = :key AND log IS NULL"
+_PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
+DELETE_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
+DELETE_OLD_LOGS = """
+    DELETE FROM run_logs
+    WHERE response_key IN (SELECT response_key FROM run_logs WHERE ended_at <= :old LIMIT :limit)
+    RETURNING response_key
+"""
 
 # ---- writing ----
 
@@ -52,7 +142,7 @@ class AppendQueue:
         self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, lease: Lease, record: Record) -> bool:
+    async def append(self, lease: Lease, record: EventRecord) -> bool:
         """Return whether the lease held, and the record is written, now or before."""
         append = Append(lease.key, lease.run_id, lease.fence, *to_row(record))
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -96,31 +186,31 @@ class AppendQueue:
             held = set[int]()
             for place, append in enumerate(appends):
                 values = append._asdict()
-                is_new = connection.execute(sql.APPEND, values).rowcount > 0
-                if is_new or connection.execute(sql.HELD_BY, values).fetchone() is not None:
+                is_new = connection.execute(_APPEND, values).rowcount > 0
+                if is_new or connection.execute(HELD_BY, values).fetchone() is not None:
                     held.add(place)
             return held
         columns = zip(*appends, strict=True)
         names = ("keys", "ids", "fences", "ats", "firsts", "nexts", "events")
         lists = {name: list(column) for name, column in zip(names, columns, strict=True)}
-        held = {place for (place,) in connection.execute(sql.APPEND_ALL, lists)}
+        held = {place for (place,) in connection.execute(_APPEND_ALL, lists)}
         self._notifications.send_events(connection, [appends[place].id for place in held])
         return held
 
 
-def to_row(record: Record) -> tuple[int, int, int, bytes]:
+def to_row(record: EventRecord) -> tuple[int, int, int, bytes]:
     return (record.at, record.first, record.next, encode_events(record.events))
 
 
-def has_ended_with(connection: Connection, key: int, last: Record, update: UpdateRows) -> bool:
+def has_ended_with(connection: Connection, key: int, last: EventRecord, update: UpdateRows) -> bool:
     """Return whether the run ended with this record: then an earlier `finish` was committed, and its answer lost."""
-    packed = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    packed = connection.execute(_PACKED, {"key": key}).fetchone()
     if packed is None:
-        row = connection.execute(sql.ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
+        row = connection.execute(_ENDED_RECORD, {"key": key, "at": last.at}).fetchone()
         has_ended = row is not None and bytes(row[0]) == encode_events(last.events)
     else:  # the records are others: compare the last event and its number
-        at, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or packed
-        piece = Record(at, first, decompress(raw, lambda: bytes(packed[2])))
+        at, first, raw = connection.execute(_LAST_RECORD, {"key": key}).fetchone() or packed
+        piece = EventRecord(at, first, decompress(raw, lambda: bytes(packed[2])))
         has_ended = (
             piece.next == last.next
             and without_output(piece.events)[-1] == decode_events(encode_events(last.events))[-1]
@@ -135,7 +225,7 @@ class StoredPiece(NamedTuple):
     """Consecutive records of a log."""
 
     key: int
-    records: Sequence[Record]
+    records: Sequence[EventRecord]
     end: int
     """The index of the next record."""
     is_last: bool
@@ -151,12 +241,12 @@ def read_piece(
     name: RowValues,
     after: int,
     last: StoredPiece | None,
-    shared: MutableMapping[tuple[str, int], Record],
+    shared: MutableMapping[tuple[str, int], EventRecord],
 ) -> StoredPiece | None:
     """Return the piece behind the last one or, without it, the one with the event behind the number `after`; None when
     there is no log. Large records are looked up in `shared` and added there.
     """
-    row = connection.execute(sql.LOG, name).fetchone()
+    row = connection.execute(_LOG, name).fetchone()
     if row is None:
         return None
     key, is_packed, is_open, has_ended = row
@@ -165,7 +255,7 @@ def read_piece(
     is_known = last is not None and last.is_packed == bool(is_packed)
     at = last.end if last is not None and is_known else _find_place(connection, key, after)
 
-    def share(place: int, read: Callable[[], Record | None]) -> list[Record]:
+    def share(place: int, read: Callable[[], EventRecord | None]) -> list[EventRecord]:
         record = shared.get((str(name["id"]), place))
         if record is None:
             if (record := read()) is None:
@@ -186,31 +276,31 @@ def read_piece(
     return StoredPiece(key, records, at + len(records), is_last, has_more=has_more)
 
 
-def read_records(connection: Connection, key: int, at: int = 0, limit: int = _ALL) -> list[Record]:
+def read_records(connection: Connection, key: int, at: int = 0, limit: int = _ALL) -> list[EventRecord]:
     """Return the records as they are stored: the output of the response is not in them. Raises `Damaged`."""
-    rows = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
-    return [Record(place, first, decode_events(raw)) for place, first, raw in rows]
+    rows = connection.execute(_RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
+    return [EventRecord(place, first, decode_events(raw)) for place, first, raw in rows]
 
 
-def read_packed(connection: Connection, key: int, at: int) -> Record | None:
+def read_packed(connection: Connection, key: int, at: int) -> EventRecord | None:
     """Return a piece of a packed log as one record. The first is in the row of the log; the others replace its
     records.
     """
     if at == 0:
-        row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+        row = connection.execute(_PACKED, {"key": key}).fetchone()
     else:
-        row = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": 1}).fetchone()
+        row = connection.execute(_RECORDS, {"key": key, "at": at, "limit": 1}).fetchone()
     if row is None:
         return None
     place, first, raw = row
 
     def opening() -> bytes:
-        return bytes(connection.execute(sql.PACKED, {"key": key}).fetchone()[2])
+        return bytes(connection.execute(_PACKED, {"key": key}).fetchone()[2])
 
-    return _with_output(connection, key, [Record(place, first, decompress(raw, opening))])[0]
+    return _with_output(connection, key, [EventRecord(place, first, decompress(raw, opening))])[0]
 
 
-def _with_output(connection: Connection, key: int, records: list[Record]) -> list[Record]:
+def _with_output(connection: Connection, key: int, records: list[EventRecord]) -> list[EventRecord]:
     """Return the records with the output of the response, without which the last record of a run is stored."""
     if not records or not records[-1].is_last:
         return records
@@ -219,14 +309,14 @@ def _with_output(connection: Connection, key: int, records: list[Record]) -> lis
         return [to_output(raw) for (raw,) in connection.execute(OUTPUT, (key,))]
 
     *others, last = records
-    return [*others, Record(last.at, last.first, with_output(last.events, output))]
+    return [*others, EventRecord(last.at, last.first, with_output(last.events, output))]
 
 
 def _find_place(connection: Connection, key: int, after: int) -> int:
     """Return the index of the record that holds the event with that number."""
     if after < 0:  # SQLite would read the whole log to find that there is none
         return 0
-    row = connection.execute(sql.PLACE, {"key": key, "after": after}).fetchone()
+    row = connection.execute(_PLACE, {"key": key, "after": after}).fetchone()
     return 0 if row is None else int(row[0])
 
 
@@ -236,7 +326,7 @@ def _measure(connection: Connection, key: int, at: int, *, has_ended: bool) -> t
     """
     sizes: list[int] = []
     total = 0
-    for (size,) in connection.execute(sql.SIZES, {"key": key, "at": at, "limit": _MAX_RECORDS}):
+    for (size,) in connection.execute(_SIZES, {"key": key, "at": at, "limit": _MAX_RECORDS}):
         total += size
         if sizes and (total > PIECE or size > LARGE or sizes[0] > LARGE):
             return sizes, True
@@ -244,8 +334,33 @@ def _measure(connection: Connection, key: int, at: int, *, has_ended: bool) -> t
     if len(sizes) == _MAX_RECORDS:
         return sizes, True
     if has_ended and sizes:  # the last record is read with the output
-        output = connection.execute(sql.OUTPUT_SIZE, {"key": key}).fetchone()[0]
+        output = connection.execute(_OUTPUT_SIZE, {"key": key}).fetchone()[0]
         if len(sizes) > 1 and (total + output > PIECE or sizes[-1] + output > LARGE):
             return sizes[:-1], True
         sizes[-1] += output
     return sizes, False
+
+
+# ---- packing the log of a run that has ended ----
+
+
+def find_unpacked(connection: Connection, after: int, limit: int) -> list[tuple[int, str]]:
+    """Return the keys behind `after`, and the ids, of logs that are to be packed."""
+    return connection.execute(_UNPACKED, {"after": after, "limit": limit}).fetchall()
+
+
+def read_unpacked(connection: Connection, key: int) -> list[EventRecord] | None:
+    """Return the records; None where another process has packed the log: its records are pieces of the packed log."""
+    is_unpacked = connection.execute(_IS_UNPACKED, {"key": key}).fetchone() is not None
+    return read_records(connection, key) if is_unpacked else None
+
+
+def pack_and_compress(records: Sequence[EventRecord]) -> PackedLog:
+    return compress(pack(record.events for record in records))
+
+
+def write_packed(connection: Connection, key: int, pieces: PackedLog) -> None:
+    """Write the first piece to the row of the log, and the others to the place of its records."""
+    if connection.execute(_PACK, {"key": key, "log": pieces[0].data}).rowcount:
+        connection.execute(DELETE_RECORDS, (key,))
+        connection.executemany(INSERT_RECORD, rest_of_log(key, pieces))

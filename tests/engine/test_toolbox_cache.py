@@ -9,8 +9,8 @@ import pytest
 
 from antwort.api.items import McpListTools
 from antwort.api.tools import McpTool
-from antwort.engine.prompt.toolbox import Shelf, build_toolbox
-from antwort.engine.prompt.toolbox_cache import Boxes
+from antwort.engine.prompt.discovery import Discovery
+from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, Unanswered
@@ -60,15 +60,15 @@ class Desk:
     """Where toolboxes are made, one after the other, with the same server."""
 
     def __init__(self) -> None:
-        self.docs, self.boxes = Docs("find", "read"), Boxes()
+        self.docs, self.boxes = Docs("find", "read"), ToolboxCache()
         self.executors: tuple[ToolExecutor, ...] = (self.docs,)
         self.settings = EngineSettings()
 
         self.identity = ANONYMOUS
 
     async def made(self, *tools: dict[str, Any], **fields: Any) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-        shelf = Shelf(self.executors, self.identity, self.settings)
-        return await build_toolbox(ask(tools=[*tools], **fields), shelf, boxes=self.boxes)
+        shelf = Discovery(self.executors, self.identity, self.settings)
+        return await build_toolbox(ask(tools=[*tools], **fields), shelf, cache=self.boxes)
 
 
 @pytest.mark.parametrize("tools", [(), (DOCS,)])
@@ -140,7 +140,7 @@ async def test_a_server_that_cannot_say_for_a_moment_whether_it_runs_a_tool_is_a
     assert not (await desk.made(DOCS))[0].may_run
     desk.docs.is_confused = False
     assert (await desk.made(DOCS))[0].may_run
-    assert len(desk.boxes._made) == 1
+    assert len(desk.boxes._of_operator) == 1
 
 
 class Steady(Docs):
@@ -272,4 +272,4 @@ async def test_only_the_last_few_are_remembered() -> None:
     desk = Desk()
     for number in range(20):
         await desk.made({**DOCS, "allowed_tools": [f"tool_{number}"]})
-    assert len(desk.boxes._made) == 8
+    assert len(desk.boxes._of_operator) == 8

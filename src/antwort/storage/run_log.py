@@ -16,7 +16,7 @@ from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.errors import Damaged, HandedOver, StoreFault, StoreUnavailable
 from antwort.identity import Identity
-from antwort.storage.base import Entry, NewResponse
+from antwort.storage.base import Entry, NewResponse, ResponseStore
 
 
 class Fenced(Exception):
@@ -49,7 +49,7 @@ class Gone(Exception):
     """The log to be read is not stored any more."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, weakref=True):
+class EventRecord(msgspec.Struct, frozen=True, array_like=True, weakref=True):
     """A part of the log that was written at once."""
 
     at: int
@@ -69,9 +69,9 @@ class Record(msgspec.Struct, frozen=True, array_like=True, weakref=True):
         return any(isinstance(event, TERMINAL) for event in self.events)
 
 
-def records_after(records: Iterable[Record], number: int) -> list[Record]:
+def records_after(records: Iterable[EventRecord], number: int) -> list[EventRecord]:
     """Return the part of the records after the event with that number. Marks count as part of the event before them."""
-    found: list[Record] = []
+    found: list[EventRecord] = []
     for record in records:
         if record.first > number:
             found.append(record)
@@ -80,17 +80,17 @@ def records_after(records: Iterable[Record], number: int) -> list[Record]:
     return found
 
 
-def _cut(record: Record, number: int) -> Record:
+def _cut(record: EventRecord, number: int) -> EventRecord:
     seen = record.first
     for place, event in enumerate(record.events):
         if not isinstance(event, UNSENT):
             seen += 1
         if seen == number + 1:
-            return Record(record.at, seen, record.events[place + 1 :])
+            return EventRecord(record.at, seen, record.events[place + 1 :])
     raise AssertionError("the record ends before that event")
 
 
-class Worker(msgspec.Struct, frozen=True):
+class WorkerInfo(msgspec.Struct, frozen=True):
     """A process that runs runs."""
 
     name: str
@@ -118,7 +118,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """The first events of its log."""
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A claimed run: with its log, all that is needed to continue it."""
 
     lease: Lease
@@ -148,7 +148,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     worker can claim these runs, so a worker that does not know them must release them."""
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
     """How a run ended: the arguments of `ResponseStore.finish`, which happens in the same commit."""
 
     identity: Identity
@@ -194,7 +194,7 @@ class RunLog(Protocol):
 
     # ---- workers ----
 
-    async def join(self, worker: Worker) -> None:
+    async def join(self, worker: WorkerInfo) -> None:
         """Register the worker as alive for the duration of a lease; each `renew` extends it."""
         ...
 
@@ -202,13 +202,13 @@ class RunLog(Protocol):
         """Unregister the worker, which has released its leases. Its foreground responses have failed."""
         ...
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         """Extend the worker's life and return the state of all its leases. After an error nothing is known: the leases
         may be held or lost. A worker that was considered dead is alive again.
         """
         ...
 
-    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+    async def owner(self, identity: Identity, response_id: str) -> WorkerInfo | None:
         """Return the living worker that runs this response, under a lease or in the foreground."""
         ...
 
@@ -227,14 +227,14 @@ class RunLog(Protocol):
         """
         ...
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         """Claim up to `count` runs that are queued or whose holder is dead. The owner with the fewest running runs is
         first, then the oldest run; a run of a conversation waits for those before it. Read the log of a claimed run
         only after the claim.
         """
         ...
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
         """Claim this one run, whatever it waits for: to end one that was cancelled before any worker had a free slot.
         Returns None when it has ended or a living worker holds it.
         """
@@ -244,19 +244,19 @@ class RunLog(Protocol):
         """Return whether the conversation has a run that has not ended, queued or running."""
         ...
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
         """Return the whole log with its marks, to continue the run. Raises `Fenced` and `Damaged`."""
         ...
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         """Write a record, and return when it is as durable as `traits` say. One at a time for each run."""
         ...
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         """Commit the last record and the outcome of the response together, and remove the run from the queue."""
         ...
 
-    async def give_up(self, lease: Lease, ending: Ending) -> None:
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         """Finish a run whose log cannot be read or continued: its log is deleted."""
         ...
 
@@ -276,7 +276,7 @@ class RunLog(Protocol):
 
     def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         """Yield the durable records after the event with the number `after`, in order and without gaps, with their
         marks. It ends after the terminal event or, without `follow`, at the end of what is stored. A list holds about
         half a million characters, unless a single event is larger. With `follow`, an empty list is a keep-alive.
@@ -314,3 +314,40 @@ class RunLog(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# ---- which run log goes with a store ----
+
+
+class RunLogLimits(Protocol):
+    """The settings of a run log: a part of `BackgroundSettings`."""
+
+    @property
+    def lease(self) -> float: ...
+
+    @property
+    def queue(self) -> int: ...
+
+    @property
+    def per_owner(self) -> int | None: ...
+
+    @property
+    def keep_log(self) -> float: ...
+
+
+def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
+    """Return a run log over the records of the store; None for a store that is not one of ours."""
+    from antwort.storage.memory import MemoryStore
+
+    queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
+    if isinstance(store, MemoryStore):
+        from antwort.storage.memory_run_log import MemoryRunLog
+
+        return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
+    from antwort.storage.sql_store import SqlStore
+
+    if isinstance(store, SqlStore):
+        from antwort.storage.sql_run_log import SqlRunLog
+
+        return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)
+    return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from functools import partial
 from time import monotonic
@@ -19,40 +18,30 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from antwort.api.responses import Response
-from antwort.api.status import FINAL, IllegalTransition, transition
-from antwort.api.wire import UNSET, replace
+from antwort.api.status import FINAL, IllegalTransition
+from antwort.api.wire import UNSET
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import PackedLog
-from antwort.storage.database import Connection, Database, Operation, Value, Values
+from antwort.storage import sql_run_events as events
+from antwort.storage.database import Connection, Database, Operation, Value, Values, per_dialect
+from antwort.storage.event_codec import encode_identity, without_output
+from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
 from antwort.storage.rows import ItemRow, RowValues, name_of, to_response
-from antwort.storage.run_log import statements as sql
-from antwort.storage.run_log.base import (
-    Claimed,
-    Ending,
+from antwort.storage.run_log import (
+    ClaimedRun,
+    EventRecord,
     Fenced,
     Gone,
     Lease,
     Load,
     NewRun,
     Outline,
-    Record,
     Renewed,
+    RunEnding,
     Traits,
     Unavailable,
-    Worker,
+    WorkerInfo,
     records_after,
-)
-from antwort.storage.run_log.codec import compress, decode_identity, encode_identity, pack, without_output
-from antwort.storage.run_log.notifications import KEEPALIVE_SECONDS, Notifications
-from antwort.storage.run_log.records import (
-    AppendQueue,
-    StoredPiece,
-    has_ended_with,
-    read_packed,
-    read_piece,
-    read_records,
-    to_row,
 )
 from antwort.storage.sql_responses import (
     INSERT_RECORD,
@@ -62,14 +51,22 @@ from antwort.storage.sql_responses import (
     fail_response,
     finish_response,
     has_begun,
-    rest_of_log,
     stage_output,
     staged,
     staged_output,
     to_new_rows,
     to_update_rows,
-    update_response,
 )
+from antwort.storage.sql_run_claims import (
+    DELETE_RUN,
+    choose,
+    choose_and_claim,
+    claim_chosen,
+    claim_one,
+    clock,
+    delete_run,
+)
+from antwort.storage.sql_run_events import AppendQueue, StoredPiece
 
 if TYPE_CHECKING:
     from antwort.storage.postgres import PostgresDatabase
@@ -79,7 +76,6 @@ T = TypeVar("T")
 _log = logging.getLogger("antwort.runs")
 
 LOST = "The process that made this response is gone."
-UNREADABLE = "The record of this response is damaged."
 
 _SPARE_CHOICES = 8
 """Runs that are chosen beyond the free slots: other workers may claim some of them first."""
@@ -87,7 +83,6 @@ _PARALLEL_READS = 2
 """Pieces of logs that are read at once, so that other reads do not wait for long."""
 _RETRY_SECONDS = 0.05
 """After a claim or a cancel that other processes were in the way of."""
-_NO_LIMIT = 2**31 - 1
 _FOREVER = 1e18
 _ORPHANS_AT_ONCE = 200
 _LOGS_AT_ONCE = 50
@@ -95,6 +90,103 @@ _LOGS_AT_ONCE = 50
 _MAX_WARNINGS = 1000
 _DEAD_LEASES = 10
 """A dead worker is deleted after so many times the duration of a lease."""
+
+# ---- statements ----
+
+_JOIN = """
+    INSERT INTO workers (name, address, expires_at) VALUES (:worker, :address, :expires_at)
+    ON CONFLICT (name) DO UPDATE SET address = excluded.address, expires_at = excluded.expires_at
+"""
+_LEAVE = "DELETE FROM workers WHERE name = :worker"
+_DELETE_WORKERS = "DELETE FROM workers"
+_DELETE_DEAD_WORKERS = "DELETE FROM workers WHERE expires_at <= :long_ago"
+_HELD = "SELECT id, response_key, fence FROM runs WHERE worker = :worker"
+_CANCELLED = """
+    SELECT id FROM runs WHERE worker = :worker AND is_cancelled
+    UNION
+    SELECT id FROM responses
+    WHERE status IN ('queued', 'in_progress') AND worker = :worker AND cancelled_at IS NOT NULL AND deleted_at IS NULL
+"""
+_OWNER = """
+    SELECT workers.name, workers.address FROM runs
+    JOIN workers ON workers.name = runs.worker AND workers.expires_at > :now
+    WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
+    UNION ALL
+    SELECT workers.name, workers.address FROM responses
+    JOIN workers ON workers.name = responses.worker AND workers.expires_at > :now
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.status IN ('queued', 'in_progress') AND responses.deleted_at IS NULL
+"""
+_EXISTS = "SELECT 1 FROM responses WHERE tenant = :tenant AND owner = :owner AND id = :id"
+_COUNT_QUEUED = "SELECT count(*) FROM runs WHERE worker IS NULL"
+_INSERT_QUEUED = """
+    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, is_cancelled)
+    SELECT key, tenant, owner, id, :conversation_id, :identity, :now, false FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+    RETURNING response_key
+"""
+_TO_ADOPT = """
+    SELECT responses.key, responses.status, responses.worker, responses.created_at, responses.cancelled_at,
+           responses.body, runs.worker, runs.fence
+    FROM responses LEFT JOIN runs ON runs.response_key = responses.key
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.deleted_at IS NULL
+"""
+_INSERT_ADOPTED = """
+    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, begun_at, worker, fence,
+                      attempt, is_cancelled)
+    VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :begun_at, :begun_at, :worker, 1, 1, :is_cancelled)
+"""
+_RELEASE = """
+    UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
+    WHERE response_key = :key AND id = :id AND fence = :fence
+"""
+_LOCK_HELD_BY = per_dialect(f"{events.HELD_BY} {{lock}}")
+# The output that an earlier holder wrote in advance, because it was about to finish the run.
+_DELETE_OUTPUT = """
+    DELETE FROM items WHERE direction = 'output'
+      AND position >= (SELECT coalesce(max(items_end), 0) FROM turns WHERE turns.response_key = items.response_key)
+      AND response_key IN (SELECT response_key FROM runs WHERE response_key = :key AND id = :id AND fence = :fence)
+"""
+_INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
+# Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
+# They do not touch a fence, so that this lock lets appends through.
+_CANCEL_LOCK = {"sqlite": {"cancel_lock": ""}, "postgresql": {"cancel_lock": "FOR NO KEY UPDATE SKIP LOCKED"}}
+_RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
+_LOCK_RUN_TO_CANCEL = per_dialect(f"{_RUN_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
+_CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
+_RESPONSE_TO_CANCEL = """
+    SELECT key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
+      AND worker IS NOT NULL AND deleted_at IS NULL
+"""
+_LOCK_RESPONSE_TO_CANCEL = per_dialect(f"{_RESPONSE_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
+_CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
+_HAS_LOG = """
+    SELECT 1 FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+      AND (EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+           OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key))
+"""
+_OUTLINE = """
+    SELECT body,
+           CASE WHEN EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+                  OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key) THEN 1 ELSE 0 END
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+_IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND conversation_id = :conversation_id LIMIT 1"
+_LOAD = """
+    SELECT count(*), count(worker), min(CASE WHEN worker IS NULL THEN queued_at END) FROM runs
+"""
+_LOCK_ORPHANS = per_dialect("""
+    SELECT responses.key, responses.body FROM responses
+    WHERE responses.status IN ('queued', 'in_progress') AND responses.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM workers WHERE name = responses.worker AND expires_at > :now)
+      AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+    LIMIT :limit
+    {skip_locked}
+""")
 
 
 class SqlRunLog:
@@ -128,7 +220,7 @@ class SqlRunLog:
         self._damaged_keys: set[int] = set()
         """Of the logs that a warning was logged for."""
         self._read_slots = asyncio.Semaphore(_PARALLEL_READS)
-        self._large_records: WeakValueDictionary[tuple[str, int], Record] = WeakValueDictionary()
+        self._large_records: WeakValueDictionary[tuple[str, int], EventRecord] = WeakValueDictionary()
         """Large records that readers hold right now, to share them."""
 
     @property
@@ -141,42 +233,42 @@ class SqlRunLog:
 
     # ---- workers ----
 
-    async def join(self, worker: Worker) -> None:
+    async def join(self, worker: WorkerInfo) -> None:
         self._notifications.listen()
         if not self._has_joined:
-            await self._write(lambda connection: connection.execute(sql.DELETE_WORKERS).rowcount)
+            await self._write(lambda connection: connection.execute(_DELETE_WORKERS).rowcount)
             self._has_joined = True
         await self._write(partial(self._extend, worker=worker))
 
     async def leave(self, worker: str) -> None:
-        await self._write(lambda connection: connection.execute(sql.LEAVE, {"worker": worker}).rowcount)
+        await self._write(lambda connection: connection.execute(_LEAVE, {"worker": worker}).rowcount)
         self._notifications.work.set()
 
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+    async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
         self._notifications.cancels.clear()
         named = frozenset(leases)
 
         def renew(connection: Connection) -> Renewed:
             self._extend(connection, worker)
             of_worker = {"worker": worker.name}
-            rows = connection.execute(sql.HELD, of_worker).fetchall()
+            rows = connection.execute(_HELD, of_worker).fetchall()
             held = frozenset(Lease(run_id, fence, worker.name, key) for run_id, key, fence in rows)
-            cancelled = frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker))
+            cancelled = frozenset(response_id for (response_id,) in connection.execute(_CANCELLED, of_worker))
             return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
 
         renewed = await _as_unavailable(self._database.write_urgent(renew))
         # A run that is being finished has ended, or `finish` will tell that it was lost.
         return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
 
-    def _extend(self, connection: Connection, worker: Worker) -> None:
-        expires_at = _FOREVER if self._is_alone else _now(connection) + self._lease_seconds
-        connection.execute(sql.JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
+    def _extend(self, connection: Connection, worker: WorkerInfo) -> None:
+        expires_at = _FOREVER if self._is_alone else clock(connection) + self._lease_seconds
+        connection.execute(_JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
 
-    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
-        def find(connection: Connection) -> Worker | None:
-            values: Values = {**name_of(identity, response_id), "now": _now(connection)}
-            row = connection.execute(sql.OWNER, values).fetchone()
-            return None if row is None else Worker(*row)
+    async def owner(self, identity: Identity, response_id: str) -> WorkerInfo | None:
+        def find(connection: Connection) -> WorkerInfo | None:
+            values: Values = {**name_of(identity, response_id), "now": clock(connection)}
+            row = connection.execute(_OWNER, values).fetchone()
+            return None if row is None else WorkerInfo(*row)
 
         return await self._read(find)
 
@@ -185,14 +277,14 @@ class SqlRunLog:
     async def submit(self, run: NewRun) -> None:
         new = run.new
         name = name_of(new.identity, new.response.id)
-        first = to_row(Record(0, 0, run.events))
+        first = events.to_row(EventRecord(0, 0, run.events))
 
         def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
             if new_rows.is_staged:
                 exists = has_begun(connection, name)
             else:
-                exists = connection.execute(sql.EXISTS, name).fetchone() is not None
+                exists = connection.execute(_EXISTS, name).fetchone() is not None
             if exists:
                 return None
             if (queued := _count_queued(connection)) >= self._queue:
@@ -201,10 +293,10 @@ class SqlRunLog:
             values: Values = {
                 **name,
                 "identity": encode_identity(new.identity),
-                "now": _now(connection),
+                "now": clock(connection),
                 "conversation_id": _conversation_of(new.response),
             }
-            connection.execute(sql.INSERT_QUEUED, values)
+            connection.execute(_INSERT_QUEUED, values)
             connection.execute(INSERT_RECORD, (key, *first))
             self._notifications.send_work(connection)
             return None
@@ -227,7 +319,7 @@ class SqlRunLog:
         name = name_of(identity, response_id)
 
         def adopt(connection: Connection) -> Lease | None:
-            found = connection.execute(sql.TO_ADOPT, name).fetchone()
+            found = connection.execute(_TO_ADOPT, name).fetchone()
             if found is None:
                 return None
             key, status, maker, created_at, cancelled_at, body, holder, fence = found
@@ -244,7 +336,7 @@ class SqlRunLog:
                     "is_cancelled": cancelled_at is not None,
                     "conversation_id": _conversation_of(to_response(body)),
                 }
-                connection.execute(sql.INSERT_ADOPTED, values)
+                connection.execute(_INSERT_ADOPTED, values)
             elif holder != worker:  # else the answer to an earlier call was lost
                 return None
             return Lease(response_id, fence, worker, key)
@@ -255,63 +347,31 @@ class SqlRunLog:
 
     # ---- claims ----
 
-    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+    async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
         self._notifications.work.clear()
 
-        def choose(connection: Connection, limit: int) -> list[tuple[int, int, int]]:
-            """Return key, fence and `has_turn` of the next runs."""
-            per_owner = _NO_LIMIT if self._per_owner is None else self._per_owner
-            values: Values = {"now": _now(connection), "worker": worker, "count": limit, "per_owner": per_owner}
-            return connection.execute(sql.CHOOSE, values).fetchall()
-
-        def claim(connection: Connection, chosen: Sequence[tuple[int, int, int]]) -> list[Claimed]:
-            """Other processes may have claimed some of the chosen runs, or be about to."""
-            now, claimed = _now(connection), list[Claimed]()
-            for key, fence, has_turn in chosen:
-                if len(claimed) == count:
-                    break
-                if has_turn and not _try_lock(connection, sql.LOCK_CONVERSATION, {"key": key}):
-                    continue
-                values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
-                if connection.execute(sql.LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
-                    continue
-                if (taken := _take(connection, worker, key, now)) is not None:
-                    claimed.append(taken)
-            return claimed
-
-        def choose_and_claim(connection: Connection) -> list[Claimed] | None:
-            """Count the runs of owners in one process at a time. Return None while another one counts."""
-            if not _try_lock(connection, sql.LOCK_OWNER_COUNTS, {}):
-                return None
-            return claim(connection, choose(connection, count))
-
         if self._per_owner is not None:
-            found = await self._write(choose_and_claim)
+            found = await self._write(partial(choose_and_claim, worker=worker, count=count, per_owner=self._per_owner))
             claimed, is_incomplete = found or [], found is None
         else:  # the choice looks at all queued runs, so no write should wait for it
-            chosen = await self._read(partial(choose, limit=count + _SPARE_CHOICES))
-            claimed = await self._write(partial(claim, chosen=chosen)) if chosen else []
+            chosen = await self._read(partial(choose, worker=worker, count=count + _SPARE_CHOICES, per_owner=None))
+            claim = partial(claim_chosen, worker=worker, count=count, chosen=chosen)
+            claimed = await self._write(claim) if chosen else []
             is_incomplete = len(claimed) < min(count, len(chosen))  # others were faster; there may be more behind
         if is_incomplete:
             self._notifications.work.set_later(_RETRY_SECONDS)
         return claimed
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
-        def take(connection: Connection) -> Claimed | None:
-            now = _now(connection)
-            values: Values = {**name_of(identity, response_id), "now": now, "worker": worker}
-            row = connection.execute(sql.LOCK_FREE[connection.dialect], values).fetchone()
-            return None if row is None else _take(connection, worker, row[0], now)
-
-        return await self._write(take)
+    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
+        return await self._write(partial(claim_one, worker=worker, name=name_of(identity, response_id)))
 
     async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
         values = {"tenant": identity.tenant, "owner": identity.owner, "conversation_id": conversation_id}
-        return await self._read(lambda connection: connection.execute(sql.IS_BUSY, values).fetchone() is not None)
+        return await self._read(lambda connection: connection.execute(_IS_BUSY, values).fetchone() is not None)
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         def release(connection: Connection) -> None:
-            connection.execute(sql.RELEASE, {**_values_of(lease), "lost": int(is_lost)})
+            connection.execute(_RELEASE, {**_values_of(lease), "lost": int(is_lost)})
             self._notifications.send_work(connection)
 
         await self._write(release)
@@ -320,15 +380,15 @@ class SqlRunLog:
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         name = name_of(identity, response_id)
         kinds = (
-            (sql.LOCK_RUN_TO_CANCEL, sql.RUN_TO_CANCEL, sql.CANCEL_RUN),
-            (sql.LOCK_RESPONSE_TO_CANCEL, sql.RESPONSE_TO_CANCEL, sql.CANCEL_RESPONSE),
+            (_LOCK_RUN_TO_CANCEL, _RUN_TO_CANCEL, _CANCEL_RUN),
+            (_LOCK_RESPONSE_TO_CANCEL, _RESPONSE_TO_CANCEL, _CANCEL_RESPONSE),
         )
 
         def cancel(connection: Connection) -> bool | None:
             """Return None when another transaction has locked the row."""
             for lock, find, change in kinds:
                 if (row := connection.execute(lock[connection.dialect], name).fetchone()) is not None:
-                    connection.execute(change, {"key": row[0], "at": int(_now(connection))})
+                    connection.execute(change, {"key": row[0], "at": int(clock(connection))})
                     self._notifications.send_cancels(connection)
                     self._notifications.send_work(connection)
                     return True
@@ -347,12 +407,12 @@ class SqlRunLog:
 
     # ---- writing ----
 
-    async def append(self, lease: Lease, record: Record) -> None:
+    async def append(self, lease: Lease, record: EventRecord) -> None:
         if not await self._appends.append(lease, record):
             raise Fenced
         self._notifications.tails.publish(lease.run_id, lease.key, record)
 
-    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+    async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._finishing.add(lease)
         try:
             await self._end(lease, ending, record)
@@ -360,25 +420,25 @@ class SqlRunLog:
             self._finishing.discard(lease)
         self._notifications.tails.publish(lease.run_id, lease.key, record)
 
-    async def give_up(self, lease: Lease, ending: Ending) -> None:
+    async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         await self._end(lease, ending, None)
 
-    async def _end(self, lease: Lease, ending: Ending, record: Record | None) -> None:
+    async def _end(self, lease: Lease, ending: RunEnding, record: EventRecord | None) -> None:
         """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
         key, values = lease.key, _values_of(lease)
         last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
-        row = None if last is None else to_row(last)
+        row = None if last is None else events.to_row(last)
         update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
         def stage(connection: Connection, items: list[ItemRow]) -> None:
             """Write a part of a large output in advance, unless another worker has the run."""
-            if connection.execute(sql.HELD_BY, values).fetchone() is not None:
+            if connection.execute(events.HELD_BY, values).fetchone() is not None:
                 stage_output(connection, update.values, items)
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
-            if connection.execute(sql.LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
-                return last is not None and has_ended_with(connection, key, last, update)
+            if connection.execute(_LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
+                return last is not None and events.has_ended_with(connection, key, last, update)
             try:
                 finish_response(connection, update)
                 is_written = True
@@ -386,17 +446,17 @@ class SqlRunLog:
                 is_written = False
             if is_written and row is not None:
                 connection.execute(INSERT_RECORD, (key, *row))
-                connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(_now(connection))})
-                connection.execute(sql.DELETE_RUN, {"key": key})
+                connection.execute(_INSERT_LOG, {"key": key, "ended_at": int(clock(connection))})
+                connection.execute(DELETE_RUN, {"key": key})
             else:
-                _delete(connection, key)
+                delete_run(connection, key)
             # Other runs may have waited for it, in its conversation or for the limit of its owner.
             self._notifications.send_events(connection, [lease.run_id])
             self._notifications.send_work(connection)
             return is_written
 
         if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
-            await self._write(lambda connection: connection.execute(sql.DELETE_OUTPUT, values).rowcount)
+            await self._write(lambda connection: connection.execute(_DELETE_OUTPUT, values).rowcount)
         async with staged_output(self._database, update.items, lambda items: self._write(partial(stage, items=items))):
             is_written = await self._write(end)
         if not is_written:
@@ -405,10 +465,10 @@ class SqlRunLog:
 
     # ---- reading ----
 
-    async def records(self, lease: Lease) -> Sequence[Record]:
-        def read(connection: Connection) -> list[Record] | None:
-            is_held = connection.execute(sql.HELD_BY, _values_of(lease)).fetchone() is not None
-            return read_records(connection, lease.key) if is_held else None
+    async def records(self, lease: Lease) -> Sequence[EventRecord]:
+        def read(connection: Connection) -> list[EventRecord] | None:
+            is_held = connection.execute(events.HELD_BY, _values_of(lease)).fetchone() is not None
+            return events.read_records(connection, lease.key) if is_held else None
 
         if (records := await self._read(read)) is None:
             raise Fenced
@@ -416,7 +476,7 @@ class SqlRunLog:
 
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
-    ) -> AsyncGenerator[list[Record], None]:
+    ) -> AsyncGenerator[list[EventRecord], None]:
         self._notifications.listen()
         name = name_of(identity, response_id)
         piece = await self._next_piece(name, after, None)
@@ -445,22 +505,24 @@ class SqlRunLog:
 
     async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
         async with self._read_slots:
-            piece = await self._read(partial(read_piece, name=name, after=after, last=last, shared=self._large_records))
+            piece = await self._read(
+                partial(events.read_piece, name=name, after=after, last=last, shared=self._large_records)
+            )
         if piece is None:
             raise Gone
         return piece
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         name = name_of(identity, response_id)
-        return await self._read(lambda connection: connection.execute(sql.HAS_LOG, name).fetchone() is not None)
+        return await self._read(lambda connection: connection.execute(_HAS_LOG, name).fetchone() is not None)
 
     async def sent(self, identity: Identity, response_id: str) -> int:
         def count(connection: Connection) -> int:
-            row = connection.execute(sql.SENT, name_of(identity, response_id)).fetchone()
+            row = connection.execute(events.SENT, name_of(identity, response_id)).fetchone()
             if row is None:
                 return 0
             key, end = row
-            if end is None and (packed := read_packed(connection, key, 0)) is not None:
+            if end is None and (packed := events.read_packed(connection, key, 0)) is not None:
                 return packed.next  # the only piece
             return end or 0
 
@@ -468,7 +530,7 @@ class SqlRunLog:
 
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
         def find(connection: Connection) -> Outline | None:
-            row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
+            row = connection.execute(_OUTLINE, name_of(identity, response_id)).fetchone()
             return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
 
         return await self._read(find)
@@ -483,8 +545,8 @@ class SqlRunLog:
 
     async def load(self) -> Load:
         def count(connection: Connection) -> Load:
-            total, running, first = connection.execute(sql.LOAD).fetchone()
-            oldest = 0.0 if first is None else max(_now(connection) - first, 0.0)
+            total, running, first = connection.execute(_LOAD).fetchone()
+            oldest = 0.0 if first is None else max(clock(connection) - first, 0.0)
             return Load(queued=total - running, running=running, oldest=oldest)
 
         return await self._read(count)
@@ -493,22 +555,22 @@ class SqlRunLog:
 
     async def sweep(self) -> int:
         def fail_orphans(connection: Connection) -> int:
-            values = {"now": _now(connection), "limit": _ORPHANS_AT_ONCE}
-            rows = connection.execute(sql.LOCK_ORPHANS[connection.dialect], values).fetchall()
+            values = {"now": clock(connection), "limit": _ORPHANS_AT_ONCE}
+            rows = connection.execute(_LOCK_ORPHANS[connection.dialect], values).fetchall()
             for key, body in rows:
                 fail_response(connection, key, body, LOST)
             return len(rows)
 
         def delete_old_logs(connection: Connection) -> int:
-            values = {"old": int(_now(connection) - self._keep_log), "limit": _LOGS_AT_ONCE}
-            keys = connection.execute(sql.DELETE_OLD_LOGS, values).fetchall()
+            values = {"old": int(clock(connection) - self._keep_log), "limit": _LOGS_AT_ONCE}
+            keys = connection.execute(events.DELETE_OLD_LOGS, values).fetchall()
             for key in keys:
-                connection.execute(sql.DELETE_RECORDS, key)
+                connection.execute(events.DELETE_RECORDS, key)
             return len(keys)
 
         def delete_dead_workers(connection: Connection) -> None:
-            long_ago = _now(connection) - _DEAD_LEASES * self._lease_seconds
-            connection.execute(sql.DELETE_DEAD_WORKERS, {"long_ago": long_ago})
+            long_ago = clock(connection) - _DEAD_LEASES * self._lease_seconds
+            connection.execute(_DELETE_DEAD_WORKERS, {"long_ago": long_ago})
 
         failed_count = 0
         while count := await self._write(fail_orphans):
@@ -526,28 +588,11 @@ class SqlRunLog:
         log, and only one is in memory.
         """
 
-        def find(connection: Connection, after: int) -> list[tuple[int, str]]:
-            return connection.execute(sql.UNPACKED, {"after": after, "limit": _LOGS_AT_ONCE}).fetchall()
-
-        def find_records(connection: Connection, key: int) -> Sequence[Record] | None:
-            """Return None where another process has packed the log by now: its records are pieces of the packed log."""
-            is_unpacked = connection.execute(sql.IS_UNPACKED, {"key": key}).fetchone() is not None
-            return read_records(connection, key) if is_unpacked else None
-
-        def replace_records(connection: Connection, key: int, pieces: PackedLog) -> None:
-            """The first piece goes to the row of the log, and the others to the place of its records."""
-            if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
-                connection.execute(sql.DELETE_RECORDS, (key,))
-                connection.executemany(INSERT_RECORD, rest_of_log(key, pieces))
-
-        def pack_and_compress(records: Sequence[Record]) -> PackedLog:
-            return compress(pack(record.events for record in records))
-
         last = -1
-        while logs := await self._read(partial(find, after=last)):
+        while logs := await self._read(partial(events.find_unpacked, after=last, limit=_LOGS_AT_ONCE)):
             for key, response_id in logs:
                 try:
-                    records = await self._read(partial(find_records, key=key))
+                    records = await self._read(partial(events.read_unpacked, key=key))
                 except Damaged:  # it is found again each time, and logged once
                     if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
                         self._damaged_keys.add(key)
@@ -555,8 +600,8 @@ class SqlRunLog:
                     continue
                 if records is None:
                     continue
-                pieces = await asyncio.to_thread(pack_and_compress, records)
-                await self._write(partial(replace_records, key=key, pieces=pieces))
+                pieces = await asyncio.to_thread(events.pack_and_compress, records)
+                await self._write(partial(events.write_packed, key=key, pieces=pieces))
             last = logs[-1][0]
 
     # ---- the database ----
@@ -568,56 +613,8 @@ class SqlRunLog:
         return await _as_unavailable(self._database.read(operation))
 
 
-# ---- operations ----
-
-
-def _try_lock(connection: Connection, statement: str, values: Values) -> bool:
-    """Take an advisory lock until the end of the transaction. SQLite has one writer, and needs none."""
-    if connection.dialect == "sqlite":
-        return True
-    row = connection.execute(statement, values).fetchone()
-    return row is not None and bool(row[0])
-
-
-def _take(connection: Connection, worker: str, key: int, now: float) -> Claimed | None:
-    """Claim a run that is locked. If its record is damaged, fail its response, so that it blocks no other run."""
-    row = connection.execute(sql.TAKE, {"key": key, "worker": worker, "now": now}).fetchone()
-    run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
-    status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
-    try:
-        response, owner = to_response(body), decode_identity(bytes(identity))
-        if status == "queued":
-            begun = replace(response, status=transition(response.status, "in_progress"))
-            update_response(connection, key, begun)
-    except (StoreFault, IllegalTransition):
-        fail_response(connection, key, body, UNREADABLE)
-        _delete(connection, key)
-        return None
-    return Claimed(
-        lease=Lease(run_id, fence, worker, key),
-        identity=owner,
-        request=bytes(request),
-        response=replace(response, status="queued") if response.background else response,
-        attempt=attempt,
-        is_cancelled=bool(is_cancelled),
-        begun_at=begun_at,
-        waited=max(begun_at - queued_at, 0.0) if fence == 1 else None,
-    )
-
-
-def _delete(connection: Connection, key: int) -> None:
-    """Delete a run that is not continued, and its log. Only the outcome of its response stays."""
-    connection.execute(sql.DELETE_RECORDS, (key,))
-    connection.execute(sql.DELETE_RUN, {"key": key})
-
-
 def _count_queued(connection: Connection) -> int:
-    return int(connection.execute(sql.COUNT_QUEUED).fetchone()[0])
-
-
-def _now(connection: Connection) -> float:
-    """Return the seconds since 1970, by one clock for all processes."""
-    return time.time() if connection.dialect == "sqlite" else float(connection.execute(sql.CLOCK).fetchone()[0])
+    return int(connection.execute(_COUNT_QUEUED).fetchone()[0])
 
 
 # ---- values ----

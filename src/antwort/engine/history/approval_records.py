@@ -1,0 +1,389 @@
+"""Settle the approvals that a request decides against the store: no call runs twice, no decision is changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
+
+import msgspec
+from msgspec.structs import replace
+
+from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall
+from antwort.api.requests import CreateRequest
+from antwort.api.resources import Approval
+from antwort.api.responses import Response
+from antwort.api.status import EXTENDS_CONVERSATION, FINAL, ResponseStatus
+from antwort.engine.history.approvals import (
+    CHANGED,
+    DENIED,
+    LOST,
+    NO_APPROVAL,
+    NOT_RUN,
+    ApprovalIds,
+    canonical_arguments,
+    contradiction,
+    decisions_in,
+    superseded,
+)
+from antwort.engine.history.calls import (
+    approval_request_of,
+    call_id_of,
+    is_bare,
+    is_request_id,
+    is_same_value,
+    requested_call,
+    results_in,
+)
+from antwort.engine.history.deduplication import WAITS
+from antwort.engine.history.turns import last_turn
+from antwort.engine.loop.steps import asked_again
+from antwort.engine.plan import History, Leftover, Plan
+from antwort.engine.prompt.tool_names import model_name
+from antwort.errors import InvalidField, ToolServerUnavailable
+from antwort.identity import Identity
+from antwort.notes import note
+from antwort.storage.base import Decision, Link, ResponseStore, as_of
+from antwort.tools.routing import Toolbox
+
+_log = logging.getLogger("antwort.engine")
+
+_UNKNOWN_DIGEST = "unknown"
+"""The digest of a tool that was not seen: it matches none, so the approval is asked for again."""
+_CHANGED_CALL = (
+    "the call that is to be decided about is not the one that was made: its arguments, its name or its server were "
+    "changed. Send the request as it was made, or put it back into the conversation."
+)
+_UNPROVEN = (
+    "this server did not ask for the approval of this call, the call was changed since, or the key that proves it is "
+    "gone. Send the 'mcp_approval_request' as it was given out, or ask for the call again."
+)
+_OTHER_CALL = (
+    "the call of this 'approval_request_id' was made with another server, name or arguments. Send the call as it was "
+    "made, or leave it away."
+)
+
+
+# ---- what the store has ----
+
+
+class StoredApprovals(msgspec.Struct, frozen=True):
+    """The stored approvals that a request or its history refers to."""
+
+    approvals: Mapping[str, Approval] = {}
+    ends: Mapping[str, ResponseStatus] = {}
+    """The statuses of the responses that got the decisions; those that are not stored are missing."""
+    askers: Mapping[str, Link] = {}
+    """The responses under whose tools calls were made that are to be run, by the ids of the approval requests, where
+    that is not the response in the chain that asks."""
+    looked_up: frozenset[str] = frozenset()
+    own: str | None = None
+    """The id of the response that acts on the decisions, where it is stored already."""
+
+
+async def find_approvals(
+    items: Sequence[InputItem],
+    chain: Sequence[Link],
+    store: ResponseStore,
+    identity: Identity,
+    is_live: Callable[[str], bool],
+    own: str | None = None,
+) -> StoredApprovals:
+    """Read the approvals of a request and its history. This comes before any results are read: what runs now may have
+    ended by then, and what has ended by now is stored.
+    """
+    open_ids = _undecided_or_unrun(items, [item for link in chain for item in (*link.input, *link.output)])
+    ids = dict.fromkeys((*open_ids, *(each for item in items if (each := _approval_wanted(item)) is not None)))
+    found = await store.find_approvals(identity, [*ids]) if ids else {}
+    open_ones = [approval for approval in found.values() if approval.id in open_ids]
+    ends: dict[str, ResponseStatus] = {link.response.id: link.response.status for link in chain}
+    for by in {by for approval in open_ones if (by := approval.decided_by) is not None} - {*ends, own}:
+        if is_live(by):
+            ends[by] = "in_progress"
+        elif (response := await store.get(identity, by)) is not None:
+            ends[by] = response.status
+    return StoredApprovals(found, ends, await _askers(open_ones, chain, store, identity), frozenset(ids), own)
+
+
+async def find_more_approvals(
+    history: History, stored: StoredApprovals, store: ResponseStore, identity: Identity
+) -> StoredApprovals:
+    """Add the approvals that only a compaction mentions. Their calls' results were read before."""
+    wanted = {asked for left in history.leftovers if (asked := left.call.approval_request_id) is not None}
+    wanted -= stored.looked_up
+    more = await store.find_approvals(identity, [*wanted]) if wanted else {}
+    return replace(stored, approvals={**stored.approvals, **more}) if more else stored
+
+
+def _undecided_or_unrun(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> frozenset[str]:
+    """Return the ids of approval requests whose calls have no result, and that were decided about since the model last
+    wrote something, or in the `earlier` responses, or not at all.
+    """
+    both = (*earlier, *items)
+    settled, decisions = results_in(both), decisions_in(both)
+    asked = [item.id for item in both if isinstance(item, McpApprovalRequest) and item.id not in decisions]
+    asked += decisions_in((*earlier, *last_turn(items)))
+    return frozenset(each for each in asked if requested_call(each) not in settled)
+
+
+def _approval_wanted(item: InputItem) -> str | None:
+    """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
+    if isinstance(item, McpApprovalResponse):
+        return item.approval_request_id
+    if isinstance(item, McpCall) and not is_bare(item):
+        return None
+    request_id = item.id if isinstance(item, ItemReference) else approval_request_of(item)
+    return request_id if request_id is not None and is_request_id(request_id) else None
+
+
+async def _askers(
+    approvals: Iterable[Approval], chain: Sequence[Link], store: ResponseStore, identity: Identity
+) -> Mapping[str, Link]:
+    """Read the responses outside of the chain that made the calls: their tools are those that were approved."""
+    links = {link.response.id: link for link in chain}
+    wanted = {
+        each.id: await _maker(each, store, identity)
+        for each in approvals
+        if each.response_id not in links or each.replaces is not None
+    }
+    for response_id in dict.fromkeys(wanted.values()):
+        if response_id not in links:
+            found = await store.link(identity, response_id, with_input=False)
+            if found is not None:
+                links[response_id] = found
+    return {each: links[response_id] for each, response_id in wanted.items() if response_id in links}
+
+
+async def _maker(approval: Approval, store: ResponseStore, identity: Identity) -> str:
+    """Return the response that made the call: one that only asked again may have no tools of its own."""
+    while approval.replaces is not None:
+        first = (await store.find_approvals(identity, [approval.replaces])).get(approval.replaces)
+        if first is None:
+            break
+        approval = first
+    return approval.response_id
+
+
+def check_unchanged(items: Sequence[InputItem], stored: StoredApprovals) -> None:
+    """Raise `InvalidField` for a request or a call that differs from the stored one."""
+    for i, item in enumerate(items):
+        if isinstance(item, McpApprovalRequest | McpCall):
+            approval = stored.approvals.get(_approval_wanted(item) or "")
+            if approval is not None and not _is_meant(item, approval):
+                problem = WAITS if isinstance(item, McpApprovalRequest) else _OTHER_CALL
+                raise InvalidField(f"input[{i}].arguments", problem)
+
+
+def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
+    is_same_tool = (call.server_label, call.name) == (approval.server_label, approval.name)
+    return is_same_tool and is_same_value(call.arguments, approval.arguments)
+
+
+# ---- decisions ----
+
+
+class ApprovalTerms(msgspec.Struct, frozen=True):
+    """How approvals are recognised, and how long they can be given."""
+
+    ids: ApprovalIds
+    now: int
+    seconds: int
+
+
+def settle_approvals(
+    history: History, request: CreateRequest, stored: StoredApprovals, terms: ApprovalTerms
+) -> History:
+    """Return the history with the verdict on each call that was to be approved, and the decisions to store with that.
+    Approvals that a response asked for which was not stored come from the client, and are stored with them.
+
+    Raises `InvalidField` when the request approves what has expired, differs from what is stored, or was never asked
+    for here, and `Conflict` when the decision was another one before, or another response acts on it right now.
+    """
+    if not stored.approvals and all(left.call.approval_request_id is None for left in history.leftovers):
+        return history
+    settlement = _Settlement(stored, request, terms)
+    leftovers = tuple(settlement.settle(left) for left in history.leftovers)
+    for left in leftovers:
+        if left.asks_again and isinstance(call := left.call.item, McpCall):
+            text = "A tool has changed since a call of it was asked about: the approval is asked for again."
+            note(_log, logging.WARNING, text, event="approval_outdated", server=call.server_label, tool=call.name)
+    for decision in decisions_in(request.input).values():
+        settlement.add_decision(decision)
+    placeholders = {**history.placeholders, **settlement.placeholders(history)}
+    return replace(
+        history,
+        leftovers=leftovers,
+        placeholders=placeholders,
+        decisions=tuple(settlement.decisions.values()),
+        brought_approvals=tuple(settlement.brought),
+    )
+
+
+class _Settlement:
+    """What one request decides: collects the decisions to store."""
+
+    def __init__(self, stored: StoredApprovals, request: CreateRequest, terms: ApprovalTerms) -> None:
+        self.decisions: dict[str, Decision] = {}
+        self.brought: list[Approval] = []
+        self._stored, self._terms = stored, terms
+        self._given = decisions_in(request.input)
+        self._places = {
+            item.approval_request_id: f"input[{i}].approval_request_id"
+            for i, item in enumerate(request.input)
+            if isinstance(item, McpApprovalResponse)
+        }
+        self._history_param = "previous_response_id" if request.conversation is None else "conversation"
+
+    def settle(self, left: Leftover) -> Leftover:
+        """Return the call as it is stored, whichever way it came, and the reason if it is refused. A decision from
+        before this request raises nothing.
+        """
+        call, request_id = left.call.item, left.call.approval_request_id
+        if request_id is None or not isinstance(call, McpCall):
+            return left
+        approval = self._stored.approvals.get(request_id)
+        if approval is None:
+            arguments = canonical_arguments(call.arguments)  # that is what the id proves
+            self._bring(request_id, call, arguments)
+            return replace(left, call=replace(left.call, arguments=arguments))
+        place = self._places.get(approval.id)
+        if not _is_meant(call, approval):
+            raise InvalidField(place or self._history_param, _CHANGED_CALL)
+        if left.refusal is not None:
+            return left
+        approval = as_of(approval, self._terms.now)
+        if approval.status in ("denied", "expired"):
+            if place is not None:
+                raise _expired(place) if approval.status == "expired" else contradiction(place, is_approved=False)
+            return replace(left, refusal=NO_APPROVAL)
+        if approval.status == "outdated" and self._was_asked_again(approval):
+            is_known = any(each.replaces == approval.id for each in self._stored.approvals.values())
+            if place is not None and not is_known:
+                raise superseded(place, approval.decided_by)
+            return replace(left, refusal=CHANGED)
+        as_asked = replace(left.call, arguments=approval.arguments)
+        if approval.status == "outdated" or _has_changed(left, approval):
+            self.decisions[approval.id] = Decision(id=approval.id, status="outdated", after=approval.decided_by)
+            return replace(left, call=as_asked, refusal=CHANGED, asks_again=True)
+        self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
+        return replace(left, call=as_asked)
+
+    def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
+        """Take an approval that is not stored, because the response that asked for it was not."""
+        if not self._terms.ids.is_ours(request_id, call.server_label, call.name, call.arguments):
+            raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
+        if (decision := self._given.get(request_id)) is None:
+            return
+        self.brought.append(
+            Approval(
+                id=request_id,
+                created_at=self._terms.now,
+                expires_at=self._terms.now + self._terms.seconds,
+                response_id="",
+                server_label=call.server_label,
+                name=call.name,
+                arguments=arguments,
+            )
+        )
+        self.decisions[request_id] = Decision(id=request_id, status="approved" if decision.approve else "denied")
+
+    def _was_asked_again(self, approval: Approval) -> bool:
+        """Whether the response that was to ask again has done so, or may still do so."""
+        if approval.decided_by is not None and approval.decided_by == self._stored.own:
+            return False
+        # A response that was deleted, or not stored, has no known end.
+        return self._stored.ends.get(approval.decided_by or "") not in ("failed", "cancelled", "incomplete")
+
+    def add_decision(self, decision: McpApprovalResponse) -> None:
+        """Add a decision of the request, even if there is no call to run for it."""
+        approval = self._stored.approvals.get(decision.approval_request_id)
+        if approval is None or approval.id in self.decisions:
+            return
+        place = self._places[approval.id]
+        if approval.status == "outdated":
+            if not decision.approve:  # the question that counts is another one by now
+                raise superseded(place, approval.decided_by)
+            return
+        if approval.status != "pending":
+            if (approval.status == "approved") is not decision.approve:
+                raise contradiction(place, is_approved=approval.status == "approved")
+            return
+        if decision.approve and as_of(approval, self._terms.now).status == "expired":
+            raise _expired(place)
+        self.decisions[approval.id] = Decision(id=approval.id, status="approved" if decision.approve else "denied")
+
+    def placeholders(self, history: History) -> Mapping[str, str]:
+        """Return what the model reads of calls that were decided about elsewhere, by their ids."""
+        items = [item for stretch in history.stretches for item in stretch]
+        decisions, begun = decisions_in(items), {call_id_of(item) for item in items if isinstance(item, McpCall)}
+        found: dict[str, str] = {}
+        for item in items:
+            if isinstance(item, McpApprovalRequest) and item.id not in decisions:
+                approval, call_id = self._stored.approvals.get(item.id), requested_call(item.id)
+                if approval is not None and approval.status != "pending":
+                    found[call_id] = self._placeholder(approval, has_begun=call_id in begun)
+        return found
+
+    def _placeholder(self, approval: Approval, *, has_begun: bool) -> str:
+        if approval.status == "denied":
+            return DENIED
+        if approval.status == "outdated":
+            return CHANGED
+        end = self._stored.ends.get(approval.decided_by or "")
+        return LOST if has_begun or end is None or end == "failed" or end not in FINAL else NOT_RUN
+
+
+def _expired(place: str) -> InvalidField:
+    problem = "the time to approve the call is over. It can only be denied, or asked for anew."
+    return InvalidField(place, problem, code="approval_expired")
+
+
+def _has_changed(left: Leftover, approval: Approval) -> bool:
+    """Whether the tool is another one than the client was asked about."""
+    if not approval.tool_digest or left.silence is not None:
+        return False
+    return _digest_of(left.toolbox, left.call.name) != approval.tool_digest
+
+
+def _digest_of(toolbox: Toolbox, name: str) -> str:
+    tool = toolbox.tools.get(name)
+    return _UNKNOWN_DIGEST if tool is None else tool.digest
+
+
+def check_reachable(plan: Plan) -> None:
+    """Raise `ToolServerUnavailable` if an approved call cannot be run: nothing is begun, and no decision stored."""
+    for left in plan.leftovers:
+        if left.silence is not None and left.refusal is None:
+            raise ToolServerUnavailable(left.silence)
+
+
+# ---- new approvals ----
+
+
+def asked_for(plan: Plan, response: Response) -> list[Approval]:
+    """Return the approvals that an ended response asks for. A turn that adds nothing to its conversation asks for none:
+    the client could not answer.
+    """
+    if plan.request.conversation is not None and response.status not in EXTENDS_CONVERSATION:
+        return []
+    items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
+    again = asked_again(response.output, plan) or repeat(None)
+    return [_approval(item, left, plan, response) for item, left in zip(items, again, strict=False)]
+
+
+def _approval(item: McpApprovalRequest, again: Leftover | None, plan: Plan, response: Response) -> Approval:
+    """`again` is the call that was asked about before."""
+    now = int(plan.clock())
+    toolbox = plan.toolbox if again is None else again.toolbox
+    name = model_name(toolbox, item.server_label, item.name)
+    return Approval(
+        id=item.id,
+        created_at=now,
+        expires_at=now + max(1, int(plan.settings.approval_time)),
+        response_id=response.id,
+        server_label=item.server_label,
+        name=item.name,
+        arguments=item.arguments,
+        tool_digest=_UNKNOWN_DIGEST if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
+        replaces=None if again is None else again.call.approval_request_id,
+    )

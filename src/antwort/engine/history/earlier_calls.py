@@ -1,0 +1,346 @@
+"""Calls of earlier responses that are settled first: those of a paused turn, and those that the client has approved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from antwort.api.additional_tools import declared_steps, name_of
+from antwort.api.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    Message,
+)
+from antwort.api.requests import CreateRequest
+from antwort.api.steps import at_once
+from antwort.api.wire import UNSET, replace
+from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
+from antwort.engine.history.calls import (
+    CallView,
+    PendingCall,
+    approval_request_of,
+    as_call,
+    call_id_of,
+    is_bare,
+    is_made_here,
+    is_ours,
+    is_run,
+    pending_call,
+    requested_call,
+    results_in,
+)
+from antwort.engine.history.credentials import Parent, brought_again
+from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.history.turns import last_turn, turns_of
+from antwort.engine.loop.budgets import most_calls
+from antwort.engine.loop.result_events import NOT_BEGUN
+from antwort.engine.loop.steps import OVER_LIMIT
+from antwort.engine.loop.stops import NO_MORE
+from antwort.engine.plan import Leftover
+from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_before
+from antwort.engine.prompt.discovery import Discovery
+from antwort.engine.prompt.tool_names import model_name
+from antwort.engine.prompt.toolbox import rebuild_toolbox
+from antwort.storage.base import CallClaim, CallResult, Link
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.routing import Route, Toolbox, may_claim_function, route
+
+DECLINED = "The call was not run: the client did not continue the turn."
+NOT_YET = "The call has not been run yet: the client has not continued the turn."
+
+_NOT_RUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
+"""Results of calls that are not run."""
+
+
+class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
+    """The history of a request, to find its open calls in."""
+
+    chain: Sequence[Link]
+    items: Sequence[InputItem]
+    """All items that count: of a compacted history those since the compaction."""
+    own: Sequence[InputItem]
+    """Those of them that clients have put together."""
+    is_compacted: bool = False
+    askers: Mapping[str, Link] = {}
+    """The responses under whose tools calls were made, by the ids of the approval requests; for others it is the
+    response in the chain that asks."""
+
+
+async def find_earlier_calls(
+    earlier: EarlierItems, request: CreateRequest, toolbox: Toolbox, discovery: Discovery, sealed: SealedItems
+) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
+    """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it was
+    asked for under; and what the model reads of those that stay open, by call id.
+    """
+    finder = _Finder(earlier, request, toolbox, discovery, sealed)
+    found = await finder.find()
+    # A client's call ids may repeat: the call that is run answers all that have its id.
+    first = {left.call.call_id: left for left in reversed(found)}
+    return tuple(finder.unless_begun(left) for left in reversed(first.values())), finder.waiting
+
+
+class _Finder:
+    """Finds the open calls that are the server's to run, and decides what the request means for each."""
+
+    def __init__(
+        self,
+        earlier: EarlierItems,
+        request: CreateRequest,
+        toolbox: Toolbox,
+        discovery: Discovery,
+        sealed: SealedItems,
+    ) -> None:
+        self.waiting: dict[str, str] = {}
+        """What the model reads of the calls that stay open, by call id."""
+        self._earlier, self._request, self._toolbox = earlier, request, toolbox
+        self._discovery, self._sealed = discovery, sealed
+        self._decisions = decisions_in(earlier.items)
+        self._answered = results_in(earlier.items)
+        chain_items = (item for link in earlier.chain for item in (*link.input, *link.output))
+        runs = (item for item in (*chain_items, *earlier.own) if isinstance(item, McpCall) and is_run(item))
+        self._begun = frozenset(map(call_id_of, runs))
+        self._settled = self._answered | (self._begun - {requested_call(asked) for asked in self._decisions})
+
+    async def find(self) -> list[Leftover]:
+        earlier, request, toolbox = self._earlier, self._request, self._toolbox
+        found: list[Leftover] = []
+        for link in earlier.chain:
+            requests = (item for item in link.input if isinstance(item, McpApprovalRequest))
+            items = [item for item in (*requests, *link.said()) if not earlier.is_compacted or item in earlier.items]
+            calls = _unanswered(items, self._settled, self._discovery, self._decisions)
+            found += self._weighed(await self._made_by(calls, link), link.said(), request.input)
+        own = self._open_in(earlier.own)
+        found += await self._made_by(own, None)
+        # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
+        # So are those of a conversation, as far as is known.
+        unknown = [call for call in own if call.approval_request_id not in earlier.askers]
+        if labels := self._approved_labels(unknown):
+            toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
+        parent, most = Parent(request), most_calls(request, self._discovery.settings)
+        turn = last_turn(earlier.own)
+        of_own = _leftovers(own, parent, toolbox, most, self._decisions)
+        found += self._weighed(of_own, turn, turn)
+        if request.conversation is not None:  # it shows the result of each of its calls: a call without one is open
+            for before in turns_of(earlier.own[: len(earlier.own) - len(turn)]):
+                calls = [call for call in self._open_in(before) if is_made_here(call.call_id)]
+                of_turn = _leftovers(calls, parent, toolbox, most, {})
+                found += self._weighed(of_turn, before, request.input)
+        return found
+
+    def unless_begun(self, left: Leftover) -> Leftover:
+        """A call that was begun and has no known result is not begun again."""
+        if left.call.call_id not in self._begun or left.refusal is not None:
+            return left
+        return replace(left, refusal=LOST)
+
+    # ---- what the request means for them ----
+
+    def _weighed(self, made: Sequence[Leftover], turn: Sequence[InputItem], new: Sequence[InputItem]) -> list[Leftover]:
+        """Return the calls that the request settles: it runs them, or declines them for good. `turn` are the items that
+        hold the turn's calls, `new` those in which the client may continue it. Approvals are decided by themselves.
+        """
+        verdict = self._verdict({left.call.call_id for left in made}, turn, new)
+        is_declined = verdict == "decline" or self._request.choice_mode == "none"
+        settled, allowed = list[Leftover](), self._toolbox.allowed
+        for left in made:
+            if left.call.approval_request_id is not None:
+                settled.append(left)
+            elif is_declined or (allowed is not None and left.call.name not in allowed):
+                settled.append(replace(left, refusal=DECLINED, is_declined=True))
+            elif verdict == "run":
+                settled.append(left)
+            else:
+                self.waiting[left.call.call_id] = NOT_YET
+        return settled
+
+    def _verdict(
+        self, server_calls: Collection[str], turn: Sequence[InputItem], new: Sequence[InputItem]
+    ) -> Literal["run", "decline", "wait"]:
+        called = [view for view in map(CallView.of, turn) if view is not None]
+        given = [view for view in map(CallView.of, new) if view is not None]
+        client_calls = {each.call_id for each in called if each.owner == "function" and each.is_open} - {*server_calls}
+        requests = {each.item.id for each in called if each.part == "request"}
+        results = {each.call_id for each in given if each.owner == "function" and each.part == "result"}
+        decisions = {approval_request_of(each.item) for each in given if each.part == "decision"}
+        is_missing = any(call_id not in self._answered for call_id in client_calls)
+        if not requests.isdisjoint(decisions):
+            return "run"
+        if not results.isdisjoint(client_calls | {*server_calls}):
+            return "wait" if is_missing else "run"
+        if any(isinstance(item, Message) and item.role != "assistant" for item in new):
+            return "decline"
+        return "wait" if is_missing or requests else "run"
+
+    # ---- the tools that they were made under ----
+
+    async def _made_by(self, calls: Sequence[PendingCall], link: Link | None) -> list[Leftover]:
+        """Return the calls with the tools of the responses that made them: the askers, or else the `link`."""
+        by_response: dict[str, tuple[Link, list[PendingCall]]] = {}
+        for call in calls:
+            if (maker := self._earlier.askers.get(call.approval_request_id or "", link)) is not None:
+                by_response.setdefault(maker.response.id, (maker, []))[1].append(call)
+        found: list[Leftover] = []
+        for maker, made in by_response.values():
+            parent = self._parent_of(maker)
+            fresh = self._approved_labels(made)
+            toolbox = await rebuild_toolbox(
+                parent.request, replace(self._discovery, model=maker.response.model, fresh=fresh)
+            )
+            left = most_calls(parent.request, self._discovery.settings) - _calls_run(maker)
+            asked_by = maker.response.id if maker.response.store else None
+            of_maker = _leftovers(made, parent, toolbox, left, self._decisions)
+            found += [replace(each, asked_by=asked_by) for each in of_maker]
+        return found
+
+    def _parent_of(self, link: Link) -> Parent:
+        """Return the request of the response, with the tools that items had declared by then. Where that was not in the
+        chain of this request, those of the conversation count that it continues.
+        """
+        chain, request = self._earlier.chain, self._request
+        parent = self._sealed.credentials.made_under(link, request)
+        at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
+        links = [link] if at is None else chain[: at + 1]
+        items = [item for each in links for item in (*each.input, *each.output)]
+        declared = declared_before(items, self._sealed, "previous_response_id")
+        found = at_once(declared_steps(declared, UNBOUNDED))
+        newer = [each.tool for each in request.declarations]
+        additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
+        if at is None:
+            names = {name_of(each.tool) for each in found}
+            additional += [each for each in request.additional if name_of(each.tool) not in names]
+        locked = parent.locked.union(*(each.locked for each in declared))
+        return Parent(replace(parent.request, additional=tuple(additional)), locked)
+
+    def _approved_labels(self, calls: Sequence[PendingCall]) -> frozenset[str]:
+        """Return the labels of the servers at which approved calls are to be run: their tools may have changed."""
+        approved = {each for each, decision in self._decisions.items() if decision.approve}
+        items = [call.item for call in calls if call.approval_request_id in approved]
+        return frozenset(item.server_label for item in items if isinstance(item, McpCall))
+
+    def _open_in(self, items: Sequence[InputItem]) -> list[PendingCall]:
+        """Return the open calls of an input. Clients leave out what they were shown, so a server's call is open only
+        where that is certain: turns pause at all, it carries an id of ours, nothing shows that it was run, and the
+        model has written nothing since. A call that was to be approved is open where the model has written nothing
+        since the decision.
+        """
+        turn = last_turn(items)
+        requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
+        calls = _unanswered([*requests, *turn], self._settled, self._discovery, decisions_in(turn))
+        may_pause = self._discovery.settings.mixed_turns == "pause"
+        return [
+            call
+            for call in calls
+            if not isinstance(call.item, McpCall)
+            or call.approval_request_id is not None
+            or (may_pause and is_ours(call.item))
+        ]
+
+
+def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], discovery: Discovery) -> tuple[CallClaim, ...]:
+    """Return claims on the server's open calls of stored responses that results among the `new` items answer."""
+    results = {item.call_id: item for item in new if isinstance(item, FunctionCallOutput)}
+    if not results:
+        return ()
+    found: list[CallClaim] = []
+    for link in chain:
+        if link.response.store:
+            for call in _unanswered(link.said(), results_in(link.output), discovery, ()):
+                if (given := results.get(call.call_id)) is not None:
+                    result = CallResult(given.output, is_error=given.is_error is True)
+                    found.append(
+                        CallClaim(call_id=call.call_id, settled_by="", response_id=link.response.id, result=result)
+                    )
+    return tuple(found)
+
+
+def _unanswered(
+    items: Sequence[InputItem], answered: Container[str], discovery: Discovery, decisions: Container[str]
+) -> list[PendingCall]:
+    """Return the finished calls without a result that could be ours to run, or to refuse where the client has denied
+    them. One under our own label was refused when it was made, also where the client leaves that out.
+    """
+    calls: list[PendingCall] = []
+    for item in items:
+        match item:
+            case FunctionCall(status="completed") if _is_local(item, discovery):
+                call = pending_call(item)
+            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
+                call = pending_call(item)
+            case McpApprovalRequest(status="completed") if item.id in decisions:
+                call = pending_call(as_call(item))
+            case _:
+                continue
+        if call.call_id not in answered:
+            calls.append(call)
+    return calls
+
+
+def _is_local(call: FunctionCall, discovery: Discovery) -> bool:
+    """Whether an executor here might run a function of that name."""
+    namespace = None if call.namespace is UNSET else call.namespace
+    definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
+    return may_claim_function(definition, discovery.executors)
+
+
+def _leftovers(
+    calls: Sequence[PendingCall],
+    parent: Parent,
+    toolbox: Toolbox,
+    left: int,
+    decisions: Mapping[str, McpApprovalResponse],
+) -> list[Leftover]:
+    """Return the calls that are the server's to run, by the tools and the policy of the request they were made under.
+    Denied calls are answered in any case. Of the others, so many as are `left` are run.
+    """
+    request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
+    found: list[Leftover] = []
+    for call in (_with_model_name(call, toolbox) for call in calls):
+        decision, problem, silence = decisions.get(call.approval_request_id or ""), None, None
+        match route(call.name, toolbox):
+            case _ if decision is not None and not decision.approve:
+                problem = denial(decision)
+            case Route.SERVER if decision is None and toolbox.tools[call.name].needs_approval:
+                problem = NO_APPROVAL
+            case Route.SERVER:
+                left -= 1
+                problem = OVER_LIMIT if left < 0 else None
+            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
+                silence = toolbox.silent.get(call.item.server_label)
+                if silence is None or decision is None:
+                    problem, silence = silence or _gone(call.item, parent), None
+            case _:
+                continue
+        found.append(Leftover(call, toolbox, is_parallel, problem, silence))
+    return found
+
+
+def _gone(call: McpCall, parent: Parent) -> str:
+    if call.server_label in parent.locked:
+        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
+    return f"The tool {call.name!r} is not available any more."
+
+
+def _calls_run(link: Link) -> int:
+    """Count the calls that the response has run itself."""
+    denials = {denial(given) for given in decisions_in(link.input).values() if not given.approve}
+    count = 0
+    for item in link.output:
+        if isinstance(item, FunctionCallOutput):
+            count += item.output not in _NOT_RUN
+        elif isinstance(item, McpCall) and item.server_label != HOUSE_LABEL and not is_bare(item):
+            was_run = item.error_text not in _NOT_RUN and item.error_text not in denials
+            count += item.output is not None or was_run
+    return count
+
+
+def _with_model_name(call: PendingCall, toolbox: Toolbox) -> PendingCall:
+    """A server's call shows the server's own name for the tool; routing goes by the model's."""
+    if not isinstance(call.item, McpCall):
+        return call
+    return pending_call(call.item, model_name(toolbox, call.item.server_label, call.name))

@@ -1,0 +1,263 @@
+"""Turns of the model in items that clients have put together: where they begin, and messages between calls and results.
+
+Clients put messages between a call and its results: a user steers while a tool runs, or the last message is sent once
+more with the result. Most backends refuse a chat with anything between the two. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+
+from antwort.api.items import (
+    CustomToolCall,
+    FunctionCall,
+    InputItem,
+    McpApprovalRequest,
+    McpCall,
+    Message,
+    OpaqueItem,
+    Reasoning,
+)
+from antwort.engine.history.calls import CallView, is_bare, is_made_here, is_ours
+from antwort.engine.history.deduplication import words_of
+
+# ---- where turns begin ----
+
+
+class TurnCounter:
+    """Counts the turns of the model in the items that are added."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._has_input = False
+        self._known: set[str] = set()
+        """The ids of servers' calls so far: how one of them is run is no turn of the model."""
+
+    def end_turn(self) -> None:
+        """Let the next item of the model begin another turn, whatever stands before it."""
+        self._has_input = True
+
+    def add(self, item: InputItem) -> bool:
+        """Return whether the item begins a turn: the model writes it after something came from the client."""
+        view = CallView.of(item)
+        if view is None:
+            is_input = isinstance(item, Message) and item.role != "assistant"
+            is_models = isinstance(item, Message | Reasoning) or (
+                isinstance(item, OpaqueItem) and item.type.endswith("_call")
+            )
+        else:
+            is_input = view.part in ("result", "decision")
+            is_models = not isinstance(item, McpCall) or view.call_id not in self._known
+            if view.owner == "server" and not is_input:
+                self._known.add(view.call_id)
+        if is_input:
+            self._has_input = True
+        elif self._has_input and is_models:
+            self.number, self._has_input = self.number + 1, False
+            return True
+        return False
+
+
+def turns_of(items: Sequence[InputItem]) -> list[Sequence[InputItem]]:
+    """Return the items of each turn of the model, with what came from the client behind it."""
+    return [items[start:end] for start, end in pairwise([*_turn_starts(items), len(items)])]
+
+
+def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """Return the items of the last turn, and what came from the client behind it."""
+    items = since_words(items)
+    starts = _turn_starts(items)
+    return items[starts[-1] :] if starts else items
+
+
+def _turn_starts(items: Sequence[InputItem]) -> list[int]:
+    counter = TurnCounter()
+    return [place for place, item in enumerate(items) if counter.add(item)]
+
+
+def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem]:
+    """Return the items after the last turn, or after so many, that ended in words.
+
+    Calls before it have had their results, even where the client does not send them.
+    """
+    for i in reversed(range(len(items))):
+        item = items[i]
+        follows = items[i + 1] if i + 1 < len(items) else None
+        is_end = follows is None or (isinstance(follows, Message) and follows.role != "assistant")
+        if is_end and isinstance(item, Message) and item.role == "assistant":
+            ends -= 1
+            if not ends:
+                return items[i + 1 :]
+    return items
+
+
+# ---- messages between calls and their results ----
+
+Place = tuple[int, int]
+"""The number of a stretch, and a place in it."""
+_CALLS = frozenset({FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, OpaqueItem})
+
+
+def without_interruptions(
+    stretches: Sequence[Sequence[InputItem]], inputs: Collection[int]
+) -> tuple[Sequence[InputItem], ...]:
+    """Return the stretches without messages between the calls of a turn and their results.
+
+    A message that equals the last one of its role before the calls is dropped. Another one is moved behind what its
+    stretch holds of the turn. `inputs` are the stretches that clients have put together; each of the others is what
+    the model wrote in one turn, with the results of the turn before in front.
+
+    A message is between a call and its result only where the model has not spoken since: its words, or a call behind a
+    result, begin another turn.
+    """
+    if not any(_CALLS.intersection(map(type, stretch)) for stretch in stretches):
+        return tuple(stretches)
+    scan = _InterruptionScan()
+    for number, stretch in enumerate(stretches):
+        for place, item in enumerate(stretch):
+            scan.add((number, place), item, is_input=number in inputs)
+    scan.end_turn()
+    if not scan.dropped:
+        return tuple(stretches)
+    return tuple(_rebuilt(number, stretch, scan) for number, stretch in enumerate(stretches))
+
+
+def _rebuilt(number: int, stretch: Sequence[InputItem], scan: _InterruptionScan) -> Sequence[InputItem]:
+    found: list[InputItem] = []
+    for place, item in enumerate(stretch):
+        if (number, place) not in scan.dropped:
+            found.append(item)
+        found += scan.moved.get((number, place), ())
+    return found
+
+
+class _OpenTurn:
+    """The calls of one turn, and what follows them until the model speaks again. Items are timed by their number."""
+
+    def __init__(self, stretch: int, before: Mapping[str, Message]) -> None:
+        self.stretch = stretch
+        """Where its calls stand."""
+        self.before = before
+        """The last message of each role before the calls."""
+        self.calls: dict[str, int] = {}
+        """When each was made."""
+        self.answered: list[tuple[int, int]] = []
+        """When calls were made and answered."""
+        self.left_open: dict[str, int] = {}
+        """When servers' calls were made that are run once the client has answered its own."""
+        self.messages: list[tuple[int, Place, Message]] = []
+        self.has_results = False
+        self.last = 0
+        """The place of its last call or result in that stretch."""
+
+
+class _InterruptionScan:
+    """Goes through all items once, and finds the messages to drop and to move."""
+
+    def __init__(self) -> None:
+        self.dropped: set[Place] = set()
+        """Including those that are moved."""
+        self.moved: dict[Place, list[InputItem]] = defaultdict(list)
+        """By the place that they come behind."""
+        self._turn: _OpenTurn | None = None
+        self._last_messages: dict[str, Message] = {}
+        """By their roles."""
+        self._time = 0
+        self._at: Place = (0, 0)
+
+    def add(self, at: Place, item: InputItem, *, is_input: bool) -> None:
+        self._time += 1
+        self._at = at
+        view = CallView.of(item)
+        if view is None:
+            if isinstance(item, Message):
+                self._add_message(item)
+            elif isinstance(item, Reasoning):
+                self._add_words()
+        elif isinstance(item, McpCall):
+            self._add_server_call(item, view, is_input=is_input)
+        elif view.is_open:
+            self._add_call(view.call_id)
+        elif view.part in ("result", "decision"):
+            self._add_result(view.call_id, is_input=is_input)
+
+    def end_turn(self) -> None:
+        """Decide about the messages between its calls and their results."""
+        turn, self._turn = self._turn, None
+        if turn is None or not turn.messages or not turn.answered:
+            return
+        end = max(until for _, until in turn.answered)
+        answered, until = deque(sorted([*turn.answered, *((made, end) for made in turn.left_open.values())])), 0
+        for time, place, message in turn.messages:
+            while answered and answered[0][0] < time:
+                until = max(until, answered.popleft()[1])
+            if until < time:
+                continue
+            stretch, at = place
+            if _is_equal(message, turn.before.get(message.role)):
+                self.dropped.add(place)
+            elif message.role != "assistant" and stretch == turn.stretch and at < turn.last:
+                self.dropped.add(place)
+                self.moved[stretch, turn.last].append(message)
+
+    def _accepts_calls(self) -> bool:
+        """Whether a call may belong to the open turn."""
+        turn = self._turn
+        return turn is not None and turn.stretch == self._at[0] and not turn.has_results
+
+    def _add_message(self, item: Message) -> None:
+        if (turn := self._turn) is not None:
+            is_models = item.role == "assistant"
+            if is_models and (turn.has_results or not _is_equal(item, turn.before.get("assistant"))):
+                self._add_words()
+            else:
+                turn.messages.append((self._time, self._at, item))
+        self._last_messages[item.role] = item
+
+    def _add_words(self) -> None:
+        """Words of the model after calls belong to the same turn, unless something came from the client in between."""
+        if self._turn is not None and (not self._accepts_calls() or self._turn.messages):
+            self.end_turn()
+
+    def _add_call(self, call_id: str) -> None:
+        # The calls of one of our turns are given out together: behind a message, a call is of the next turn.
+        turn = self._turn
+        is_next = turn is not None and bool(turn.messages) and is_made_here(call_id)
+        if turn is None or is_next or not self._accepts_calls():
+            self.end_turn()
+            turn = self._turn = _OpenTurn(self._at[0], dict(self._last_messages))
+        turn.calls.setdefault(call_id, self._time)
+        turn.last = self._at[1]
+
+    def _add_server_call(self, item: McpCall, view: CallView, *, is_input: bool) -> None:
+        turn = self._turn
+        if turn is not None and view.call_id in turn.calls:
+            if not is_bare(item):
+                self._add_result(view.call_id, is_input=is_input)
+        elif is_bare(item):
+            if not view.is_cut:
+                self._add_call(view.call_id)
+                if self._turn is not None and is_ours(item):
+                    self._turn.left_open[view.call_id] = self._time
+        elif turn is not None:  # a call with its result
+            if self._accepts_calls():
+                turn.last = self._at[1]
+            else:
+                self.end_turn()
+
+    def _add_result(self, call_id: str, *, is_input: bool) -> None:
+        turn = self._turn
+        if turn is None:
+            return
+        if is_input and call_id in turn.calls:
+            turn.left_open.pop(call_id, None)
+            turn.answered.append((turn.calls[call_id], self._time))
+        turn.has_results = True
+        if turn.stretch == self._at[0]:
+            turn.last = self._at[1]
+
+
+def _is_equal(message: Message, other: Message | None) -> bool:
+    return other is not None and words_of(message.content) == words_of(other.content)
