@@ -1,13 +1,20 @@
-"""Ask the backends that can answer an inference, one after the other."""
+"""Ask the backends that can answer an inference, one after the other, and report the outcomes to metrics and health."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
-from antwort.providers.attempt import Attempt, Candidate
-from antwort.providers.base import ChatRequest, OnInference
+from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord, OnInference
+from antwort.providers.capabilities import adapt
+from antwort.providers.member import Member
 from antwort.providers.retry_policy import (
     circuit_open,
     is_connection_failure,
@@ -17,6 +24,9 @@ from antwort.providers.retry_policy import (
 )
 from antwort.providers.slots import Slots
 
+if TYPE_CHECKING:
+    from antwort.providers.tool_emulation.emulation import EmulatedInference
+
 CONNECT_SECONDS = 1.8
 """Seconds in which all candidates together are connected to: below the two for which `response.created` is held back,
 so that the client reads an HTTP error where none can be reached. Only failed connections use it up, not the wait for a
@@ -24,6 +34,148 @@ slot or for the answer of a backend that is connected.
 """
 LEAST_CONNECT_SECONDS = 0.4
 """For each of them; and all that one gets that is known to be unreachable."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A backend that can answer an inference."""
+
+    member: Member
+    model: str
+    """The name of the model there."""
+    weight: int
+    is_small: bool = False
+    """Whether the request is certainly longer than its context."""
+
+    @property
+    def wait(self) -> float:
+        """Seconds until its circuit breaker lets a request pass; 0: now."""
+        return self.member.breakers.wait(self.model)
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.member.is_healthy(self.model)
+
+    @property
+    def rank(self) -> int:
+        """Healthy ones come first, and among these the ones that answer with errors last."""
+        return 2 if not self.is_healthy else 1 if self.member.is_failing(self.model) else 0
+
+    @property
+    def context_length(self) -> int | None:
+        return self.member.capabilities(self.model).context_length
+
+    def adapt(self, request: ChatRequest, *, is_shared: bool) -> ChatRequest:
+        """Return the request with this backend's name of the model and, where the request was written for several
+        backends (`is_shared`), in the form that this one accepts.
+        """
+        if is_shared:
+            request = adapt(request, self.member.capabilities(self.model))
+        return request if request.model == self.model else replace(request, model=self.model)
+
+
+class Attempt(msgspec.Struct):
+    """One inference at one backend, where it holds a slot from its making to the end of its `with`.
+
+    It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, `start`
+    sends it, `feed` takes each batch of the answer, and `finish` ends it. The outcome counts for the backend's health.
+    """
+
+    candidate: Candidate
+    began: float
+    request: ChatRequest | None
+    """What to ask the backend next; None when the attempt is over."""
+    emulated: EmulatedInference | None
+    trial: object | None
+    """That of a half-open circuit breaker."""
+    on_inference: OnInference | None
+    has_answered: bool = False
+    has_begun: bool = False
+    """Whether a delta has gone out: from then on no other backend may answer."""
+    started_at: float = 0.0
+    first_delta_at: float = 0.0
+    last_batch: list[Delta] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the slot back, and report the outcome. An exception that is not ours says nothing about the backend:
+        the client has left, or the run was stopped.
+        """
+        member, model = self.candidate.member, self.candidate.model
+        if error is None:
+            if not self.has_answered:
+                member.record_answer()
+            member.deprioritized_until.discard(model)
+        elif isinstance(error, AntwortError):
+            member.record_failure(error, model, self.trial)
+        if self.started_at:
+            self._record("cancelled")
+        if self.trial is not None:
+            member.breakers.leave(model, self.trial)
+        member.slots.give_back()
+
+    def start(self) -> AsyncGenerator[list[Delta], None]:
+        """Send the request."""
+        assert self.request is not None
+        self.started_at, self.first_delta_at, self.last_batch = perf_counter(), 0.0, []
+        return self.candidate.member.provider.infer(self.request)
+
+    def feed(self, batch: list[Delta]) -> list[Delta]:
+        """Take a batch of the answer, and return what may go out now."""
+        if not self.has_answered:
+            self.has_answered = True
+            self.candidate.member.record_answer()
+            if CONNECT_LIMIT_SECONDS.get() is not None:
+                CONNECT_LIMIT_SECONDS.set(None)
+        if batch:
+            if not self.last_batch:
+                self.first_delta_at = perf_counter()
+            self.last_batch = batch
+        if self.emulated is not None:
+            batch = self.emulated.feed(batch)
+        if batch:
+            self.has_begun = True
+        return batch
+
+    def finish(self, error: AntwortError | None = None) -> list[Delta]:
+        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
+        self._record("" if error is None else error.code)
+        if self.emulated is None:
+            sent, self.request = self.request, None
+            if error is not None:
+                emulation = self.candidate.member.emulation
+                if emulation is not None and sent is not None and not self.has_begun:
+                    self.emulated = emulation.begin_after_refusal(sent, error)
+                if self.emulated is None:
+                    raise error
+                self.request = self.emulated.request
+            return []
+        out = self.emulated.finish(error)
+        self.request = self.emulated.request
+        self.has_begun = self.has_begun or bool(out)
+        return out
+
+    def _record(self, error: str) -> None:
+        if self.on_inference is not None:
+            assert self.request is not None
+            last = self.last_batch[-1] if self.last_batch else None
+            end = last if isinstance(last, Finished) else None
+            self.on_inference(
+                InferenceRecord(
+                    self.candidate.member.name,
+                    self.request.model,
+                    perf_counter() - self.started_at,
+                    self.first_delta_at - self.started_at
+                    if self.first_delta_at and self.request.stream is True
+                    else None,
+                    error if end is None else "",
+                    None if end is None else end.usage,
+                )
+            )
+        self.started_at = 0.0
 
 
 class Failover:
@@ -68,7 +220,11 @@ class Failover:
                 askable = 1 + sum(not each.wait for each in self._left)
                 share = 0.0 if member.is_unreachable else self._connect_seconds / askable
                 CONNECT_LIMIT_SECONDS.set(max(LEAST_CONNECT_SECONDS, share))
-            return Attempt(candidate, request, self._clock, self._on_inference)
+            began, breakers = self._clock(), member.breakers
+            emulated = None if member.emulation is None else member.emulation.begin(request)
+            trial = breakers.enter(candidate.model) if breakers.by_model else None
+            first = request if emulated is None else emulated.request
+            return Attempt(candidate, began, first, emulated, trial, self._on_inference)
         except BaseException:
             member.slots.give_back()
             raise

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.providers.attempt import Candidate
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
 from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Failover
+from antwort.providers.failover import Candidate, Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
