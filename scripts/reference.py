@@ -17,7 +17,7 @@ from antwort import errors
 from antwort.api import events
 from antwort.cli.commands import COMMANDS, Command
 from antwort.config.reference import reference
-from antwort.telemetry.reference import markdown
+from antwort.telemetry.families import markdown
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _MADE = re.compile(r"(<!-- made by scripts/reference.py -->).*?(<!-- end -->)", re.DOTALL)

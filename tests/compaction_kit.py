@@ -10,7 +10,7 @@ from antwort.api.items import Compaction, Message
 from antwort.api.responses import CompactedResponse
 from antwort.api.wire import to_plain
 from antwort.engine.context.compaction_item import Memories, Memory
-from antwort.engine.context.recap import recap_of
+from antwort.engine.context.message_text import recap_of
 from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities, ChatRequest

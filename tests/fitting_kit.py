@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET, encode
-from antwort.engine.context.recap import Recap
-from antwort.engine.context.shortening import Pictures
+from antwort.engine.context.message_text import Pictures, Recap
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage
 
 PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

@@ -15,11 +15,8 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Provider
 from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import ResponseStore
-from antwort.telemetry.access import Guard
-from antwort.telemetry.calls import log_call
-from antwort.telemetry.content import log_content
-from antwort.telemetry.endpoint import PATH, MetricsEndpoint
-from antwort.telemetry.exposition import exposition
+from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint, exposition
+from antwort.telemetry.log_events import log_call, log_content
 from antwort.telemetry.logs import configure
 from antwort.telemetry.metrics import BackendStatus, Metrics
 from antwort.telemetry.store import timed_store

@@ -18,7 +18,7 @@ from antwort.config.settings import (
     ServerSettings,
 )
 from antwort.observing import metrics_for_strangers, observe
-from antwort.telemetry.port import MetricsPort
+from antwort.telemetry.endpoint import MetricsPort
 from raw_http import ask
 
 KEY = "sk-antwort-0123456789"

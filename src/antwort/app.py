@@ -22,7 +22,7 @@ from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.peers import peer_asker
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
-from antwort.telemetry.port import MetricsPort
+from antwort.telemetry.endpoint import MetricsPort
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
 from antwort.toolsets import LoadedTools, load_tools

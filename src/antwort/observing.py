@@ -15,13 +15,9 @@ from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
-from antwort.telemetry.access import Guard, Verdict, verdict
-from antwort.telemetry.calls import log_call
-from antwort.telemetry.content import log_content
-from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
-from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.port import MetricsPort
-from antwort.telemetry.run_counts import RunCounts
+from antwort.telemetry.endpoint import PATH, Guard, MetricsElsewhere, MetricsEndpoint, MetricsPort, Verdict, verdict
+from antwort.telemetry.log_events import log_call, log_content
+from antwort.telemetry.metrics import Metrics, RunCounts
 from antwort.telemetry.store import observed_runs, timed_store
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
@@ -75,7 +71,7 @@ def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) 
         return Observation(None, None, None)
     counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
     if metrics.port is None and settings.server.workers > 1:
-        return Observation(None, Elsewhere(_guard(settings, door)), None)
+        return Observation(None, MetricsElsewhere(_guard(settings, door)), None)
     endpoint = MetricsEndpoint(counted, _guard(settings, door))
     return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, endpoint))
 

@@ -21,7 +21,7 @@ from antwort.api.events import (
 )
 from antwort.api.items import OutputItem
 from antwort.api.wire import replace
-from antwort.engine.context.compaction import _is_compact
+from antwort.engine.context.compaction import _was_compacted
 from antwort.engine.history.calls import run_ids, shown_id
 from antwort.engine.loop.fold import fold
 from antwort.engine.loop.steps import choice_for
@@ -224,5 +224,5 @@ async def test_what_it_cost_is_not_known() -> None:
 async def test_what_could_not_be_compacted_is_not_tried_again_for_it() -> None:
     plan = await plan_of(ask())
     run = run_of(plan, Compacted(is_missing=True), spoken("Let m"), TurnAbandoned(start=0))
-    assert _is_compact(run)
-    assert not _is_compact(fold(run, [ended("stop")]))
+    assert _was_compacted(run)
+    assert not _was_compacted(fold(run, [ended("stop")]))

@@ -15,8 +15,8 @@ from antwort.api.items import (
     Message,
     OutputText,
 )
+from antwort.engine.context.compaction_split import split_items
 from antwort.engine.context.summary_prompt import entries_of
-from antwort.engine.context.verbatim import divide
 from antwort.engine.history.approvals import NO_APPROVAL
 from antwort.engine.history.recent_responses import packed
 from antwort.engine.runs.replay import replay_events
@@ -87,8 +87,8 @@ def test_no_decision_is_parted_from_its_request(budget: int) -> None:
         words("assistant", "Well."),
         words("user", "And?"),
     ]
-    divided = divide(items, budget, lambda _: 50)
-    kept = [item for item in divided.recent if isinstance(item, McpApprovalRequest | McpApprovalResponse)]
+    _, recent = split_items(items, budget, lambda _: 50)
+    kept = [item for item in recent if isinstance(item, McpApprovalRequest | McpApprovalResponse)]
     assert kept in ([], [REQUEST, DENIED])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from antwort.api.items import Compaction, FunctionCall
 from antwort.api.wire import UNSET
-from antwort.engine.context.recap import Recap
+from antwort.engine.context.message_text import Recap
 from antwort.engine.engine import Engine
 from antwort.errors import (
     AntwortError,

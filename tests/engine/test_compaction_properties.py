@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.responses import Response
 from antwort.engine.context.compaction_item import Memory
-from antwort.engine.context.token_counter import Meter
-from antwort.engine.context.verbatim import divide
+from antwort.engine.context.compaction_split import split_items
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Plan
@@ -63,7 +63,7 @@ _turns = st.lists(
 
 def compacted(items: Sequence[InputItem], budget: int, summary: str) -> Compaction:
     talk = [item for item in items if getattr(item, "role", "") != "system"]
-    recent = divide(talk, budget, lambda _: 1).recent
+    recent = split_items(talk, budget, lambda _: 1)[1]
     memory = Memory(tuple(item for item in items if getattr(item, "role", "") == "system"), summary, recent)
     return Compaction(id="cmp_1", encrypted_content=SEALED.memories.seal(memory))
 
@@ -157,7 +157,7 @@ async def test_a_run_that_compacts_can_be_picked_up_at_any_point(
     recorded = events_of(whole.batches[:at])
     before, _ = picked_up(plan, recorded)
     again = Model(script, sizes, before.turns)
-    rest = await ended(resumed(replace(plan, meter=Meter(again)), again, recorded))
+    rest = await ended(resumed(replace(plan, meter=TokenEstimator(again)), again, recorded))
     found, expected = checked([*recorded, *rest.events]), whole.response
     assert finished(found) == finished(expected)
     assert found.usage == expected.usage

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.context.recap import Recap, parted, recalled, recap_of
+from antwort.engine.context.message_text import Recap, recalled, recap_of, split_recap
 from antwort.providers.base import ChatMessage
 from fitting_kit import PICTURE
 from plan_kit import STEADY
@@ -40,7 +40,7 @@ _said = st.one_of(_words.filter(bool), st.lists(st.sampled_from([PICTURE, {"type
 @given(_words, _said)
 def test_the_summary_and_what_the_user_says_next_can_be_told_apart(summary: str, said: Any) -> None:
     recap, message = recap_of(summary), ChatMessage(role="user", content=said)
-    found = [*parted(recalled(recap, message))]
+    found = [*split_recap(recalled(recap, message))]
     assert found == [Recap(role="user", content=recap), message]
     assert [type(each) for each in found] == [Recap, ChatMessage]
-    assert [*parted(found[0]), *parted(message)] == found
+    assert [*split_recap(found[0]), *split_recap(message)] == found

@@ -10,7 +10,7 @@ from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, BackendError, BackendRefused, ContextTooLong
 from antwort.identity import Identity
-from antwort.telemetry.lines import JsonLines
+from antwort.telemetry.formatters import JsonFormatter
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 
@@ -57,7 +57,7 @@ class Talkative:
 async def test_what_a_tool_server_says_in_an_exception_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with Engine(ScriptedProvider(answer(say("Hi"))), executors=[Talkative()]) as engine:
         await engine.create(input="Hello", tools=[{"type": "mcp", "server_label": "depot"}])
-    [line] = [JsonLines().format(record) for record in caplog.records]
+    [line] = [JsonFormatter().format(record) for record in caplog.records]
     assert "could not be asked for its tools" in line
     assert "ValueError" in line
     assert TROUBLE not in line

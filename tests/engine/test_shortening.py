@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.context.shortening import short_text
+from antwort.engine.context.message_text import short_text
 from plan_kit import STEADY
 
 FILE = "".join(f"line {i} of the file\n" for i in range(10_000))

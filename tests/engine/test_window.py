@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antwort.api.responses import Response
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import Window
 from antwort.engine.engine import Engine
 from antwort.engine.loop.call_display import Shown
@@ -72,18 +72,6 @@ async def test_nobody_is_asked_to_count_far_from_the_end() -> None:
     await chat(engine_of(model), 5)
     assert model.counted == 0
     assert len(model.requests[-1].messages) == 9
-
-
-@pytest.mark.parametrize(
-    ("length", "each", "is_known"), [(4000, 40, False), (4000, 2200, True), (None, 2200, False), (None, 4500, True)]
-)
-async def test_only_long_conversations_are_remembered(length: int | None, each: int, is_known: bool) -> None:
-    model = SmallModel(10_000, length=length, has_tokenizer=False)
-    engine = engine_of(model)
-    await chat(engine, 1, each)
-    meter = (await engine.plan(ask())).meter
-    assert meter is not None
-    assert (meter.remembered.talk(model.requests[-1], ANONYMOUS.tenant).rate > 0) is is_known
 
 
 async def test_tool_results_that_overflow_the_context_between_two_turns_are_shortened() -> None:
@@ -293,7 +281,7 @@ async def test_the_same_is_never_sent_twice() -> None:
 
 
 async def test_the_cost_of_two_requests_is_not_taken_for_that_of_one() -> None:
-    meter, sent = Meter(SmallModel(400)), ChatRequest(model="m", messages=[user(words(500))])
+    meter, sent = TokenEstimator(SmallModel(400)), ChatRequest(model="m", messages=[user(words(500))])
     before = meter.estimate(sent)
     turn = Turn(0, lambda _: Shown(""))
     turn.feed(Finished("stop", tokens(500, 5) + tokens(500, 5), is_sum=True))

@@ -20,7 +20,7 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
 )
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import Window
 from antwort.engine.prompt.messages import chat_request
 from antwort.errors import ContextTooLong
@@ -81,7 +81,7 @@ async def _sent(
     plan = await plan_of(ask("Well?", tools=[WEATHER, SERVER]), depot(), earlier=earlier)
     whole = chat_request(run_of(plan), plan)
     model = SmallModel(length, has_tokenizer=has_tokenizer)
-    window = Window(meter=Meter(model), length=length, reserve=100, truncates=True)
+    window = Window(meter=TokenEstimator(model), length=length, reserve=100, truncates=True)
     try:
         return whole, await window.fit(whole)
     except ContextTooLong:

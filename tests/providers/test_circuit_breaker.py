@@ -8,13 +8,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from antwort.providers.bounded_cache import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
 from antwort.providers.circuit_breaker import (
     FAILURE_INTERVAL_SECONDS,
     TRIAL_RETRY_SECONDS,
     CircuitBreaker,
     CircuitBreakers,
 )
+from antwort.providers.model_cache import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.telemetry.counting import CounterBeside, Family, Histogram, Key
+from antwort.telemetry.counting import Family, Histogram, Key
 
 BOUNDS = (0.5, 1.0, 4.0)
 TIMES = Family("times", "histogram", "Times.", ("who", "error"), BOUNDS)
@@ -40,14 +40,4 @@ def test_what_is_kept_to_be_counted_is_bounded() -> None:
     histogram = Histogram(TIMES)
     for _ in range(10_000):
         histogram.add(("a", ""), 1.0)
-        assert len(histogram._new["a", ""]) < 200
-
-
-def test_a_counter_beside_a_histogram_counts_what_that_is_told_of_and_more() -> None:
-    histogram = Histogram(TIMES)
-    counter = CounterBeside(Family("n", "counter", "N.", ("error",)), histogram, lambda key: (key[1] or "ok",))
-    for key in (("a", ""), ("b", ""), ("a", "broken")):
-        histogram.add(key, 1.0)
-    counter.add(("refused",))
-    for _ in range(2):
-        assert dict(counter.read().numbers) == {("ok",): 2, ("broken",): 1, ("refused",): 1}
+        assert len(histogram.series(("a", ""))._new) < 200

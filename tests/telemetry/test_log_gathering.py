@@ -14,9 +14,9 @@ from typing import cast
 import pytest
 
 from antwort.notes import note
-from antwort.telemetry.lines import HumanLines, JsonLines
-from antwort.telemetry.logs import gathering
-from antwort.telemetry.writing import HEAP, PAUSE, LineWriter
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter
+from antwort.telemetry.log_writer import BATCH_SECONDS, MAX_BATCH_LINES, LineWriter
+from antwort.telemetry.logs import batching
 from live_server import launched
 from raw_http import ask
 
@@ -76,10 +76,10 @@ class House:
         return [json.loads(line)["message"] if line.startswith("{") else line.rpartition(" ")[2] for line in lines]
 
 
-@pytest.fixture(params=[JsonLines, HumanLines])
+@pytest.fixture(params=[JsonFormatter, HumanFormatter])
 def house(request: pytest.FixtureRequest) -> Iterator[House]:
     made = House(request.param())
-    with made.writer.gathering():
+    with made.writer.batching():
         yield made
     made.stream.close()
     os.close(made.end)
@@ -97,19 +97,19 @@ def test_after_a_quiet_time_lines_are_written_at_the_end_of_their_turn(house: Ho
         assert house.written() == []
         house.loop.turn()
         assert house.written() == ["one", "two"]
-        house.now += PAUSE
+        house.now += BATCH_SECONDS
     assert not house.loop.later
 
 
 def test_lines_soon_after_others_are_written_together_when_the_pause_is_over(house: House) -> None:
     written_just_now(house)
-    house.now += PAUSE / 2
+    house.now += BATCH_SECONDS / 2
     for number in range(10):
         house.say(str(number))
         house.loop.turn()
     assert house.written() == []
     ((delay, _),) = house.loop.later  # one time for all of them
-    assert delay == pytest.approx(PAUSE / 2)
+    assert delay == pytest.approx(BATCH_SECONDS / 2)
     house.loop.ring()
     assert house.written() == [str(number) for number in range(10)]
     house.say("next")  # a write is a write, whatever it was made for
@@ -130,10 +130,10 @@ def test_what_went_wrong_waits_for_nothing_and_is_behind_what_came_before_it(hou
 
 def test_a_heap_of_lines_is_written_at_once(house: House) -> None:
     written_just_now(house)
-    house.say(*map(str, range(HEAP - 1)))
+    house.say(*map(str, range(MAX_BATCH_LINES - 1)))
     assert house.written() == []
     house.say("last")
-    assert house.written() == [*map(str, range(HEAP - 1)), "last"]
+    assert house.written() == [*map(str, range(MAX_BATCH_LINES - 1)), "last"]
 
 
 def test_a_long_line_is_written_at_the_end_of_its_turn_behind_those_before_it(house: House) -> None:
@@ -166,10 +166,10 @@ def test_another_event_loop_writes_at_the_end_of_its_turn_as_ever(house: House) 
 
 
 def test_what_waits_is_written_when_the_gathering_ends_and_nothing_waits_from_then_on() -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
 
     def work() -> None:
-        with house.writer.gathering():
+        with house.writer.batching():
             written_just_now(house)
             house.say("waits")
             raise OSError
@@ -194,7 +194,7 @@ def test_what_waits_is_written_when_the_program_ends(house: House, end: Callable
 
 
 def test_nothing_is_gathered_unless_asked_for() -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
     for _ in range(2):
         written_just_now(house)
     house.stream.close()
@@ -202,9 +202,9 @@ def test_nothing_is_gathered_unless_asked_for() -> None:
 
 
 def test_the_log_of_a_server_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(JsonLines())
+    house = House(JsonFormatter())
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler(), house.writer])
-    with gathering():
+    with batching():
         written_just_now(house)
         house.say("waits")
         assert (len(house.loop.later), house.loop.soon) == (1, [])
@@ -224,7 +224,7 @@ async def test_lines_of_threads_and_of_event_loops_are_all_written_once_and_each
     with os.fdopen(write_end, "w") as stream:
         writer = LineWriter(stream)
         writer.setFormatter(logging.Formatter())
-        with writer.gathering():
+        with writer.batching():
             others = [asyncio.to_thread(asyncio.run, talk(writer, name)) for name in ("other", "third")]
             await asyncio.gather(talk(writer, "gathered"), *others)
         writer.close()
@@ -238,10 +238,10 @@ async def test_lines_of_threads_and_of_event_loops_are_all_written_once_and_each
 ENDS = """
 import asyncio, logging, os, sys
 from antwort.notes import note
-from antwort.telemetry.logs import configure, gathering
+from antwort.telemetry.logs import configure, batching
 configure("info", "json")
 async def main():
-    with gathering():
+    with batching():
         note(logging.getLogger("antwort"), logging.INFO, "one")
         await asyncio.sleep(0)
         note(logging.getLogger("antwort"), logging.INFO, "two")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.notes import RESPONSE_ID, note
-from antwort.telemetry.lines import LONGEST, HumanLines, JsonLines, Lines
+from antwort.telemetry.formatters import MAX_TEXT_CHARS, HumanFormatter, JsonFormatter, LineFormatter
 from antwort.transport.exchange import REQUEST_ID
 
 HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ ")
@@ -37,7 +37,7 @@ def record_of(message: str, error: Exception | None = None, logger: str = "antwo
     return logging.LogRecord(logger, logging.WARNING, "", 0, message, None, info)
 
 
-def noted(lines: Lines, message: str, /, said: dict[str, Any] | None = None, **fields: Any) -> str:
+def noted(lines: LineFormatter, message: str, /, said: dict[str, Any] | None = None, **fields: Any) -> str:
     """The line that a note leaves."""
     logger = logging.Logger("antwort.test", logging.DEBUG)  # one that nobody else hears of
     kept: list[str] = []
@@ -59,7 +59,7 @@ def raised(words: str) -> Exception:
 
 
 def test_a_json_line_has_the_time_in_utc_the_level_the_logger_the_message_and_the_fields() -> None:
-    line = json.loads(noted(JsonLines(), "a thing happened", said={"status": 200}, tool="add", turns=2, none=None))
+    line = json.loads(noted(JsonFormatter(), "a thing happened", said={"status": 200}, tool="add", turns=2, none=None))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
     assert line == {
         "level": "info",
@@ -72,7 +72,7 @@ def test_a_json_line_has_the_time_in_utc_the_level_the_logger_the_message_and_th
 
 
 def test_an_exception_is_one_json_line_with_the_traceback_in_a_field() -> None:
-    text = JsonLines().format(record_of("it broke", raised("some\nreason")))
+    text = JsonFormatter().format(record_of("it broke", raised("some\nreason")))
     assert "\n" not in text
     line = json.loads(text)
     assert line["message"] == "it broke"
@@ -82,7 +82,7 @@ def test_an_exception_is_one_json_line_with_the_traceback_in_a_field() -> None:
 
 @given(message=ANY_TEXT, name=ANY_TEXT)
 def test_nothing_can_forge_a_json_line_or_a_field(message: str, name: str) -> None:
-    text = noted(JsonLines(), message, tool=name)
+    text = noted(JsonFormatter(), message, tool=name)
     assert text.isascii()
     assert text.isprintable()
     line = json.loads(text)
@@ -92,7 +92,7 @@ def test_nothing_can_forge_a_json_line_or_a_field(message: str, name: str) -> No
 
 
 def test_a_field_cannot_take_the_place_of_what_the_line_itself_says() -> None:
-    line = json.loads(noted(JsonLines(), "true", level="forged", logger="forged", message="forged", time="forged"))
+    line = json.loads(noted(JsonFormatter(), "true", level="forged", logger="forged", message="forged", time="forged"))
     assert (line["level"], line["logger"], line["message"]) == ("info", "antwort.test", "true")
 
 
@@ -123,21 +123,21 @@ def test_every_value_can_be_written(message: str, value: object, shown: object) 
     def refused(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
 
-    line = json.loads(noted(JsonLines(), message, value=value), parse_constant=refused)
+    line = json.loads(noted(JsonFormatter(), message, value=value), parse_constant=refused)
     assert (line["message"], line["value"]) == (message, shown)
-    assert " value=" in noted(HumanLines(), "x", value=value)
+    assert " value=" in noted(HumanFormatter(), "x", value=value)
 
 
-@pytest.mark.parametrize("lines", [JsonLines(), HumanLines()])
-def test_a_value_that_is_no_text_is_cut_as_one(lines: Lines) -> None:
-    assert len(noted(lines, "x", value=["x" * LONGEST])) < LONGEST + 200
+@pytest.mark.parametrize("lines", [JsonFormatter(), HumanFormatter()])
+def test_a_value_that_is_no_text_is_cut_as_one(lines: LineFormatter) -> None:
+    assert len(noted(lines, "x", value=["x" * MAX_TEXT_CHARS])) < MAX_TEXT_CHARS + 200
 
 
 # ---- for people ----
 
 
 def test_a_human_line_has_the_same_in_one_line_and_does_not_say_things_twice() -> None:
-    text = noted(HumanLines(), "GET / 200", said={"status": 200, "path": "/"}, request_id="r1", key="a b", turns=2)
+    text = noted(HumanFormatter(), "GET / 200", said={"status": 200, "path": "/"}, request_id="r1", key="a b", turns=2)
     assert HEAD.match(text)
     assert text.endswith(' INFO antwort.test GET / 200 request_id=r1 key="a b" turns=2')
 
@@ -145,7 +145,7 @@ def test_a_human_line_has_the_same_in_one_line_and_does_not_say_things_twice() -
 @given(message=ANY_TEXT, name=ANY_TEXT)
 def test_nothing_can_forge_a_human_line_or_a_field(message: str, name: str) -> None:
     """Outside of quotes, which always match, there is no `=` but that of a field."""
-    text = noted(HumanLines(), message, tool=name, turns=1)
+    text = noted(HumanFormatter(), message, tool=name, turns=1)
     assert text.isprintable()
     assert HEAD.match(text)
     bare = re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text)
@@ -155,7 +155,7 @@ def test_nothing_can_forge_a_human_line_or_a_field(message: str, name: str) -> N
 
 def test_a_traceback_for_people_is_marked_line_by_line() -> None:
     forged = "2026-01-01 00:00:00.000 INFO antwort.transport GET /forged 200 1.0 ms"
-    text = HumanLines().format(record_of("it broke", raised(f"x\n{forged}\n\x1b[2J")))
+    text = HumanFormatter().format(record_of("it broke", raised(f"x\n{forged}\n\x1b[2J")))
     head, *rest = text.split("\n")
     assert head.endswith("WARNING antwort.engine it broke")
     assert all(line.startswith("  | ") for line in rest)
@@ -164,7 +164,7 @@ def test_a_traceback_for_people_is_marked_line_by_line() -> None:
 
 
 def test_a_quoted_value_reads_back_as_it_was() -> None:
-    text = noted(HumanLines(), "x", path='a "quoted" \\ path')
+    text = noted(HumanFormatter(), "x", path='a "quoted" \\ path')
     assert shlex.split(text)[-1] == 'path=a "quoted" \\ path'
 
 
@@ -172,10 +172,10 @@ def test_a_quoted_value_reads_back_as_it_was() -> None:
 
 
 @pytest.mark.proves("TR-026")
-@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
+@pytest.mark.parametrize("lines", [HumanFormatter(), JsonFormatter()])
 @pytest.mark.parametrize("request_id", ["req_1", "tool", "a=b", "WARNING", "request_id="])
 def test_a_line_from_any_room_names_the_request_and_the_response_it_was_written_for(
-    lines: Lines, request_id: str
+    lines: LineFormatter, request_id: str
 ) -> None:
     tokens = REQUEST_ID.set(request_id), RESPONSE_ID.set("resp_1")
     try:
@@ -183,7 +183,7 @@ def test_a_line_from_any_room_names_the_request_and_the_response_it_was_written_
     finally:
         REQUEST_ID.reset(tokens[0])
         RESPONSE_ID.reset(tokens[1])
-    if isinstance(lines, JsonLines):
+    if isinstance(lines, JsonFormatter):
         line = json.loads(text)
         assert (line["request_id"], line["response_id"]) == (request_id, "resp_1")
     else:
@@ -191,8 +191,8 @@ def test_a_line_from_any_room_names_the_request_and_the_response_it_was_written_
     assert "request_id" not in lines.format(record_of("nobody asked"))
 
 
-@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
-def test_what_a_tools_exception_says_is_not_written_but_where_it_came_from_is(lines: Lines) -> None:
+@pytest.mark.parametrize("lines", [HumanFormatter(), JsonFormatter()])
+def test_what_a_tools_exception_says_is_not_written_but_where_it_came_from_is(lines: LineFormatter) -> None:
     text = lines.format(record_of("The tool failed", raised("canary"), logger="antwort.tools"))
     assert "canary" not in text
     assert "ValueError" in text
@@ -201,18 +201,18 @@ def test_what_a_tools_exception_says_is_not_written_but_where_it_came_from_is(li
 
 
 def test_what_a_tools_exception_says_is_written_for_those_who_asked_for_content() -> None:
-    text = JsonLines(content=True).format(record_of("The tool failed", raised("canary"), logger="antwort.tools"))
+    text = JsonFormatter(content=True).format(record_of("The tool failed", raised("canary"), logger="antwort.tools"))
     assert "canary" in text
 
 
-@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
-def test_a_line_stays_within_bounds_whatever_is_logged(lines: Lines) -> None:
-    assert len(noted(lines, "m" * 10**6, tool="t" * 10**6)) < 3 * LONGEST
+@pytest.mark.parametrize("lines", [HumanFormatter(), JsonFormatter()])
+def test_a_line_stays_within_bounds_whatever_is_logged(lines: LineFormatter) -> None:
+    assert len(noted(lines, "m" * 10**6, tool="t" * 10**6)) < 3 * MAX_TEXT_CHARS
 
 
 def test_words_that_do_not_fit_their_arguments_are_not_lost() -> None:
     record = logging.LogRecord("antwort.engine", logging.INFO, "", 0, "%d of %s", ("many",), None)
-    assert json.loads(JsonLines().format(record))["message"] == "%d of %s"
+    assert json.loads(JsonFormatter().format(record))["message"] == "%d of %s"
 
 
 def test_an_exception_that_cannot_be_shown_does_not_lose_the_line() -> None:
@@ -220,4 +220,4 @@ def test_an_exception_that_cannot_be_shown_does_not_lose_the_line() -> None:
         raise ValueError
     except ValueError:
         record = logging.LogRecord("antwort.engine", logging.INFO, "", 0, "broke", None, sys.exc_info())
-    assert json.loads(JsonLines().format(record))["exception"].endswith("ValueError")
+    assert json.loads(JsonFormatter().format(record))["exception"].endswith("ValueError")

@@ -24,10 +24,10 @@ import pytest
 
 from antwort.engine.engine import Engine
 from antwort.notes import RESPONSE_ID
-from antwort.telemetry.content import content_log, log_content
-from antwort.telemetry.lines import HumanLines, JsonLines
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter
+from antwort.telemetry.log_events import content_log, log_content
+from antwort.telemetry.log_writer import MAX_BUFFERED_BYTES, LineWriter
 from antwort.telemetry.logs import configure
-from antwort.telemetry.writing import MOST_WAITING, LineWriter
 from antwort.testing import demo_provider
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ def pipe() -> Iterator[tuple[int, TextIO]]:
 
 def writer_to(stream: TextIO | None) -> LineWriter:
     writer = LineWriter(stream)
-    writer.setFormatter(JsonLines())
+    writer.setFormatter(JsonFormatter())
     return writer
 
 
@@ -85,7 +85,7 @@ def test_a_reader_that_stops_reading_holds_up_nobody_and_gets_the_lines_in_order
 def test_what_nobody_reads_is_bounded_and_the_loss_is_told() -> None:
     with pipe() as (end, stream):
         writer = writer_to(stream)
-        count = 3 * MOST_WAITING // 1000
+        count = 3 * MAX_BUFFERED_BYTES // 1000
         for number in range(count):
             write(writer, f"{number} {'x' * 1000}")
         got = read_until(end, lambda got: bool(got) and "were lost" in got[-1])
@@ -105,7 +105,7 @@ def test_a_line_that_was_begun_is_never_cut_however_long_it_is() -> None:
     with pipe() as (end, stream):
         writer = writer_to(stream)
         writer.setFormatter(Whole())
-        long = "x" * (2 * MOST_WAITING)
+        long = "x" * (2 * MAX_BUFFERED_BYTES)
         write(writer, long)
         write(writer, "after it")  # lost where the line before still takes all the room
         got = read_until(end, lambda got: len(got) >= 2)
@@ -122,9 +122,9 @@ async def test_a_line_of_content_is_less_than_may_wait_whatever_is_in_it(caplog:
             await engine.create(input=text, instructions=text)
     records = [record for record in caplog.records if record.name == content_log.name]
     assert len(records) == len(texts)
-    for record, form in product(records, (JsonLines(content=True), HumanLines(content=True))):
-        assert 50_000 < len(form.format(record).encode()) < MOST_WAITING
-    assert "bytes more)" in JsonLines(content=True).format(records[0])
+    for record, form in product(records, (JsonFormatter(content=True), HumanFormatter(content=True))):
+        assert 50_000 < len(form.format(record).encode()) < MAX_BUFFERED_BYTES
+    assert "bytes more)" in JsonFormatter(content=True).format(records[0])
 
 
 @pytest.mark.parametrize("flags", [0, os.O_NONBLOCK])
@@ -281,7 +281,7 @@ def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
 
     with pipe() as (end, stream):
         writer = LineWriter(stream, running_loop=collecting(_get_running_loop))
-        writer.setFormatter(JsonLines())
+        writer.setFormatter(JsonFormatter())
         Ending(lambda word: writer.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, word, None, None)), 100)
         thread = threading.Thread(target=asyncio.run, args=(say(writer),), daemon=True)
         thread.start()
@@ -323,7 +323,7 @@ def test_a_filter_may_put_another_record_in_the_place_of_one() -> None:
 
     with pipe() as (end, stream):
         writer = Hiding(stream)
-        writer.setFormatter(JsonLines())
+        writer.setFormatter(JsonFormatter())
         writer.addFilter(hidden)  # type: ignore[arg-type,unused-ignore] # a word of Python 3.12
         write(writer, "the key is s3cret")
         assert messages_in(end) == ["the key is ***"]

@@ -6,10 +6,8 @@ from itertools import product
 
 import pytest
 
-from antwort.telemetry.access import Guard, Verdict, verdict
-from antwort.telemetry.endpoint import MetricsEndpoint
+from antwort.telemetry.endpoint import Guard, MetricsEndpoint, MetricsPort, Verdict, verdict
 from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.port import MetricsPort
 from antwort.testing import ScriptedProvider
 from antwort.transport.exchange import Scope
 from raw_http import ask

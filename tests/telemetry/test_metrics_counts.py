@@ -15,7 +15,7 @@ from antwort.identity import Identity
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
-from antwort.telemetry.labels import MOST_NAMES
+from antwort.telemetry.labels import MAX_NAMES
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.transport.exchange import Scope
@@ -232,10 +232,10 @@ def test_backends_show_whether_they_answer_and_whether_they_are_left_alone() -> 
 
 def test_a_model_that_a_backend_lists_becomes_a_label_when_it_is_first_met() -> None:
     metrics = Metrics()
-    metrics.watch(is_listed={"qwen3", *(f"r{at}" for at in range(2 * MOST_NAMES))}.__contains__)
+    metrics.watch(is_listed={"qwen3", *(f"r{at}" for at in range(2 * MAX_NAMES))}.__contains__)
     assert [metrics.model(name) for name in ("qwen3", "made-up", "r399")] == ["qwen3", "other", "r399"]
-    labels = {metrics.model(f"r{at}") for at in range(2 * MOST_NAMES)}
-    assert len(labels) == MOST_NAMES  # r399 and others, but for the place of qwen3, and `other`
+    labels = {metrics.model(f"r{at}") for at in range(2 * MAX_NAMES)}
+    assert len(labels) == MAX_NAMES  # r399 and others, but for the place of qwen3, and `other`
     assert metrics.model("qwen3") == "qwen3"
 
 

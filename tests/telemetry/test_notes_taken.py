@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.notes import RESPONSE_ID, note, reason_behind
-from antwort.telemetry.lines import HumanLines, JsonLines
-from antwort.telemetry.writing import LineWriter
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter
+from antwort.telemetry.log_writer import LineWriter
 
 NAMES = st.sampled_from(["tool", "status", "request_id", "response_id", "time", "message", "exception", "ü"])
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("x" * 3000)
@@ -25,16 +25,16 @@ FIELDS = st.dictionaries(NAMES, VALUES | st.just(b"bytes") | st.lists(st.integer
 
 
 @given(message=st.text(max_size=20) | st.sampled_from(["null", "NaN", "\x7f", "\ud800"]), said=FIELDS, fields=FIELDS)
-def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_bit_by_bit(
+def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_format_each(
     message: str, said: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    lines = JsonLines()
+    lines = JsonFormatter()
     record = logging.LogRecord("antwort.tools", logging.INFO, "", 0, message, None, None)
     record.__dict__.update(said=said, fields=fields)
     token = RESPONSE_ID.set("resp_1")
     try:
-        at_once = lines.at_once(record.created, "info", "antwort.tools", message, said, fields)
-        assert at_once is None or at_once.decode() == lines._bit_by_bit(record, message)
+        at_once = lines.format_note(record.created, "info", "antwort.tools", message, said, fields)
+        assert at_once is None or at_once.decode() == lines._format_each(record, message)
     finally:
         RESPONSE_ID.reset(token)
 
@@ -60,7 +60,7 @@ class House:
         os.set_blocking(self.end, False)
         self.stream = os.fdopen(write_end, "w")
         self.writer = LineWriter(self.stream)
-        self.writer.setFormatter(JsonLines())
+        self.writer.setFormatter(JsonFormatter())
         self.root.addHandler(self.writer)
         self.records: list[logging.LogRecord] = []
 
@@ -181,7 +181,7 @@ async def test_what_nobody_is_to_hear_is_not_written(
 
 async def test_the_form_of_a_line_can_change_at_any_time(house: House) -> None:
     note(house.tools, logging.INFO, "one")
-    house.writer.setFormatter(HumanLines())
+    house.writer.setFormatter(HumanFormatter())
     note(house.tools, logging.INFO, "two", turns=1)
     await asyncio.sleep(0)
     first, second = os.read(house.end, 65536).decode().splitlines()

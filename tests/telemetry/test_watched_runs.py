@@ -13,7 +13,7 @@ from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import EventRecord, Fenced, Lease, Load, Renewed, RunLog, Unavailable, WorkerInfo
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
-from antwort.telemetry.run_counts import RunCounts
+from antwort.telemetry.metrics import RunCounts
 from antwort.telemetry.store import observed_runs
 from runs_cases import ONE, TWO, claim_one, finish, new_run, said
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antwort.telemetry.lines import JsonLines
+from antwort.telemetry.formatters import JsonFormatter
 from antwort.testing import demo_provider
 from antwort.transport.connection import Connection
 from raw_http import Reply, connected
@@ -113,7 +113,7 @@ async def test_what_follows_an_answered_request_is_refused_by_itself(
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     shown = [each for each in caplog.records if each.levelno >= logging.WARNING or each.name.startswith("antwort")]
-    return [json.loads(JsonLines().format(record)) for record in shown]
+    return [json.loads(JsonFormatter().format(record)) for record in shown]
 
 
 async def send(server: Serving, data: bytes) -> Reply:

@@ -11,7 +11,7 @@ import pytest
 
 from antwort.engine.engine import Engine
 from antwort.storage.memory import MemoryStore
-from antwort.telemetry.lines import JsonLines
+from antwort.telemetry.formatters import JsonFormatter
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say
 from antwort.transport.http import Transport
 from raw_http import connected
@@ -48,7 +48,7 @@ def frame(message: dict[str, Any]) -> bytes:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    plain = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    plain = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     return [line for line in plain if line.get("event") == "request"]
 
 

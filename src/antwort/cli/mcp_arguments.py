@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from antwort.cli.subjects import Misused
-from antwort.schema.refs import resolve
+from antwort.schema.references import resolve
 
 _DEEPEST, _MOST_CHOICES = 6, 16
 _KINDS: Mapping[type, str] = {

@@ -67,7 +67,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
     """Serve until a signal says to stop; the exit status. Raises `CannotStart`. With a `berth`, as one of several."""
     from antwort.app import build
     from antwort.cli.listening import listen_to_clients, listen_to_peers
-    from antwort.telemetry.logs import gathering
+    from antwort.telemetry.logs import batching
 
     configure_malloc()
     releasing = asyncio.create_task(release_memory())
@@ -82,7 +82,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
             server = _server(app, settings, (front.getsockname()[1], side), file, berth)
             if berth is not None:
                 await berth.watch(hurried=server.hurry, abandoned=server.told_to_stop)
-            with gathering():
+            with batching():
                 await server.serve(sockets=[front])
         finally:
             releasing.cancel()

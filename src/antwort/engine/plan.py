@@ -23,7 +23,7 @@ from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.context.compaction_item import Memories
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approvals import ApprovalIds, is_asked
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
@@ -106,7 +106,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The tool lists of the servers that the request names, to be shown first."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """Checks the inputs of free-form tools against their grammars."""
-    meter: Meter | None = None
+    meter: TokenEstimator | None = None
     """Counts the tokens of an inference."""
     sealed: SealedItems | None = None
     """Seals what is given out and stored; None: compactions are not opened, credentials not stored, and the ids of

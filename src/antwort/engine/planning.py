@@ -17,7 +17,7 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools
 from antwort.engine.context.compaction_item import since_compaction
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_records import (
     ApprovalTerms,
     check_unchanged,
@@ -100,7 +100,7 @@ class Planner:
         self.history_memory = HistoryMemory(limits.history_memory)
         """The memory that the histories of all requests share."""
         self.resources, self.live = resources, live
-        self._meter = Meter(resources.provider)
+        self._meter = TokenEstimator(resources.provider)
         self.toolboxes = ToolboxCache()
         self._media = MediaHosts(limits.media_hosts)
 
@@ -163,7 +163,7 @@ class Planner:
             capabilities=discovery.capabilities,
             history=history,
             listings=means.listings,
-            meter=self._meter,
+            meter=self._meter.for_tenant(discovery.identity.tenant),
             sealed=sealed,
             compacts=means.compacts,
             call_records=self._call_records(history, request, discovery.identity, response.id),

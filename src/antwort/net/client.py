@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from antwort.api.wire import Wire
+from antwort.caching import Cache
 from antwort.net.connection import HttpConnection, Timeouts
 from antwort.net.dns import Resolver
 from antwort.net.response import ConnectFailed, ConnectionLost, ConnectTimeout, HttpResponse
@@ -72,7 +73,7 @@ class HttpClient:
         self._fields = header_lines(
             {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
         )
-        self._head_cache: dict[tuple[str, str, bytes], bytes] = {}
+        self._head_cache = Cache[tuple[str, str, bytes], bytes](_MAX_CACHED_HEADS)
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
         self.idle_expiry, self.max_idle = self.pool.idle_expiry, self.pool.max_idle
@@ -204,10 +205,9 @@ class HttpClient:
 
     def _head(self, method: str, target: str, fields: bytes) -> bytes:
         """Return a request's head without its end, and cache it: requests to a backend repeat their heads."""
-        if len(self._head_cache) >= _MAX_CACHED_HEADS:
-            self._head_cache.clear()
         line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
-        head = self._head_cache[method, target, fields] = b"%b%b%b" % (line, self._fields, fields)
+        head = b"%b%b%b" % (line, self._fields, fields)
+        self._head_cache.put((method, target, fields), head)
         return head
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from antwort.providers.bounded_cache import remember
+from antwort.providers.model_cache import ModelCache
 
 TRIAL_RETRY_SECONDS = 1.0
 """`Retry-After` of those that come while another request's trial is under way."""
@@ -89,11 +89,11 @@ class CircuitBreakers:
 
     def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
         self._failures, self._open_for, self._clock = failures, open_for, clock
-        self.by_model: dict[str, CircuitBreaker] = {}
+        self.by_model = ModelCache[str, CircuitBreaker]()
         """Where there is none, it is closed, and has no failures."""
-        self.awaiting_check: dict[str, None] = {}
+        self.awaiting_check = ModelCache[str, bool]()
         """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
-        self._counted: dict[tuple[str, str], float] = {}
+        self._counted = ModelCache[tuple[str, str], float]()
         """Until when failures of a model do not count for a tenant."""
 
     @property
@@ -121,9 +121,9 @@ class CircuitBreakers:
         seconds. That of a trial counts in any case: there is one at a time.
         """
         now, key = self._clock(), (model, tenant)
-        if self._failures < inf and (trial is not None or self._counted.get(key, now) <= now):
-            remember(self.awaiting_check, model, None)
-            remember(self._counted, key, now + self._open_for)
+        if self._failures < inf and (trial is not None or (self._counted.get(key) or now) <= now):
+            self.awaiting_check.put(model, True)
+            self._counted.put(key, now + self._open_for)
 
     def open_suspects(self) -> None:
         """Open those of the models that await a check, which got no answer."""
@@ -140,5 +140,5 @@ class CircuitBreakers:
         breaker = self.by_model.get(model)
         if breaker is None:
             breaker = CircuitBreaker(self._failures, self._open_for, self._clock)
-            remember(self.by_model, model, breaker)
+            self.by_model.put(model, breaker)
         return breaker

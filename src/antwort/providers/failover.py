@@ -108,7 +108,7 @@ class Attempt(msgspec.Struct):
         if error is None:
             if not self.has_answered:
                 member.record_answer()
-            member.deprioritized_until.pop(model, None)
+            member.deprioritized_until.discard(model)
         elif isinstance(error, AntwortError):
             member.record_failure(error, model, self.trial)
         if self.started_at:

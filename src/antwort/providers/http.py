@@ -22,7 +22,6 @@ from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, StreamParser, max_json_bytes
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
-from antwort.providers.bounded_cache import remember
 from antwort.providers.errors import (
     TOO_SLOW,
     UNREACHABLE,
@@ -31,6 +30,7 @@ from antwort.providers.errors import (
     connection_error,
     error_for,
 )
+from antwort.providers.model_cache import ModelCache
 from antwort.providers.models import ContextLengths, context_length_path, parse_models, with_context_lengths
 from antwort.providers.token_counter import BackendTokenCounter, CountMethod, CountReply
 
@@ -47,7 +47,6 @@ _LARGE_READ_COST = 2
 """In short pieces of work, the unit of `short_turn`. Parsing a read of `_LARGE_READ_BYTES`, and writing its events,
 takes one to two milliseconds.
 """
-_MAX_CACHED_LENGTHS = 64
 
 
 class HttpProvider(ABC):
@@ -86,8 +85,7 @@ class HttpProvider(ABC):
         self._inference_path = self._target(self.path)
         self._capabilities = capabilities or self.default_capabilities
         self._max_output_bytes, self._max_body_bytes = output_bytes, max_json_bytes(output_bytes)
-        self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
-        self._by_name: dict[str, Capabilities] = {}
+        self._by_name = ModelCache[str, Capabilities]()
         """A cache until the next list of models."""
         self._lengths = ContextLengths(self._capabilities.context_length)
         self._counter = BackendTokenCounter(self._post, self.count_methods)
@@ -202,13 +200,9 @@ class HttpProvider(ABC):
         if known is not None and not self._lengths.refused:  # a length from a refusal expires by itself
             return known
         length = self._lengths.of(model)
-        known = self._by_length.get(length)
-        if known is None:
-            if len(self._by_length) >= _MAX_CACHED_LENGTHS:
-                self._by_length = {None: self._capabilities}
-            known = self._by_length[length] = replace(self._capabilities, context_length=length)
+        known = self._capabilities if length is None else replace(self._capabilities, context_length=length)
         if not self._lengths.refused:
-            remember(self._by_name, model, known)
+            self._by_name.put(model, known)
         return known
 
     async def count(self, request: ChatRequest) -> int | None:

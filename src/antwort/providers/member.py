@@ -14,9 +14,9 @@ from antwort.errors import AntwortError, BackendError, ContextTooLong
 from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Capabilities, ChatRequest, Provider, count_at
-from antwort.providers.bounded_cache import remember
 from antwort.providers.circuit_breaker import CircuitBreakers
 from antwort.providers.errors import CheckRefused, NotReady
+from antwort.providers.model_cache import ModelCache
 from antwort.providers.retry_policy import is_connection_failure, is_interrupted, may_fail_over
 from antwort.providers.routing import RoutableBackend
 from antwort.providers.slots import Slots
@@ -82,7 +82,7 @@ class Member:
         self.breakers = CircuitBreakers(failures, open_for, clock)
         """As long as there is no `error`, none is open and none has counted a failure."""
         self._open_for, self._clock = open_for, clock
-        self.deprioritized_until: dict[str, float] = {}
+        self.deprioritized_until = ModelCache[str, float]()
         """Until when other backends are preferred for a model, because this one has answered with an error."""
         self._has_configured_models = models is not None
         self.is_unreachable = False
@@ -103,7 +103,7 @@ class Member:
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""
-        return self.deprioritized_until.get(model, 0.0) > self._clock()
+        return (self.deprioritized_until.get(model) or 0.0) > self._clock()
 
     @property
     def status(self) -> BackendStatus:
@@ -147,7 +147,7 @@ class Member:
             self.record_answer()
             if isinstance(error, BackendError):
                 self.error = error
-                remember(self.deprioritized_until, model, self._clock() + self._open_for)
+                self.deprioritized_until.put(model, self._clock() + self._open_for)
 
     # ---- health checks ----
 

@@ -14,8 +14,8 @@ from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import BackendError, ContextTooLong
 from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ChatRequest
-from antwort.providers.bounded_cache import MAX_TRACKED_MODELS, remember
 from antwort.providers.errors import MAX_TOKEN_COUNT
+from antwort.providers.model_cache import MAX_TRACKED_MODELS, ModelCache
 
 MIN_CONTEXT_TOKENS = 256
 """A list or a refusal with a smaller length means something else, such as the room that `max_tokens` leaves."""
@@ -133,11 +133,11 @@ class ContextLengths:
         self._listed: dict[str, int] = {}
         self._sole_length: int | None = None
         """The length of the only model in the list: such a backend mostly takes its model by any name."""
-        self.refused: dict[str, tuple[int, float]] = {}
+        self.refused = ModelCache[str, tuple[int, float]]()
         """Limits from refusals, with their expiry. While there are any, `of` may change from call to call; otherwise
         only with the next list.
         """
-        self._answered: dict[str, tuple[int, float]] = {}
+        self._answered = ModelCache[str, tuple[int, float]]()
         """The largest requests that were answered, with their expiry."""
         self._warned: set[tuple[str, int]] = set()
 
@@ -183,16 +183,16 @@ class ContextLengths:
             is_explained = refusal.asked is None or refusal.asked + output > listed
             if is_explained or not refusal.is_firm:
                 return
-        remember(self.refused, request.model, (limit, self._clock() + LEARNED_TTL_SECONDS))
+        self.refused.put(request.model, (limit, self._clock() + LEARNED_TTL_SECONDS))
 
     def record_answer(self, model: str, usage: Usage | None) -> None:
         """Remember the size of a request that was answered, and forget a refusal with a smaller limit."""
         tokens = 0 if usage is None else usage.input_tokens + usage.output_tokens
         if tokens < MIN_CONTEXT_TOKENS or tokens < (self._unexpired(self._answered, model) or 0):
             return
-        remember(self._answered, model, (tokens, self._clock() + LEARNED_TTL_SECONDS))
+        self._answered.put(model, (tokens, self._clock() + LEARNED_TTL_SECONDS))
         if (self._unexpired(self.refused, model) or tokens) < tokens:
-            del self.refused[model]
+            self.refused.discard(model)
 
     def forget(self) -> None:
         """Forget what was learned: the backend was reconfigured, or gone. Its list stands until the next one."""
@@ -209,7 +209,7 @@ class ContextLengths:
             self._warned.add((model, length))
             _log.warning("a backend lists a context of %d tokens for %s, which cannot be: it is ignored", length, model)
 
-    def _unexpired(self, table: dict[str, tuple[int, float]], model: str) -> int | None:
+    def _unexpired(self, table: ModelCache[str, tuple[int, float]], model: str) -> int | None:
         if (known := table.get(model)) is None:
             return None
         tokens, until = known

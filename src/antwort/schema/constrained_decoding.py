@@ -28,8 +28,7 @@ from antwort.schema.keywords import (
     plain_pattern,
     range_keywords,
 )
-from antwort.schema.merge import merge_all_of
-from antwort.schema.refs import resolve
+from antwort.schema.references import merge_all_of, resolve
 
 ANY_DECODED_VALUE: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]}
 """Accepts any value. Written out: llama.cpp takes an empty schema for an object."""

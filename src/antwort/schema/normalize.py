@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from antwort.api.wire import Plain
+from antwort.caching import Cache
 from antwort.schema.keywords import (
     declared_types,
     distinct,
@@ -29,13 +29,12 @@ from antwort.schema.keywords import (
     item_schemas,
     length_range,
     list_of,
+    measure,
     numeric_range,
     plain_pattern,
     range_keywords,
 )
-from antwort.schema.merge import conjuncts, merge
-from antwort.schema.refs import resolve
-from antwort.schema.size import measure
+from antwort.schema.references import conjuncts, merge, resolve
 
 ANY_VALUE: Plain = {
     "anyOf": [
@@ -86,10 +85,8 @@ class NormalizedSchemaCache:
     """
 
     def __init__(self, max_values: int = 500_000, max_contents: int = 2048) -> None:
-        self._by_identity: OrderedDict[int, tuple[Plain, Plain, int]] = OrderedDict()
-        self._by_content: OrderedDict[bytes, Plain] = OrderedDict()
-        self._max_values, self._max_contents = max_values, max_contents
-        self._values = 0
+        self._by_identity = Cache[int, tuple[Plain, Plain]](max_values, max_size=max_values)
+        self._by_content = Cache[bytes, Plain](max_contents)
 
     def __contains__(self, schema: Plain) -> bool:
         return id(schema) in self._by_identity
@@ -101,22 +98,15 @@ class NormalizedSchemaCache:
         size = measure(schema)
         if size is None:
             return ANY_ARGUMENTS  # and not cached: it may be as large as a server's message
-        normalized = self._normalize_content(schema)
-        self._by_identity[id(schema)] = (schema, normalized, size)
-        self._values += size
-        while self._values > self._max_values:
-            self._values -= self._by_identity.popitem(last=False)[1][2]
-        return normalized
-
-    def _normalize_content(self, schema: Plain) -> Plain:
         try:
             key = hashlib.sha256(msgspec.json.encode(schema)).digest()
         except (TypeError, ValueError, RecursionError):
             return ANY_ARGUMENTS  # not JSON, or nested too deeply
-        if (normalized := self._by_content.get(key)) is None:
-            normalized = self._by_content[key] = _normalize(schema)
-            if len(self._by_content) > self._max_contents:
-                self._by_content.popitem(last=False)
+        normalized = self._by_content.get(key)
+        if normalized is None:
+            normalized = _normalize(schema)
+            self._by_content.put(key, normalized)
+        self._by_identity.put(id(schema), (schema, normalized), size)
         return normalized
 
 

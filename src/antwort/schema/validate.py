@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
@@ -17,8 +16,9 @@ import jsonschema_rs
 import msgspec
 
 from antwort.api.wire import Plain
-from antwort.schema.refs import resolve
-from antwort.schema.size import measure
+from antwort.caching import Cache
+from antwort.schema.keywords import measure
+from antwort.schema.references import resolve
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """The exceptions of decoding a text that is not JSON, or is nested too deeply."""
@@ -26,7 +26,6 @@ _NOT_ENCODABLE = (TypeError, ValueError, RecursionError)
 
 _MAX_PROBLEMS = 3
 _MAX_PROBLEM_CHARACTERS = 200
-_MAX_REDUCED_CACHED = 256
 _MAX_WORK = 1_000_000
 """Nodes of a reduced schema times values in the arguments: some tens of milliseconds. Beyond, nothing is checked."""
 _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
@@ -53,9 +52,10 @@ def find_problem(arguments: str, schema: Plain) -> str | None:
 def has_references(schema: Plain) -> bool:
     """Return whether the time to validate against the schema may grow beyond its size."""
     try:
-        return _mentions_references(msgspec.json.encode(schema))
+        encoded = msgspec.json.encode(schema)
     except _NOT_ENCODABLE:
         return False
+    return any(reference in encoded for reference in _REFERENCES)
 
 
 def find_problem_bounded(arguments: str, schema: Plain | None) -> str | None:
@@ -65,7 +65,7 @@ def find_problem_bounded(arguments: str, schema: Plain | None) -> str | None:
         return value
     if not schema:
         return None
-    _, validator, nodes = _reduced.get(id(schema)) or _reduce_cached(schema)
+    _, validator, nodes = _reduced_cache.get(id(schema)) or _reduce_cached(schema)
     if validator is None or (nodes * len(arguments) >= _MAX_WORK and nodes * _max_values(arguments) > _MAX_WORK):
         return None
     return None if validator.is_valid(value) else _problems(validator, value)
@@ -88,7 +88,7 @@ def _max_values(arguments: str) -> int:
 # ---- validators ----
 
 _Reduced: TypeAlias = tuple[Plain, jsonschema_rs.Validator | None, int]
-_reduced: OrderedDict[int, _Reduced] = OrderedDict()
+_reduced_cache = Cache[int, _Reduced](256)
 """Validators of reduced schemas by the identity of the given ones, which are referenced so that none is reused."""
 
 
@@ -98,9 +98,8 @@ def _reduce_cached(schema: Plain) -> _Reduced:
         key = msgspec.json.encode(reduced)
     except (_TooLarge, *_NOT_ENCODABLE):
         return schema, None, 0  # not cached: it may be of any size
-    entry = _reduced[id(schema)] = (schema, _validator(key), nodes)
-    if len(_reduced) > _MAX_REDUCED_CACHED:
-        _reduced.popitem(last=False)
+    entry = schema, _validator(key), nodes
+    _reduced_cache.put(id(schema), entry)
     return entry
 
 
@@ -110,11 +109,6 @@ def _validator(schema: bytes) -> jsonschema_rs.Validator | None:
         return jsonschema_rs.validator_for(schema.decode(), retriever=_fetch_nothing)
     except ValueError:
         return None
-
-
-@functools.lru_cache(maxsize=256)
-def _mentions_references(schema: bytes) -> bool:
-    return any(reference in schema for reference in _REFERENCES)
 
 
 def _fetch_nothing(uri: str) -> NoReturn:

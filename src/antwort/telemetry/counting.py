@@ -1,39 +1,40 @@
-"""Numbers that grow: plain values in plain dictionaries, made into a library's objects only when they are read.
+"""Counters, gauges and histograms of plain values, for the thread of the event loop.
 
-Counting is for the thread of the event loop. A key is the values of the labels, in the order of the family's.
+They become objects of `prometheus_client` only when they are read: its histograms take a lock and walk through the
+buckets for each value, and the library takes longer to load than the rest of the server takes to start. A key is the
+values of the labels, in the order of the family's.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter as Times
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
 
-AT_ONCE = 128
-"""Numbers that are kept as they came; then they are counted."""
+MAX_NEW_VALUES = 128
+"""Values of a series that are collected before they are counted."""
 
 Key: TypeAlias = tuple[str, ...]
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 
 class Family(msgspec.Struct, frozen=True):
-    """A metric: its name, what it means, and by what it is told apart."""
+    """The name, meaning and labels of a metric."""
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
-    """Of a histogram: the upper bounds of its buckets, less the last, which has none."""
+    """The upper bounds of a histogram's buckets. The last bucket has none."""
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """What a histogram knows of one key."""
+    """The distribution of one key's values."""
 
     counts: tuple[int, ...]
     """One more than there are bounds; not cumulative."""
@@ -41,7 +42,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A family as it stood at one moment."""
+    """A metric's values at one moment."""
 
     family: Family
     numbers: tuple[tuple[Key, float], ...] = ()
@@ -52,7 +53,7 @@ class Counter:
     __slots__ = ("_values", "family")
 
     def __init__(self, family: Family, begin: Iterable[Key] = ()) -> None:
-        """Keys to `begin` with are there from the start: what has not happened yet is 0, not unknown."""
+        """Keys to `begin` with are 0 from the start."""
         self.family = family
         self._values: dict[Key, float] = dict.fromkeys(begin, 0)
 
@@ -63,64 +64,59 @@ class Counter:
         return Reading(self.family, tuple(self._values.items()))
 
 
+class Series:
+    """The values of one key of a histogram. They are collected, and counted many at a time, which costs much less."""
+
+    __slots__ = ("_bounds", "_new", "_spread")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._new: list[float] = []
+        self._spread: Spread | None = None
+
+    def add(self, value: float) -> None:
+        new = self._new
+        new.append(value)
+        if len(new) >= MAX_NEW_VALUES:
+            self.read()
+
+    def read(self) -> Spread | None:
+        """Return all values so far, or None if there are none."""
+        if not self._new:
+            return self._spread
+        counts, total = ([0] * (len(self._bounds) + 1), 0.0)
+        if self._spread is not None:
+            counts, total = list(self._spread.counts), self._spread.sum
+        for bucket, times in Times(map(partial(bisect_left, self._bounds), self._new)).items():
+            counts[bucket] += times
+        self._spread = Spread(tuple(counts), sum(self._new, total))
+        self._new.clear()
+        return self._spread
+
+
 class Histogram:
-    __slots__ = ("_new", "_spreads", "family")
+    __slots__ = ("_series", "family")
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._new: defaultdict[Key, list[float]] = defaultdict(list)
-        """What each key was told of since it was last counted: many at a time cost much less. The keys stay."""
-        self._spreads: dict[Key, Spread] = {}
+        self._series: dict[Key, Series] = {}
+
+    def series(self, key: Key) -> Series:
+        """Return the series of a key, for callers that add to the same one many times."""
+        if (series := self._series.get(key)) is None:
+            series = self._series[key] = Series(self.family.bounds)
+        return series
 
     def add(self, key: Key, value: float) -> None:
-        new = self._new[key]
-        new.append(value)
-        if len(new) >= AT_ONCE:
-            self._count(key, new)
-
-    def new_values(self, key: Key) -> list[float]:
-        """Return the buffer of a key's new values. Callers that append must call `count` at `AT_ONCE` values."""
-        return self._new[key]
+        self.series(key).add(value)
 
     def read(self) -> Reading:
-        return Reading(self.family, spreads=self.count())
-
-    def count(self) -> tuple[tuple[Key, Spread], ...]:
-        """All of it, as it stands."""
-        return tuple([(key, self._count(key, new)) for key, new in self._new.items() if new or key in self._spreads])
-
-    def _count(self, key: Key, new: list[float]) -> Spread:
-        """The spread of the key, with what is new."""
-        bounds, before = self.family.bounds, self._spreads.get(key)
-        if before is not None and not new:
-            return before
-        counts, total = ([0] * (len(bounds) + 1), 0.0) if before is None else (list(before.counts), before.sum)
-        for bucket, times in Times(map(partial(bisect_left, bounds), new)).items():
-            counts[bucket] += times
-        spread = self._spreads[key] = Spread(tuple(counts), sum(new, total))
-        new.clear()
-        return spread
-
-
-class CounterBeside(Counter):
-    """A counter of what a histogram is told of, too: so much is read off that one. What it is not told of is added."""
-
-    __slots__ = ("_histogram", "_key")
-
-    def __init__(self, family: Family, histogram: Histogram, key: Callable[[Key], Key]) -> None:
-        """`key` is what is counted here under a key of the histogram."""
-        super().__init__(family)
-        self._histogram, self._key = histogram, key
-
-    def read(self) -> Reading:
-        values = Times(self._values)
-        for key, spread in self._histogram.count():
-            values[self._key(key)] += sum(spread.counts)
-        return Reading(self.family, tuple(values.items()))
+        spreads = ((key, series.read()) for key, series in self._series.items())
+        return Reading(self.family, spreads=tuple((key, spread) for key, spread in spreads if spread is not None))
 
 
 class Gauge:
-    """What stands somewhere else already, and is looked up when it is read."""
+    """Values that are looked up when they are read."""
 
     __slots__ = ("_look", "family")
 

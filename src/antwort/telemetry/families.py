@@ -1,8 +1,10 @@
-"""Every metric there is. Names, labels and buckets follow OpenTelemetry's conventions (GenAI, HTTP) where they have
+"""All metrics. Names, labels and buckets follow OpenTelemetry's conventions (GenAI, HTTP) where they have
 one, in Prometheus' spelling; what they do not know is called `antwort_…`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from antwort.telemetry.counting import Family
 
@@ -212,3 +214,31 @@ FAMILIES = (
     STORE_TIME,
     BUILD,
 )
+
+
+# ---- the reference in the documentation ----
+
+
+def markdown() -> str:
+    """Return the reference of all metrics: one row a metric, and the buckets of the histograms."""
+    return "\n".join([*_table(), "", "## Buckets", "", *_buckets()])
+
+
+def _table() -> Iterable[str]:
+    yield "| metric | kind | labels | meaning |"
+    yield "|---|---|---|---|"
+    for family in FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels) or "none"
+        yield f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
+
+
+def _buckets() -> Iterable[str]:
+    yield "| histogram | upper bounds |"
+    yield "|---|---|"
+    for family in FAMILIES:
+        if family.kind == "histogram":
+            yield f"| `{family.name}` | {_bounds(family)} |"
+
+
+def _bounds(family: Family) -> str:
+    return ", ".join(f"{bound:g}" if bound < 1e6 else str(int(bound)) for bound in family.bounds)

@@ -1,4 +1,4 @@
-"""What labels may say. No client can choose a value, or how many there are: what is not known is `other`."""
+"""The values of metric labels. Clients cannot choose values or their number: unknown ones become `other`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from antwort import errors
 from antwort.api.status import ResponseStatus
 
 OTHER = "other"
-MOST_NAMES = 200
-_LONGEST_NAME = 128
+MAX_NAMES = 200
+_MAX_NAME_CHARS = 128
 
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "WS"})
-"""And what a turn on a WebSocket goes by."""
+"""`WS` is a turn on a WebSocket."""
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
 STOPS = frozenset({"max_turns", "max_tool_calls", "deadline", "token_budget", "stuck"})
 REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_output_bytes", "max_turn_calls", *STOPS})
@@ -52,9 +52,9 @@ ROUTES = frozenset(
 
 
 class Names:
-    """Values that are known to be the operator's. The first ones stay; there is room for so many."""
+    """A bounded set of names that are known to be the operator's. The first ones stay."""
 
-    def __init__(self, known: Iterable[str] = (), *, most: int = MOST_NAMES) -> None:
+    def __init__(self, known: Iterable[str] = (), *, most: int = MAX_NAMES) -> None:
         self.known: set[str] = set()
         self._most = most
         self.learn(known)
@@ -63,7 +63,7 @@ class Names:
         for name in names:
             if len(self.known) >= self._most:
                 return
-            if name and len(name) <= _LONGEST_NAME:
+            if name and len(name) <= _MAX_NAME_CHARS:
                 self.known.add(name)
 
     def of(self, name: str) -> str:
@@ -75,7 +75,7 @@ def method_of(method: str) -> str:
 
 
 def route_of(path: str) -> str:
-    """The template of the address that a path, as it was written, is for."""
+    """Return the route template of a path."""
     if path in _PLACES:
         return path
     match place := [unquote(segment) for segment in path.split("/")[1:]]:
@@ -140,7 +140,7 @@ _MORE_CODES = frozenset(
         "unsupported_tool",
     }
 )
-"""Those that no class of errors stands for."""
+"""Codes that no class of errors has."""
 
 
 def _codes(kind: type[errors.AntwortError]) -> Iterable[str]:
@@ -154,5 +154,5 @@ CODES = frozenset({*_codes(errors.AntwortError), *_MORE_CODES})
 
 
 def code_of(code: str) -> str:
-    """A code of ours; whatever a backend or a tool server may have called its trouble is not one."""
+    """Return the code if it is one of ours, and not a backend's or a tool server's."""
     return code if code in CODES else OTHER

@@ -1,4 +1,4 @@
-"""How the server's own lines look, and where they go."""
+"""Configure logging: level, format and destination."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal, TextIO, TypeAlias
 
-from antwort.telemetry.content import content_log
-from antwort.telemetry.lines import HumanLines, JsonLines, Lines
-from antwort.telemetry.writing import LineWriter
+from antwort.telemetry.formatters import HumanFormatter, JsonFormatter, LineFormatter
+from antwort.telemetry.log_events import content_log
+from antwort.telemetry.log_writer import LineWriter
 
 Format: TypeAlias = Literal["auto", "human", "json"]
 
@@ -26,28 +26,28 @@ def configure(level: str, format: Format = "auto", *, content: bool = False, str
     out = sys.stderr if stream is None else stream
     writer = LineWriter(out)
     writer.setFormatter(_lines(format, out, content=content))
-    # No line says which thread or process wrote it, and to find out is a third of the cost of a line.
+    # No line names its thread or process, and finding them out is a third of the cost of a line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[writer], force=True)
     logging.getLogger("antwort").setLevel(level.upper())
-    logging.getLogger("psycopg").setLevel(_OFF)  # it names hosts, users and databases; what it tells is told by us, too
+    logging.getLogger("psycopg").setLevel(_OFF)  # it names hosts, users and databases, and we log the same events
     content_log.setLevel(logging.INFO if content else _OFF)
 
 
 @contextmanager
-def gathering() -> Iterator[None]:
-    """While an event loop is at work that has an orderly end: under load, its lines are written a few at a time."""
+def batching() -> Iterator[None]:
+    """Batch log lines under load while an event loop runs. The context must end before the event loop does."""
     with ExitStack() as held:
         for handler in logging.getLogger().handlers:
             if isinstance(handler, LineWriter):
-                held.enter_context(handler.gathering())
+                held.enter_context(handler.batching())
         yield
 
 
-def _lines(form: Format, out: TextIO | None, *, content: bool) -> Lines:
+def _lines(form: Format, out: TextIO | None, *, content: bool) -> LineFormatter:
     if form == "auto":
         form = "human" if _is_terminal(out) else "json"
-    return HumanLines(content=content) if form == "human" else JsonLines(content=content)
+    return HumanFormatter(content=content) if form == "human" else JsonFormatter(content=content)
 
 
 def _is_terminal(out: TextIO | None) -> bool:

@@ -1,27 +1,33 @@
-"""What is counted, and when. One object for a server; nothing is shared between two in one process."""
+"""The metrics of a server: callbacks that count, and a reading of them all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
+from antwort.storage.run_log import Load
 from antwort.telemetry import families
-from antwort.telemetry.counting import AT_ONCE, Counter, CounterBeside, Gauge, Histogram, Key, Metric, Reading
+from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading, Series
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
-from antwort.telemetry.run_counts import RunCounts
 from antwort.tools.base import HOUSE_LABEL
 from antwort.transport.exchange import Exchange
 from antwort.version import __version__
 
-CHAT = "chat"  # what the conventions call the operation
+CHAT = "chat"  # the operation's name in the conventions
+_ENDED = ("completed", "incomplete", "failed", "cancelled", "requires_action")
+_LOAD_SECONDS = 1.0
+"""How long a reader of the metrics waits for the load of the run log."""
 
 
 class BackendStatus(Protocol):
-    """How a backend stands, as far as is known."""
+    """The state of a backend."""
 
     @property
     def name(self) -> str: ...
@@ -32,7 +38,7 @@ class BackendStatus(Protocol):
 
 
 class ServerStatus(Protocol):
-    """How an MCP server of the operator's stands; without a label, all others together."""
+    """The state of an MCP server of the operator's; without a label, of all others together."""
 
     @property
     def label(self) -> str | None: ...
@@ -61,7 +67,7 @@ def _nobody_lists(model: str) -> bool:  # noqa: ARG001 - the shape of the questi
 
 
 class Metrics:
-    """Counts what it is told. Made at the start, before what it looks at is there: `watch` says where to look."""
+    """Count what callbacks report, and look up the rest in what `watch` is given once it exists."""
 
     def __init__(self, *, models: Iterable[str] = (), labels: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
         """The names that are the operator's own: models that the settings name, labels of tool servers, API keys. A
@@ -85,14 +91,14 @@ class Metrics:
         self._first_token = Histogram(families.FIRST_TOKEN)
         self._turns = Histogram(families.TURNS)
         self.inference_time = Histogram(families.INFERENCE_TIME)
-        self.inferences = CounterBeside(families.INFERENCES, self.inference_time, _inference)
+        self.inferences = Gauge(families.INFERENCES, self._inference_counts)
         self.first_chunk = Histogram(families.FIRST_CHUNK)
         self.tokens = Histogram(families.TOKENS)
-        self._inferences: dict[Key, tuple[list[float], list[float], list[float]]] = {}
-        """The new values of each backend and model: seconds of those that ended well, input and output tokens."""
+        self._inferences: dict[Key, tuple[Series, Series, Series]] = {}
+        """By backend and model: seconds of successful inferences, input and output tokens."""
         self._truncated = Counter(families.TRUNCATED, [()])
         self._call_time = Histogram(families.CALL_TIME)
-        self._calls = CounterBeside(families.CALLS, self._call_time, _call)
+        self._calls = Counter(families.CALLS)
         self.store_time = Histogram(families.STORE_TIME)
         self.runs = RunCounts()
 
@@ -106,17 +112,17 @@ class Metrics:
         backends: Callable[[], Iterable[BackendStatus]] = _no_backends,
         is_listed: Callable[[str], bool] = _nobody_lists,
     ) -> None:
-        """Where to look for what stands elsewhere; asked when the metrics are read, so it must be quick. `is_listed`
-        says whether a backend lists a model, and is asked for every name that is not known.
+        """Set where to look up gauges; called when the metrics are read, so they must be quick. `is_listed` returns
+        whether a backend lists a model, and is called for every unknown name.
         """
         self._streams, self._requests_open, self._runs, self._backends = streams, requests, runs, backends
         self._sockets, self._is_listed = sockets, is_listed
 
     def watch_servers(self, servers: Callable[[], Iterable[ServerStatus]], sessions: Callable[[], int]) -> None:
-        """The same for MCP servers, and for how many sessions with them are open."""
+        """Set where to look up MCP servers and the number of open sessions with them."""
         self._servers, self._sessions = servers, sessions
 
-    # ---- what has happened ----
+    # ---- callbacks ----
 
     def request(self, exchange: Exchange, seconds: float) -> None:
         """For `Transport(on_request=…)`."""
@@ -146,42 +152,45 @@ class Metrics:
         key = (CHAT, record.backend, self.model(record.model))
         if (series := self._inferences.get(key)) is None:
             series = self._inferences[key] = (
-                self.inference_time.new_values((*key, "")),
-                self.tokens.new_values((*key, "input")),
-                self.tokens.new_values((*key, "output")),
+                self.inference_time.series((*key, "")),
+                self.tokens.series((*key, "input")),
+                self.tokens.series((*key, "output")),
             )
         seconds, input_tokens, output_tokens = series
         if record.error:
             error = record.error if record.error == "cancelled" else code_of(record.error)
             self.inference_time.add((*key, error), record.seconds)
         else:
-            seconds.append(record.seconds)
+            seconds.add(record.seconds)
         if record.first_delta_seconds is not None:
             self.first_chunk.add(key, record.first_delta_seconds)
         if record.usage is not None:
-            input_tokens.append(record.usage.input_tokens)
-            output_tokens.append(record.usage.output_tokens)
-        if len(seconds) >= AT_ONCE or len(input_tokens) >= AT_ONCE:
-            self.inference_time.count()
-            self.tokens.count()
+            input_tokens.add(record.usage.input_tokens)
+            output_tokens.add(record.usage.output_tokens)
+
+    def _inference_counts(self) -> list[tuple[Key, float]]:
+        """Count the inferences by backend and outcome, as their times already do."""
+        counts = Tally[Key]()
+        for (_, backend, _, error), spread in self.inference_time.read().spreads:
+            counts[backend, error or "ok"] += sum(spread.counts)
+        return [*counts.items()]
 
     def call(self, called: CallRecord) -> None:
-        """For `Engine(on_call=…)`. Those that were refused took no time."""
+        """For `Engine(on_call=…)`. Refused calls took no time."""
         label, end = called.label, called.end
         if label is None or called.is_local or label in self._labels.known:
             tool, label = self._tool(called)
         else:
             tool = label = OTHER
-        if end == "refused":
-            self._calls.add((tool, label, end))
-        else:
+        self._calls.add((tool, label, end))
+        if end != "refused":
             self._call_time.add((tool, label, "" if end == "ok" else end), called.seconds)
 
     # ---- names that may be labels ----
 
     def model(self, name: str) -> str:
-        """The name of a model as a label. One that a backend lists is learned when it is first used: a list may be
-        longer than there is room for.
+        """Return the name of a model as a label. A name that a backend lists is learned when it is first used: lists
+        may be longer than the bound on names.
         """
         if name in self.models.known:
             return name
@@ -190,8 +199,8 @@ class Metrics:
         return self.models.of(name)
 
     def _tool(self, called: CallRecord) -> Key:
-        """A function of this process has a name of the operator's, and so does a tool that ran at a server of theirs; a
-        name that was never run is whatever the model wrote.
+        """Return tool and server as labels. Functions of this process and tools that ran at the operator's servers have
+        names of the operator's; a name that never ran is whatever the model wrote.
         """
         if called.is_local:
             self._labels.learn([called.label] if called.label else [])
@@ -203,7 +212,6 @@ class Metrics:
     # ---- reading ----
 
     def read(self) -> list[Reading]:
-        """All of it, as it stands."""
         return [metric.read() for metric in self._all()]
 
     def _all(self) -> Iterable[Metric]:
@@ -229,14 +237,32 @@ class Metrics:
         yield Gauge(families.BUILD, lambda: [((__version__,), 1)])
 
 
-_ENDED = ("completed", "incomplete", "failed", "cancelled", "requires_action")
+class RunCounts:
+    """What is counted of the run log."""
 
+    def __init__(self) -> None:
+        self.wait = Histogram(families.RUN_WAIT)
+        self.claims = Counter(families.RUN_CLAIMS, [("new",), ("handed_over",), ("taken_over",)])
+        self.left = Counter(families.RUN_LEFT, [("handed_over",), ("lost",)])
+        self.time = Histogram(families.RUN_LOG_TIME)
+        self._load: Callable[[], Awaitable[Load]] | None = None
+        self._known: Load | None = None
 
-def _inference(timed: Key) -> Key:
-    _, backend, _, error = timed
-    return backend, error or "ok"
+    def watch(self, load: Callable[[], Awaitable[Load]]) -> None:
+        """Set the function that returns the load of the run log."""
+        self._load = load
 
+    async def look(self) -> None:
+        """Ask for the load before the metrics are read. Without an answer in time it is unknown."""
+        self._known = None
+        if self._load is not None:
+            with suppress(Exception):  # whatever it is, the users of the run log report it
+                async with asyncio.timeout(_LOAD_SECONDS):
+                    self._known = await self._load()
 
-def _call(timed: Key) -> Key:
-    tool, label, error = timed
-    return tool, label, error or "ok"
+    def all(self) -> Iterable[Metric]:
+        known = () if self._known is None else (self._known,)
+        yield Gauge(families.RUNS_QUEUED, lambda: [((), load.queued) for load in known])
+        yield Gauge(families.RUNS_HELD, lambda: [((), load.running) for load in known])
+        yield Gauge(families.OLDEST_RUN, lambda: [((), load.oldest) for load in known])
+        yield from (self.wait, self.claims, self.left, self.time)

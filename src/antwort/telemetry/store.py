@@ -12,10 +12,9 @@ from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import ClaimedRun, EventRecord, Fenced, Lease, Renewed, RunEnding, RunLog, WorkerInfo
-from antwort.telemetry import run_lines
 from antwort.telemetry.counting import Histogram
-from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.run_counts import RunCounts
+from antwort.telemetry.log_events import log_claimed, log_ended, log_handed_over, log_lost
+from antwort.telemetry.metrics import Metrics, RunCounts
 
 _UNTIMED = frozenset({"close", "wait_for_work", "wait_for_cancels"})
 
@@ -48,19 +47,20 @@ class TimedOperations:
 
     def _timed(self, name: str) -> Callable[..., Awaitable[Any]]:
         operation, times = getattr(self._target, name), self._times
+        succeeded = times.series((name, "ok"))
 
         async def timed(*args: object, **named: object) -> object:
-            began, outcome = perf_counter(), "ok"
+            began, series = perf_counter(), succeeded
             try:
                 return await operation(*args, **named)
             except Fenced:
-                outcome = "fenced"
+                series = times.series((name, "fenced"))
                 raise
             except StoreFault:
-                outcome = "error"
+                series = times.series((name, "error"))
                 raise
             finally:
-                times.add((name, outcome), perf_counter() - began)
+                series.add(perf_counter() - began)
 
         return timed
 
@@ -73,6 +73,8 @@ class ObservedRunLog(TimedOperations):
     def __init__(self, runs: RunLog, counts: RunCounts) -> None:
         super().__init__(runs, counts.time)
         self._counts = counts
+        extended = ("adopt", "claim", "take", "renew", "release", "records", "append", "finish", "give_up")
+        self._operations = {name: self._timed(name) for name in extended}
         self._held: dict[str, Lease] = {}
         self._finished: set[str] = set()
 
@@ -81,38 +83,38 @@ class ObservedRunLog(TimedOperations):
         if ended.response.id in self._finished:
             self._finished.discard(ended.response.id)
             if not ended.is_read:
-                run_lines.log_ended(ended)
+                log_ended(ended)
 
     # ---- leases ----
 
     async def adopt(self, worker: str, identity: Identity, response_id: str) -> Lease:
-        lease: Lease = await self._timed("adopt")(worker, identity, response_id)
+        lease: Lease = await self._operations["adopt"](worker, identity, response_id)
         self._held[lease.run_id] = lease
         return lease
 
     async def claim(self, worker: str, count: int) -> Sequence[ClaimedRun]:
-        found: Sequence[ClaimedRun] = await self._timed("claim")(worker, count)
+        found: Sequence[ClaimedRun] = await self._operations["claim"](worker, count)
         for claimed in found:
             self._on_claim(claimed)
         return found
 
     async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
-        claimed: ClaimedRun | None = await self._timed("take")(worker, identity, response_id)
+        claimed: ClaimedRun | None = await self._operations["take"](worker, identity, response_id)
         if claimed is not None:
             self._on_claim(claimed)
         return claimed
 
     async def renew(self, worker: WorkerInfo, leases: Sequence[Lease]) -> Renewed:
-        renewed: Renewed = await self._timed("renew")(worker, leases)
+        renewed: Renewed = await self._operations["renew"](worker, leases)
         for lease in renewed.lost:
             self._on_loss(lease)
         return renewed
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
-        await self._timed("release")(lease, is_lost=is_lost)
+        await self._operations["release"](lease, is_lost=is_lost)
         if self._forget(lease):
             self._counts.left.add(("handed_over",))
-            run_lines.log_handed_over(lease.run_id)
+            log_handed_over(lease.run_id)
 
     # ---- writes under a lease ----
 
@@ -134,7 +136,7 @@ class ObservedRunLog(TimedOperations):
 
     async def _under(self, name: str, lease: Lease, *args: object) -> object:
         try:
-            return await self._timed(name)(lease, *args)
+            return await self._operations[name](lease, *args)
         except Fenced:
             self._on_loss(lease)
             raise
@@ -147,12 +149,12 @@ class ObservedRunLog(TimedOperations):
             self._counts.wait.add((), claimed.waited)
         kind = "taken_over" if claimed.attempt > 1 else "handed_over" if claimed.waited is None else "new"
         self._counts.claims.add((kind,))
-        run_lines.log_claimed(claimed, kind)
+        log_claimed(claimed, kind)
 
     def _on_loss(self, lease: Lease) -> None:
         if self._forget(lease):
             self._counts.left.add(("lost",))
-            run_lines.log_lost(lease.run_id)
+            log_lost(lease.run_id)
 
     def _forget(self, lease: Lease) -> bool:
         """Return whether the lease was held until now."""

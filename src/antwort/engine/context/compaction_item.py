@@ -1,11 +1,11 @@
-"""What a compaction item stands for: all that was said before it. Given out sealed, and opened when it comes back."""
+"""Seal what a compaction stands for in its item, and open it again; find what counts of a compacted conversation."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, groupby, islice
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40)
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What survives a compaction."""
+    """What is left of a compacted conversation."""
 
     instructions: tuple[InputItem, ...] = ()
     """The system and developer messages."""
@@ -35,11 +35,11 @@ class Memory(msgspec.Struct, frozen=True):
     recent: tuple[InputItem, ...] = ()
     """The latest turns word for word."""
     tools: tuple[InputItem, ...] = ()
-    """The tools that items have declared before it, as one such item."""
+    """The tools that items had declared, as one such item."""
 
 
 def is_trigger(item: InputItem) -> bool:
-    """Whether it asks for a compaction, as the last item of an input."""
+    """Return whether the item asks for a compaction, as the last of an input."""
     return isinstance(item, OpaqueItem) and item.type == "compaction_trigger"
 
 
@@ -48,60 +48,50 @@ def is_instruction(item: InputItem) -> bool:
 
 
 class Memories:
-    """What one tenant is given sealed, and brings back."""
+    """Seal and open the compaction items of one tenant, for one request."""
 
     def __init__(self, vault: Vault, tenant: str) -> None:
         self._vault, self._tenant = vault, tenant
-        self._known: dict[str, Memory] = {}
+        self._opened: dict[str, Memory] = {}  # each is needed at every inference
 
     def seal(self, memory: Memory) -> str:
-        data = encode(
-            {
-                "version": _VERSION,
-                "instructions": memory.instructions,
-                "summary": memory.summary,
-                "recent": memory.recent,
-                "tools": memory.tools,
-            }
-        )
-        sealed = self._vault.seal(_PURPOSE, self._tenant, data)
-        self._known[sealed] = memory
+        plain = {"version": _VERSION, **{name: getattr(memory, name) for name in memory.__struct_fields__}}
+        sealed = self._vault.seal(_PURPOSE, self._tenant, encode(plain))
+        self._opened[sealed] = memory
         return sealed
 
     def opened(self, item: Compaction) -> Memory:
-        """Raises `CannotOpen`. It is opened once, and asked for at each inference."""
-        memory = self._known.get(item.encrypted_content)
+        """Raises `CannotOpen`, also for an unknown version: a newer server has sealed it."""
+        memory = self._opened.get(item.encrypted_content)
         if memory is None:
             data = self._vault.open(_PURPOSE, self._tenant, item.encrypted_content)
-            memory = self._known[item.encrypted_content] = _read(data)
+            memory = self._opened[item.encrypted_content] = _parse(data)
         return memory
 
 
-def _read(data: bytes) -> Memory:
-    """A version that is not known was sealed by a server that is newer."""
+def _parse(data: bytes) -> Memory:
     try:
         plain = msgspec.json.decode(data)
         if plain["version"] != _VERSION:
             raise CannotOpen
-        tools = _items(plain.get("tools", ()))
-        return Memory(_items(plain["instructions"]), plain["summary"], _items(plain["recent"]), tools)
+        instructions, recent, tools = (
+            tuple(read_item(entry, "", _UNBOUNDED) for entry in entries)
+            for entries in (plain["instructions"], plain["recent"], plain.get("tools", ()))
+        )
+        return Memory(instructions, plain["summary"], recent, tools)
     except (msgspec.DecodeError, InvalidField, KeyError, TypeError) as exc:
         raise CannotOpen from exc
-
-
-def _items(plain: Sequence[Any]) -> tuple[InputItem, ...]:
-    return tuple(read_item(entry, "", _UNBOUNDED) for entry in plain)
 
 
 # ---- what counts of a conversation ----
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of all that was said: what the last compaction holds, and what came after it."""
+    """What counts of a conversation: what the last compaction holds, and the items after it."""
 
     stretches: tuple[Sequence[InputItem], ...]
     inputs: frozenset[int]
-    """Which of the stretches clients have put together."""
+    """The numbers of the stretches that clients have put together."""
     instructions: tuple[InputItem, ...] = ()
     """System and developer messages from before the compaction, each once."""
     summary: str = ""
@@ -111,7 +101,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryLost(CannotOpen):
-    """A compaction cannot be opened, and what it stands for is nowhere else."""
+    """A compaction cannot be opened, and the items that it stands for are not stored."""
 
     def __init__(self, stretch: int, place: int) -> None:
         super().__init__()
@@ -121,18 +111,19 @@ class MemoryLost(CannotOpen):
 def since_compaction(
     stretches: Stretches, inputs: Collection[int], memories: Memories | None, kept: Collection[int] = ()
 ) -> Said:
-    """What counts of the stretches. Raises `MemoryLost`.
+    """Return what counts of the stretches. Raises `MemoryLost`.
 
-    A compaction that was made here has all that it stands for before it, in the record: where its key is gone, that
-    counts instead. So it is in the stretches that are `kept`, where there is anything before it. One that a client sent
-    may have nothing before it.
+    The items before a compaction of this server are stored: if its key is gone, they count instead. The same holds in
+    the stretches that are `kept`, if any items stand before it. A client may send a compaction with nothing before it.
     """
     if memories is not None and Compaction in map(type, chain.from_iterable(stretches)):
         for stretch, place, item in _compactions(stretches):
             try:
                 memory = memories.opened(item)
             except CannotOpen:
-                if stretch in inputs and not (stretch in kept and any(map(_is_told, stretches[stretch][:place]))):
+                before = (each for each in stretches[stretch][:place] if not isinstance(each, Compaction))
+                is_stored = stretch in kept and not all(map(is_instruction, before))
+                if stretch in inputs and not is_stored:
                     raise MemoryLost(stretch, place) from None
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
@@ -140,12 +131,8 @@ def since_compaction(
     return Said(stretches=tuple(stretches), inputs=frozenset(inputs))
 
 
-def _is_told(item: InputItem) -> bool:
-    return not isinstance(item, Compaction) and not is_instruction(item)
-
-
 def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
-    """The last one first."""
+    """Yield the compactions with their places, the last one first."""
     for at in reversed(range(len(stretches))):
         for place in reversed(range(len(stretches[at]))):
             item = stretches[at][place]
@@ -154,10 +141,10 @@ def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
 
 
 def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> Said:
-    before = [item for stretch in stretches[:at] for item in stretch] + [*stretches[at][:place]]
-    instructions = in_force(memory.instructions, [item for item in before if is_instruction(item)])
-    heard = {_words(item): item for item in instructions}
-    rest = [_news(heard, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
+    before = [*chain.from_iterable(stretches[:at]), *stretches[at][:place]]
+    instructions = in_force(memory.instructions, [*filter(is_instruction, before)])
+    known = {_key(item): item for item in instructions}
+    rest = [_without_repeats(known, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
     kept: list[tuple[Sequence[InputItem], bool]] = [(memory.recent, True)] if memory.recent else []
     kept += [(stretch, number in inputs) for number, stretch in enumerate(rest, start=at)]
     return Said(
@@ -173,84 +160,84 @@ def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: in
 # ---- instructions ----
 
 
-def in_force(sealed: Sequence[InputItem], standing: Sequence[InputItem]) -> tuple[InputItem, ...]:
-    """The instructions that count after a compaction: those that are sealed in it, and those that stand before it.
+def in_force(sealed: Sequence[InputItem], sent: Sequence[InputItem]) -> tuple[InputItem, ...]:
+    """Return the instructions that count after a compaction, of those sealed in it and those sent before it.
 
-    A client may leave away any of what came before, so what is missing is not gone. But there are clients that put all
-    their instructions in front anew, with a date in some of them, or a directory. So what is new among those that stand
-    there takes the place of as many sealed ones as are missing just there, between others that are the same; and of
-    all, where none is the same. What is sealed does not grow by it.
+    A client may leave out what came before, so a missing instruction still counts. But some clients send all
+    instructions anew each time, with a date or a directory in them. So new ones replace as many sealed ones as are
+    missing in the same place, between others that are unchanged; and all of them, where none is unchanged.
     """
-    sealed, standing = distinct(sealed), distinct(standing)
-    places = {_words(item): place for place, item in enumerate(sealed)}
-    stand = {_words(item) for item in standing}
-    if stand and not stand & places.keys():
-        return standing
+    sealed, sent = distinct(sealed), distinct(sent)
+    places = {_key(item): place for place, item in enumerate(sealed)}
+    sent_keys = {_key(item) for item in sent}
+    if sent_keys and not sent_keys & places.keys():
+        return sent
     found: list[InputItem] = []
     fresh: list[InputItem] = []
     after = 0
-    for item in standing:
-        place = places.get(_words(item))
+    for item in sent:
+        place = places.get(_key(item))
         if place is None:
             fresh.append(item)
         elif place >= after:
-            found += (*_renewed(sealed[after:place], fresh, stand), item)
+            found += (*_replaced(sealed[after:place], fresh, sent_keys), item)
             fresh, after = [], place + 1
-    return (*found, *_renewed(sealed[after:], fresh, stand))
+    return (*found, *_replaced(sealed[after:], fresh, sent_keys))
 
 
-def _renewed(sealed: Sequence[InputItem], fresh: Sequence[InputItem], stand: Collection[object]) -> Iterator[InputItem]:
-    """The fresh ones, and the sealed ones but for as many of those that do not stand anywhere."""
+def _replaced(
+    sealed: Sequence[InputItem], fresh: Sequence[InputItem], sent_keys: Collection[object]
+) -> Iterator[InputItem]:
+    """Yield the fresh ones, and the sealed ones except for as many that were not sent."""
     yield from fresh
     left = len(fresh)
     for item in sealed:
-        if left and _words(item) not in stand:
+        if left and _key(item) not in sent_keys:
             left -= 1
         else:
             yield item
 
 
 def distinct(instructions: Iterable[InputItem]) -> tuple[InputItem, ...]:
-    """Each of them once, where it came last: there are clients that send theirs anew with each turn, and some that go
-    back to an earlier one.
+    """Return each instruction once, where it came last: some clients repeat theirs each turn, and some go back to an
+    earlier one.
     """
     found: dict[object, InputItem] = {}
     for item in instructions:
-        _hear(found, item)
+        _put_last(found, item)
     return tuple(found.values())
 
 
-def _hear(heard: dict[object, InputItem], item: InputItem) -> None:
-    words = _words(item)
-    heard.pop(words, None)
-    heard[words] = item
+def _put_last(known: dict[object, InputItem], item: InputItem) -> None:
+    key = _key(item)
+    known.pop(key, None)
+    known[key] = item
 
 
-def _words(item: InputItem) -> object:
-    """What it says, and as whom."""
+def _key(item: InputItem) -> object:
     return (item.role, encode(item.content)) if isinstance(item, Message) else item.id
 
 
-def _news(heard: dict[object, InputItem], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
-    """The stretch without instructions that were heard before it, as far as they change nothing. They are heard now."""
+def _without_repeats(known: dict[object, InputItem], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
+    """Return the stretch without known instructions whose repetition changes nothing, and add its own to the known."""
     if not any(map(is_instruction, stretch)):
         return stretch
     found: list[InputItem] = []
-    for are_told, group in groupby(stretch, is_instruction):
-        run = [*group]
-        found += _news_of(heard, run) if are_told else run
+    for are_instructions, group in groupby(stretch, is_instruction):
+        row = [*group]
+        found += _news(known, row) if are_instructions else row
     return found
 
 
-def _news_of(heard: dict[object, InputItem], run: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Of instructions in a row, those that were not heard, where it is the same without the others; else all of them:
-    what is told again after something else holds against that.
+def _news(known: dict[object, InputItem], row: Sequence[InputItem]) -> Sequence[InputItem]:
+    """Return the unknown ones of instructions in a row, if the known ones are the latest, in their order; else all:
+    an instruction that is repeated after another one takes precedence over it.
     """
-    told = {_words(item): item for item in distinct(run)}
-    again = [words for words in told if words in heard]
-    latest = [*islice(reversed(heard), len(again))][::-1]
+    told = {_key(item): item for item in distinct(row)}
+    again = [key for key in told if key in known]
+    latest = [*islice(reversed(known), len(again))][::-1]
     is_same = [*told][: len(again)] == latest
-    fresh = [item for words, item in told.items() if words not in heard]
+    fresh = [item for key, item in told.items() if key not in known]
     for item in told.values():
-        _hear(heard, item)
+        _put_last(known, item)
     return fresh if is_same else [*told.values()]

@@ -1,107 +1,130 @@
-"""What a compaction sums up, what it keeps word for word, and whether it is worth its price."""
+"""Split a conversation for a compaction: what is summarized, what stays word for word, and whether that is worth it.
+
+What stays never begins with a result, and no call is torn from its result.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 
 from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     Compaction,
+    CustomToolCallOutput,
+    FunctionCallOutput,
     InputItem,
     ItemReference,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
     McpListTools,
+    Message,
+    OpaqueItem,
+    Reasoning,
+    ResultPart,
+    ToolError,
 )
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
-from antwort.engine.context.summarizer import longest_summary, rate_of
-from antwort.engine.context.text_sizes import PER_MESSAGE, message_size, text_size, tools_size
-from antwort.engine.context.trimming import trimmed
-from antwort.engine.context.verbatim import divide, item_size
+from antwort.engine.context.message_text import short_text
+from antwort.engine.context.summarizer import UNKNOWN_RATE, longest_summary
+from antwort.engine.context.token_counter import ASCII_RATE, PER_MESSAGE, message_size, text_size, tools_size
+from antwort.engine.history.calls import answered_in, called_in, result_of, with_result
+from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import all_said, messages_of
 from antwort.notes import note
 from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.tools.base import Output
 
 _log = logging.getLogger("antwort.engine")
 
+ItemSize: TypeAlias = Callable[[InputItem], int]
+"""The size of an item in the unit of the budget."""
+
 _SHARE = 4
-"""Of the context, and of the size that it is compacted at, a quarter is kept word for word at most. A summary takes
-about as much of what it may take."""
-_MOST_KEPT = 16_384
-"""Tokens of the latest turns with all that they hold, where nobody knows the context."""
-_INSTRUCTIONS = ("system", "developer")
-_MUTE = (Compaction, McpListTools, ItemReference)
-"""What says nothing to a model, or nothing any more."""
+"""At most a quarter of the context, and of the size that it is compacted at, stays word for word. A summary is expected
+to take a quarter of its maximum."""
+_MAX_RECENT = 16_384
+"""Tokens of the latest turns with all their results, where the context is unknown."""
+_MIN_RESULT = 32
+"""What a result keeps in any case, in the unit of the budget."""
+_MAX_ANSWERS_LATER = 2
+"""A call that has no result after the model has ended so many answers in words gets none any more."""
+_ATTACHMENT_BYTES = 4096
+"""The size of a picture or a file: its bytes say little about its tokens."""
+_SILENT = (Compaction, McpListTools, ItemReference)
+"""Items that tell the model nothing, or nothing any more."""
 
 
-def talk_of(said: Said) -> list[InputItem]:
-    """All that the user, the model and the tools have said."""
-    items = (item for stretch in said.stretches for item in stretch)
-    silent = (is_instruction, is_trigger, is_additional)
-    return [item for item in items if not (isinstance(item, _MUTE) or any(is_so(item) for is_so in silent))]
-
-
-class Parted(msgspec.Struct, frozen=True):
-    """All that was said, parted for a compaction."""
+class Split(msgspec.Struct, frozen=True):
+    """A conversation, split for a compaction."""
 
     said: Said
     instructions: tuple[InputItem, ...]
-    summed: tuple[InputItem, ...]
-    """What the summary is of."""
+    summarized: tuple[InputItem, ...]
     recent: tuple[InputItem, ...]
-    """What stays, and its results no longer than there is room for them."""
-    is_trimmed: bool
+    """The latest turns, with results shortened to the room for them."""
+    is_shortened: bool
     room: int | None
-    """Tokens that the context has for the summary; None: nobody knows."""
+    """Tokens that the context has for the summary; None: unknown."""
 
-    def told(self, plan: Plan, summary: str) -> list[ChatMessage]:
-        """What the model is told when this is done."""
+    def messages(self, plan: Plan, summary: str) -> list[ChatMessage]:
+        """Return the messages after the compaction."""
         said = Said(stretches=(self.recent,), inputs=frozenset({0}), instructions=self.instructions, summary=summary)
         return messages_of(said, plan)
 
 
-def parted(run: Run, plan: Plan, request: ChatRequest) -> Parted:
-    said, rate = all_said(run, plan), _rate(plan, request)
+def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
+    said, meter = all_said(run, plan), plan.meter
+    rate = UNKNOWN_RATE if meter is None else ASCII_RATE * meter.factor(request)
 
-    def measure(item: InputItem) -> int:
+    def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
 
-    told = (*said.instructions, *(item for stretch in said.stretches for item in stretch if is_instruction(item)))
-    room, beside = _room(plan, request), _beside(request, rate)
+    items = (item for stretch in said.stretches for item in stretch)
+    instructions = distinct((*said.instructions, *filter(is_instruction, items)))
+    told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
+    beside = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
+    room = room_of(plan, request)
     left = None if room is None else max(0, room.ample - beside)
-    expected = _expected(plan, math.ceil(text_size(said.summary) * rate))
-    divided = divide(talk_of(said), _kept_tokens(plan, left if left is None else left - expected), measure)
-    recent = trimmed(divided.recent, _most_kept(plan, beside), measure)
+    expected = _expected_summary(plan, math.ceil(text_size(said.summary) * rate))
+    budget = _recent_budget(plan, left if left is None else left - expected)
+    summarized, latest = split_items(talk_of(said), budget, size)
+    recent = with_short_results(latest, _max_recent(plan, beside), size)
     if left is not None:
-        left = max(0, left - sum(map(measure, recent)))
-    return Parted(said, distinct(told), divided.summed, recent, recent != divided.recent, left)
+        left = max(0, left - sum(map(size, recent)))
+    return Split(said, instructions, summarized, recent, recent != latest, left)
 
 
-def _rate(plan: Plan, request: ChatRequest) -> float:
-    """Tokens of a byte in this conversation, about."""
-    factor = 1.0 if plan.meter is None else plan.meter.factor(request, plan.identity.tenant)
-    return rate_of(plan, plan.response.model) * factor
+def talk_of(said: Said) -> list[InputItem]:
+    """Return what the user, the model and the tools have said."""
+    items = (item for stretch in said.stretches for item in stretch if not isinstance(item, _SILENT))
+    return [item for item in items if not (is_instruction(item) or is_trigger(item) or is_additional(item))]
 
 
-# ---- how much is kept ----
+# ---- how much stays ----
 
 
 class Room(msgspec.Struct, frozen=True):
     """Tokens that a request may have."""
 
     context: int
-    """Fewer than these, or there is no answer."""
+    """With as many there is no answer."""
     hard: int
-    """Up to these, the answer that is asked for fits behind it: there are backends that refuse it otherwise."""
+    """Up to these, the maximum that is set for the answer fits: some backends refuse more."""
     ample: int
-    """Up to these, there is room enough for one."""
+    """Up to these, there is room enough for an answer."""
 
 
-def _room(plan: Plan, request: ChatRequest) -> Room | None:
+def room_of(plan: Plan, request: ChatRequest) -> Room | None:
     context = plan.capabilities.context_length
     if context is None:
         return None
@@ -110,70 +133,255 @@ def _room(plan: Plan, request: ChatRequest) -> Room | None:
     return Room(context, hard, hard if wanted else context - min(plan.settings.reserve, context // (2 * _SHARE)))
 
 
-def _beside(request: ChatRequest, rate: float) -> int:
-    """Tokens of its instructions and tools, which stay."""
-    told = sum(message_size(each).text for each in request.messages if each.role in _INSTRUCTIONS)
-    return math.ceil((told + (0 if request.tools is UNSET else tools_size(request.tools))) * rate)
-
-
-def _expected(plan: Plan, earlier: int) -> int:
-    """Tokens that the summary will have, where the earlier one has so many."""
+def _expected_summary(plan: Plan, earlier: int) -> int:
+    """Return the tokens that the summary will have, where the earlier one has so many."""
     longest = longest_summary(plan)
     return min(longest, max(earlier, longest // _SHARE))
 
 
-def _kept_tokens(plan: Plan, left: int | None) -> int:
-    """Tokens of the latest turns. Where so many are left for all, half of them: the next turns need room, too."""
+def _recent_budget(plan: Plan, left: int | None) -> int:
+    """Return the tokens of the latest turns: at most half of what is left, as the next turns need room, too."""
     sizes = (plan.capabilities.context_length, plan.compact_threshold)
     most = min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
     return most if left is None else max(0, min(most, left // 2))
 
 
-def _most_kept(plan: Plan, beside: int) -> int:
-    """Tokens of the latest turns, whatever they hold: half of the context, and no more than its instructions, tools and
-    the summary leave of it.
-    """
+def _max_recent(plan: Plan, beside: int) -> int:
+    """Return the most tokens of the latest turns, even if the model has not answered them yet."""
     context = plan.capabilities.context_length
     if context is None:
-        return max(plan.settings.compaction_keep, _MOST_KEPT)
+        return max(plan.settings.compaction_keep, _MAX_RECENT)
     return max(context // (2 * _SHARE), min(context // 2, context - beside - longest_summary(plan)))
 
 
-# ---- what it is worth ----
+# ---- whether it is worth it ----
 
 
-def is_worth_it(divided: Parted, plan: Plan, request: ChatRequest, size: int) -> bool:
-    """Whether a request of so many tokens is to be compacted. Instructions, tools and the latest turns stay, and where
-    there is little else, the next turn would pay for it again. But where it does not fit, or leaves no room for an
-    answer, whatever helps is worth it.
+def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -> bool:
+    """Return whether to compact a request of so many tokens.
+
+    Instructions, tools and the latest turns stay. Where there is little else, the next turn would pay for a compaction
+    again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
     """
-    bare = _tokens(plan, request, size, divided.told(plan, ""))
-    earlier = _tokens(plan, request, size, divided.told(plan, divided.said.summary)) - bare
-    gained = size - bare - min(earlier, longest_summary(plan))
+    meter = plan.meter
+    assert meter is not None, "its tokens were counted"
+    estimate = max(1, meter.estimate(request))
+
+    def tokens_with(summary: str) -> int:
+        after = replace(request, messages=divided.messages(plan, summary))
+        return meter.estimate(after, request) * tokens // estimate
+
+    bare = tokens_with("")
+    earlier = tokens_with(divided.said.summary) - bare
+    gained = tokens - bare - min(earlier, longest_summary(plan))
     is_much = gained >= (plan.compact_threshold or 0) // _SHARE
-    room = _room(plan, request)
+    room = room_of(plan, request)
     if room is not None and plan.response.truncation != "auto":
-        is_much = _helps(room, size, bare, bare + _expected(plan, earlier), gained) or (is_much and bare < room.context)
+        after = bare + _expected_summary(plan, earlier)
+        is_much = _helps(room, tokens, bare, after, gained) or (is_much and bare < room.context)
     if not is_much:
-        note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=size, gained=gained)
+        note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=tokens, gained=gained)
     return is_much
 
 
-def _helps(room: Room, size: int, bare: int, then: int, gained: int) -> bool:
-    """Whether there is an answer with it, and none without, or a short one. `bare` is what is left without the summary:
-    where there is no answer otherwise, it may turn out as short as need be.
+def _helps(room: Room, before: int, bare: int, after: int, gained: int) -> bool:
+    """Return whether there is an answer with the compaction, and none or a short one without.
+
+    `bare` is the size without a summary: where there is no answer otherwise, a summary may be as short as need be.
     """
-    if size >= room.context:
+    if before >= room.context:
         return bare < room.context
-    if size > room.hard:
-        return then <= room.hard
-    is_enough = then <= room.ample and gained >= (room.hard - room.ample) // _SHARE
-    return size > room.ample and (is_enough or room.context - then >= 2 * (room.context - size))
+    if before > room.hard:
+        return after <= room.hard
+    is_enough = after <= room.ample and gained >= (room.hard - room.ample) // _SHARE
+    return before > room.ample and (is_enough or room.context - after >= 2 * (room.context - before))
 
 
-def _tokens(plan: Plan, request: ChatRequest, size: int, messages: list[ChatMessage]) -> int:
-    """Those of the request with these messages, where it has so many with its own."""
-    assert plan.meter is not None, "what is weighed is measured"
-    factor = plan.meter.factor(request, plan.identity.tenant)
-    before = plan.meter.estimate(request, factor)
-    return plan.meter.estimate(replace(request, messages=messages), factor) * size // max(1, before)
+# ---- the latest turns ----
+
+
+def split_items(
+    items: Sequence[InputItem], budget: int, size: ItemSize
+) -> tuple[tuple[InputItem, ...], tuple[InputItem, ...]]:
+    """Return what is summarized, and the latest turns that stay: as many as fit the budget, and at least what the model
+    has not answered yet.
+
+    Calls that the client may still answer stay, and so does the user's message before the latest turns, if it fits. Of
+    a conversation that fits whole, the last exchange stays: a summary was asked for. Of a single one, nothing does.
+    """
+    start = _start(items, budget, size)
+    before, tail = items[:start], items[start:]
+    room = budget - sum(map(size, tail))
+    asked = None
+    if tail and not any(map(_is_question, tail)):
+        asked = next((item for item in reversed(before) if _is_question(item)), None)
+    kept = {id(item) for item in _open_calls(items, before)}
+    if asked is not None and size(asked) <= max(room, budget // 2):
+        kept.add(id(asked))
+    head = [item for item in before if id(item) in kept]
+    return () if len(head) == len(before) else tuple(before), (*head, *tail)
+
+
+def _start(items: Sequence[InputItem], budget: int, size: ItemSize) -> int:
+    """Return where the latest turns begin: with a user message, where one fits."""
+    starts = starts_of(items)
+    unanswered = _unanswered(items, starts)
+    fitting = [*_fitting(items, starts, budget, size)]
+    questions = [place for place in fitting if _is_question(items[place])]
+    start = min(unanswered, min(questions or fitting, default=len(items)))
+    if start > 0 or unanswered == 0:
+        return start
+    return min(unanswered, next((place for place in questions if place > 0), len(items)))
+
+
+def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, size: ItemSize) -> Iterator[int]:
+    """Yield the places from which on all fits, the last first."""
+    total, end = 0, len(items)
+    for place in reversed(starts):
+        total += sum(map(size, items[place:end]))
+        end = place
+        if total > budget:
+            return
+        yield place
+
+
+def starts_of(items: Sequence[InputItem]) -> list[int]:
+    """Return the places where the latest turns may begin: outside of calls that wait for their results."""
+    opened: Counter[str] = Counter()
+    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
+    found: list[int] = []
+    waiting = 0
+    for place, item in enumerate(items):
+        answered, called = answered_in(item), called_in(item)
+        follows_reasoning = place > 0 and isinstance(items[place - 1], Reasoning)
+        is_answer = answered is not None or isinstance(item, McpApprovalResponse)
+        if not waiting and not is_answer and not follows_reasoning:
+            found.append(place)
+        if answered is not None:
+            results[answered] -= 1
+            if opened[answered] > 0:
+                opened[answered] -= 1
+                waiting -= 1
+        elif called is not None and results[called] > opened[called]:
+            opened[called] += 1
+            waiting += 1
+    return found
+
+
+def _unanswered(items: Sequence[InputItem], starts: Sequence[int]) -> int:
+    """Return where that begins which the model has not answered: the last user messages, or the last calls."""
+    if not items or (isinstance(items[-1], Message) and items[-1].role == "assistant"):
+        return len(items)
+    start = len(items)
+    while start and _is_question(items[start - 1]):
+        start -= 1
+    latest = start if start < len(items) else start - 1
+    return max((place for place in starts if place <= latest), default=0)
+
+
+def _is_question(item: InputItem) -> bool:
+    return isinstance(item, Message) and item.role == "user"
+
+
+def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list[InputItem]:
+    """Return the calls before the latest turns that may still get a result, and the decisions about them.
+
+    Calls of servers only from the last turn: they run when the client has answered its own calls. An older one that
+    shows no result had one that was left out.
+    """
+    late = {id(item) for item in since_words(items, _MAX_ANSWERS_LATER)}
+    latest = {id(item) for item in last_turn(items)}
+    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
+    found: list[InputItem] = []
+    for item in before:
+        call_id = called_in(item)
+        if call_id is None:
+            continue
+        results[call_id] -= 1
+        if results[call_id] < 0 and id(item) in (latest if isinstance(item, McpCall) else late):
+            found.append(item)
+    requests = {item.id for item in found if isinstance(item, McpApprovalRequest)}
+    found += [item for item in before if isinstance(item, McpApprovalResponse) and item.approval_request_id in requests]
+    return found
+
+
+# ---- shorter results ----
+
+
+def with_short_results(items: Sequence[InputItem], budget: int, size: ItemSize) -> tuple[InputItem, ...]:
+    """Return the items within the budget, as far as shortening their longest results can do that."""
+    sizes = [size(item) for item in items]
+    excess = sum(sizes) - budget
+    results = [size for item, size in zip(items, sizes, strict=True) if result_of(item) is not None]
+    if excess <= 0 or not results:
+        return tuple(items)
+    most = max(_MIN_RESULT, _equal_share(results, sum(results) - excess))
+    pairs = zip(items, sizes, strict=True)
+    return tuple(_with_short_result(item, most / size) if size > most else item for item, size in pairs)
+
+
+def _equal_share(sizes: Sequence[int], room: int) -> int:
+    """Return what each result may take, so that all fit: those that take less leave the rest to the others."""
+    for at, size in enumerate(sorted(sizes)):
+        share = room // (len(sizes) - at)
+        if size > share:
+            return share
+        room -= size
+    return max(sizes)
+
+
+def _with_short_result(item: InputItem, share: float) -> InputItem:
+    """Return the item with about this share of its result's text."""
+
+    def short(text: str) -> str:
+        return short_text(text, int(len(text) * share))
+
+    def short_parts(parts: Sequence[ResultPart]) -> tuple[ResultPart, ...]:
+        return tuple(replace(part, text=short(part.text)) if hasattr(part, "text") else part for part in parts)
+
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            output = item.output
+            return replace(item, output=short(output) if isinstance(output, str) else short_parts(output))
+        case McpCall():
+            error = item.error
+            if isinstance(error, ToolError):
+                error = replace(error, content=tuple(replace(part, text=short(part.text)) for part in error.content))
+            elif error is not None:
+                error = short(error)
+            return replace(
+                item,
+                output=None if item.output is None else short(item.output),
+                error=error,
+                content=UNSET if item.content is UNSET else short_parts(item.content),
+            )
+        case OpaqueItem() if isinstance(result := result_of(item), str):
+            return with_result(item, short(result))
+        case _:
+            return item
+
+
+# ---- the size of an item ----
+
+
+def item_size(item: InputItem) -> int:
+    """Return the bytes that the model reads; those of a part that is no text are bounded."""
+    match item:
+        case Message():
+            return sum(map(_part_size, item.content))
+        case FunctionCallOutput() | CustomToolCallOutput() if not isinstance(item.output, str):
+            return sum(map(_part_size, item.output))
+        case McpCall() if (result := result_of(item)) is not None:
+            return len(encode(replace(item, output=None, error=None, content=UNSET))) + _result_size(result)
+        case OpaqueItem() if (result := result_of(item)) is not None:
+            return _result_size(result)
+    return len(encode(item))
+
+
+def _result_size(result: Output) -> int:
+    return len(result.encode()) if isinstance(result, str) else sum(map(_part_size, result))
+
+
+def _part_size(part: msgspec.Struct) -> int:
+    text = getattr(part, "text", None)
+    return len(text.encode()) if isinstance(text, str) else min(len(encode(part)), _ATTACHMENT_BYTES)

@@ -1,15 +1,13 @@
-"""What the model is asked for when a conversation is summed up: all of it as text, and the words around it. Pure.
+"""Write the prompt of a summary: the conversation as text, and the instructions around it. Pure.
 
-Calls and results are told as text, so that no template has to know them, and nothing depends on what belongs together.
-What users and tools have said is not to be trusted: each entry is a line of JSON, and no text in one makes another, or
-ends the frame around them.
+Calls and results are told as text, so that no template has to know them. What users and tools say is untrusted: each
+entry is a line of JSON, and no text can begin another entry or end the frame around them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
 
 import msgspec
 
@@ -31,14 +29,11 @@ from antwort.api.items import (
     text_of,
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
-from antwort.engine.context.shortening import short_text
+from antwort.engine.context.message_text import short_text
 from antwort.engine.history.approvals import decisions_in, unrun_result
 from antwort.engine.history.calls import call_id_of, foreign_call, is_call, requested_call, result_of
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
-
-Tokens: TypeAlias = Callable[[str], int]
-"""How many tokens a text has, about."""
 
 _SYSTEM = """\
 You keep the memory of a conversation between a user and an assistant that calls tools. It has become too long, and \
@@ -76,18 +71,19 @@ _SHORT = (
 _SHORT_GUIDANCE = "Instructions of the assistant: {}"
 _SHORT_EARLIER = "<summary>\n{}\n</summary>\n\n"
 _SHORT_PIECE = "{}<conversation>\n{}\n</conversation>"
-"""The same, for a context in which every token counts."""
 
-_LONGEST_RESULT = 8_000
+_MAX_RESULT_CHARS = 8_000
 """Characters of a result or of arguments that the summary is made from."""
-_LONGEST_GUIDANCE = 12_000
+_MAX_GUIDANCE_CHARS = 12_000
+_MIN_PIECE_CHARS = 100
+"""A shorter piece of a text is not worth an inference."""
 _NO_RESULT = "[No result was given for this call.]"
-_LEAST_PIECE = 100
-"""Characters below which a piece of a text is not worth an inference."""
+_FRAME = re.compile(r"<(?=[\s/\\]*(?:conversation|summary))", re.IGNORECASE)
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 
 
 class Entry(Wire, kw_only=True):
-    """Something that was said."""
+    """One line of the conversation that is summarized."""
 
     role: str
     is_continued: bool | UnsetType = msgspec.field(default=UNSET, name="continued")
@@ -95,26 +91,22 @@ class Entry(Wire, kw_only=True):
     calls: str | UnsetType = UNSET
     """The tool that is called; then the text is the arguments."""
     tool: str | UnsetType = UNSET
-    """The tool that has come to this."""
+    """The tool that has returned this."""
     text: str
 
     @property
     def line(self) -> str:
-        """As it is told: what would end a line, or look like the frame, is escaped, and reads the same as JSON."""
-        return _FRAME.sub(r"\\u003c", encode(self).decode()).translate(_BREAKS)
-
-
-_FRAME = re.compile(r"<(?=[\s/\\]*(?:conversation|summary))", re.IGNORECASE)
-_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
+        """Return it as JSON, with line ends and whatever looks like the frame escaped."""
+        return _FRAME.sub(r"\\u003c", encode(self).decode()).translate(_LINE_ENDS)
 
 
 def question(
     piece: Sequence[Entry], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
 ) -> list[ChatMessage]:
-    """The messages that ask for a summary of the piece and of what was summed up earlier."""
+    """Return the messages that ask for a summary of the piece and of the earlier summary."""
     system = (_SHORT if is_short else _SYSTEM).format(words=words)
     if guidance:
-        told = (_SHORT_GUIDANCE if is_short else _GUIDANCE).format(short_text(guidance, _LONGEST_GUIDANCE))
+        told = (_SHORT_GUIDANCE if is_short else _GUIDANCE).format(short_text(guidance, _MAX_GUIDANCE_CHARS))
         system = f"{system}\n\n{told}"
     summary = Entry(role="summary", text=earlier).line
     before = (_SHORT_EARLIER if is_short else _EARLIER).format(summary) if earlier else ""
@@ -126,39 +118,33 @@ def question(
     return [ChatMessage(role="system", content=system), ChatMessage(role="user", content=asked)]
 
 
-def take_piece(entries: Sequence[Entry], room: int | None, tokens: Tokens) -> tuple[list[Entry], list[Entry]]:
-    """The entries that fit into so many tokens, at least a part of one, and the rest. No room is all the room."""
+def take_piece(
+    entries: Sequence[Entry], room: int | None, tokens: Callable[[str], int]
+) -> tuple[list[Entry], list[Entry]]:
+    """Return the entries that fit into so many tokens, at least a part of one, and the rest. None is no limit."""
     if room is None:
         return [*entries], []
-    taken: list[Entry] = []
     left = room
     for at, entry in enumerate(entries):
         size = tokens(entry.line)
         if size <= left:
-            taken.append(entry)
             left -= size
             continue
-        if taken:
-            return taken, [*entries[at:]]
+        if at:
+            return [*entries[:at]], [*entries[at:]]
         around = tokens(replace(entry, text="").line)
-        most = len(entry.text) * (room - around) // max(size - around, 1)
-        first, *rest = _parted(entry, max(_LEAST_PIECE, most))
-        return [first], [*rest, *entries[at + 1 :]]
-    return taken, []
-
-
-def _parted(entry: Entry, most: int) -> Iterator[Entry]:
-    """The entry with so many characters, and one with what is left."""
-    yield replace(entry, text=entry.text[:most])
-    if rest := entry.text[most:]:
-        yield replace(entry, text=rest, is_continued=True)
+        most = max(_MIN_PIECE_CHARS, len(entry.text) * (room - around) // max(size - around, 1))
+        first, more = replace(entry, text=entry.text[:most]), entry.text[most:]
+        rest = [replace(entry, text=more, is_continued=True)] if more else []
+        return [first], [*rest, *entries[1:]]
+    return [*entries], []
 
 
 # ---- items as text ----
 
 
 def entries_of(items: Sequence[InputItem]) -> list[Entry]:
-    """The conversation as entries, of each item that says something."""
+    """Return the conversation as entries, one for each item that says something, and for each call without a result."""
     names = dict(_names(items))
     answered = {call_id_of(item) for item in items if result_of(item) is not None}
     found: list[Entry] = []
@@ -167,18 +153,14 @@ def entries_of(items: Sequence[InputItem]) -> list[Entry]:
         if isinstance(item, FunctionCall | CustomToolCall) and item.call_id not in answered:
             found.append(_result(item.name, _NO_RESULT))
         elif isinstance(item, McpApprovalRequest) and requested_call(item.id) not in answered:
-            found += [_called(item.name, item.arguments), _result(item.name, _told(item, items))]
+            why = unrun_result(decisions_in(items).get(item.id))
+            result = _NO_RESULT if why is None else f"[{why}]"
+            found += [_call(item.name, item.arguments), _result(item.name, result)]
     return found
 
 
-def _told(request: McpApprovalRequest, items: Iterable[InputItem]) -> str:
-    """Of a call that was to be approved and that nobody ran."""
-    told = unrun_result(decisions_in(items).get(request.id))
-    return _NO_RESULT if told is None else f"[{told}]"
-
-
 def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:
-    """What was called, by the ids of the calls."""
+    """Yield the ids of the calls with the names of their tools."""
     for item in items:
         if is_call(item):
             yield call_id_of(item), item.name
@@ -189,44 +171,35 @@ def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:
 def _entries(item: InputItem, names: dict[str, str]) -> Iterator[Entry]:
     match item:
         case Message():
-            if said := "\n".join(map(_part, item.content)):
+            if said := "\n".join(map(_part_text, item.content)):
                 yield Entry(role=item.role, text=said)
         case FunctionCall():
-            yield _called(item.name, item.arguments)
+            yield _call(item.name, item.arguments)
         case CustomToolCall():
-            yield _called(item.name, item.input)
+            yield _call(item.name, item.input)
         case FunctionCallOutput() | CustomToolCallOutput():
             yield _result(names.get(item.call_id), item.output)
         case McpCall():
-            yield from _server_call(item)
-        case OpaqueItem():
-            yield from _foreign(item, names)
+            yield _call(item.name, item.arguments)
+            if (output := result_of(item)) is not None:
+                yield _result(item.name, output)
+        case OpaqueItem() if (call := foreign_call(item)) is not None:
+            yield _call(call.name, call.arguments)
+        case OpaqueItem() if (result := result_of(item)) is not None:
+            yield _result(names.get(call_id_of(item) or ""), result)
 
 
-def _server_call(item: McpCall) -> Iterator[Entry]:
-    yield _called(item.name, item.arguments)
-    if (output := result_of(item)) is not None:
-        yield _result(item.name, output)
-
-
-def _foreign(item: OpaqueItem, names: dict[str, str]) -> Iterator[Entry]:
-    if (call := foreign_call(item)) is not None:
-        yield _called(call.name, call.arguments)
-    elif (result := result_of(item)) is not None:
-        yield _result(names.get(call_id_of(item) or ""), result)
-
-
-def _called(name: str, arguments: str) -> Entry:
-    return Entry(role="assistant", calls=name, text=short_text(arguments, _LONGEST_RESULT))
+def _call(name: str, arguments: str) -> Entry:
+    return Entry(role="assistant", calls=name, text=short_text(arguments, _MAX_RESULT_CHARS))
 
 
 def _result(name: str | None, output: Output) -> Entry:
-    said = output if isinstance(output, str) else text_of(output)
-    return Entry(role="tool", tool=UNSET if name is None else name, text=short_text(said, _LONGEST_RESULT))
+    text = output if isinstance(output, str) else text_of(output)
+    return Entry(role="tool", tool=UNSET if name is None else name, text=short_text(text, _MAX_RESULT_CHARS))
 
 
-def _part(part: ContentPart) -> str:
-    """What is said, or what there is to see, named."""
+def _part_text(part: ContentPart) -> str:
+    """Return the text of a part, or the name of its type in brackets."""
     if isinstance(part, InputImage | InputFile | InputVideo):
         return f"[{part.__struct_config__.tag}]"
     return part.refusal if isinstance(part, Refusal) else part.text

@@ -1,121 +1,281 @@
-"""How many tokens a request has: by the backend's own tokenizer, or by an estimate that learns."""
+"""Count the tokens of a request with the backend's tokenizer, or estimate them from its bytes.
+
+An estimate is the bytes of the text times a rate: that of the conversation where the backend has reported its usage,
+else the running mean of the model. What one tenant sends changes no estimate of another.
+"""
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable, Iterator, Sequence
 
-from antwort.engine.context.rates import LEAST, MOST, Rates
-from antwort.engine.context.remembered import Remembered, marks_of
-from antwort.engine.context.text_sizes import PER_REQUEST, Size, message_size, size_of
-from antwort.providers.base import ChatMessage, ChatRequest, Provider, TokenCounter
+import msgspec
 
-_MODELS = 256
-"""How many models' rates are remembered; the one that was heard of least lately is forgotten."""
-_FIRST = 3
-"""Messages by which reports tell conversations apart: a first one may be the same in all."""
-_TELLING = 128
-"""Bytes of text below which a report says more about the template than about the text."""
+from antwort.api.wire import UNSET, encode
+from antwort.caching import Cache
+from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, Provider, TokenCounter
+
+PER_MESSAGE = 4
+"""Tokens of a template around each message."""
+PER_REQUEST = 8
+"""Tokens of a template around them all."""
+ASCII_RATE, _WIDE_RATE = 0.25, 0.35
+"""Tokens per byte before any report."""
+_LEAST_RATE, _MOST_RATE = 1 / 16, 1.0
+"""Tokens per byte. A report below is of something else, such as of what was not in a cache. No text has more tokens
+than bytes."""
+_MARGIN = 1.5
+"""How many times the estimate a text may have."""
+_LONGEST_TOKEN = 16
+"""Bytes of a token, on the average of any text."""
+_LEAST_TEXT = 128
+"""Bytes below which a report says more about the template than about the text."""
+_MEAN_WEIGHT = 1 / 8
+"""How far a report moves the mean."""
+_CONVERSATIONS, _MODELS = 4096, 1024
+_ROOM_SECONDS = 3600.0
+"""How long a learned limit holds: backends are reconfigured."""
+_CLOSE = 0.75
+"""The search for a limit ends when the largest accepted size is this share of the smallest refused one."""
+_FIRST_MESSAGES = 3
+"""Messages that identify a conversation."""
+_INSTRUCTIONS = ("system", "developer")
 
 
-class Meter:
-    """One for each engine.
+# ---- sizes ----
 
-    `is_near`, `estimate` and `at_most` never wait and cost next to nothing, so they come first; only where `is_near`
-    says so, `count` is worth its round trip. All learn from what is reported: whoever has made an inference calls
-    `learn` with its request, as it went out, and the input tokens of the usage that came back, each time. A count by
-    the backend is learned from here.
+
+class Size(msgspec.Struct, frozen=True, gc=False):
+    text: int = 0
+    """Bytes in UTF-8."""
+    wide: int = 0
+    """How many of them are not ASCII."""
+    messages: int = 0
+    attachments: int = 0
+
+    @property
+    def fixed(self) -> int:
+        """Tokens that do not depend on the text."""
+        return self.messages * PER_MESSAGE + self.attachments * ATTACHMENT_TOKENS
+
+    @property
+    def guess(self) -> float:
+        """Tokens of the text, before any report."""
+        return (self.text - self.wide) * ASCII_RATE + self.wide * _WIDE_RATE
+
+
+def size_of(request: ChatRequest) -> Size:
+    text = wide = attachments = 0
+    for message in request.messages:
+        if (plain := _plain_text(message)) is not None and plain.isascii():  # most messages, and there are many
+            text += len(plain)
+            continue
+        size = message_size(message)
+        text += size.text
+        wide += size.wide
+        attachments += size.attachments
+    return Size(text + tools_size(request), wide, len(request.messages), attachments)
+
+
+def message_size(message: ChatMessage) -> Size:
+    text = wide = attachments = 0
+    for part in _texts(message):
+        if part is None:
+            attachments += 1
+            continue
+        text += (size := text_size(part))
+        if size != len(part):
+            wide += size - len(part.encode("ascii", "ignore"))
+    return Size(text, wide, 1, attachments)
+
+
+def text_size(text: str) -> int:
+    """Return its bytes."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def tools_size(request: ChatRequest) -> int:
+    """Return the bytes of its tools as JSON."""
+    tools: Sequence[ChatTool] = () if request.tools is UNSET else request.tools
+    return sum(len(encode(tool)) for tool in tools)
+
+
+def least_tokens(request: ChatRequest) -> int:
+    """Return a lower bound for every tokenizer and template: some drop whitespace, and some drop reasoning."""
+    texts = (text for message in request.messages for text in _content(message) if text)
+    return sum(text_size("".join(text.split())) for text in texts) // _LONGEST_TOKEN
+
+
+def _plain_text(message: ChatMessage) -> str | None:
+    """Return the content of a message that has nothing else."""
+    is_plain = message.tool_calls is message.reasoning_content is message.reasoning is message.refusal is UNSET
+    return message.content if is_plain and isinstance(message.content, str) else None
+
+
+def _texts(message: ChatMessage) -> Iterator[str | None]:
+    """Yield every text in the message, and None for a part that is no text."""
+    yield from _content(message)
+    for more in (message.reasoning_content, message.reasoning, message.refusal):
+        if more is not UNSET:
+            yield more
+
+
+def _content(message: ChatMessage) -> Iterator[str | None]:
+    content = message.content
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            text = part.get("text")
+            yield text if isinstance(text, str) else None
+    if message.tool_calls is not UNSET:
+        for call in message.tool_calls:
+            yield call.function.name
+            yield call.function.arguments
+
+
+# ---- what backends have reported ----
+
+
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """Tokens that fit, learned from refusals where the length of the context is unknown."""
+
+    fits: int
+    refused: int | None = None
+    """None: the backend has named the limit."""
+    at: float = 0.0
+
+    @property
+    def next(self) -> int:
+        """Return the size to try next: halfway between both, until they are close."""
+        if self.refused is None or self.fits >= self.refused * _CLOSE:
+            return self.fits
+        return (self.fits + self.refused) // 2
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What a backend has reported about one conversation."""
+
+    size: Size | None = None
+    factor: float = 1.0
+    """How many times the guess it had in tokens, at this size."""
+    room: Room | None = None
+
+
+class TokenEstimator:
+    """Estimate, count, and learn from what backends report, for one tenant.
+
+    `is_near` and `estimate` return at once; `count` and `exact` may ask the backend.
     """
 
-    def __init__(self, provider: Provider, remembered: Remembered | None = None) -> None:
-        self._counter = provider if isinstance(provider, TokenCounter) else None
-        self._rates: dict[str, Rates] = {}
-        self.remembered = remembered or Remembered()
+    def __init__(self, provider: Provider, clock: Callable[[], float] = time.monotonic) -> None:
+        self._provider, self._clock = provider, clock
+        self._tenant = ""
+        self._means = Cache[tuple[str, str], float](_MODELS)
+        """By tenant and model: how many times the guess texts have in tokens."""
+        self._conversations = Cache[int, Conversation](_CONVERSATIONS)
 
-    def estimate(self, request: ChatRequest, factor: float = 1.0) -> int:
-        """Rather too few than too many. `factor` is that of the conversation, where it is known."""
+    def for_tenant(self, tenant: str) -> TokenEstimator:
+        """Return an estimator with the same caches for another tenant."""
+        other = object.__new__(TokenEstimator)
+        other.__dict__.update(self.__dict__, _tenant=tenant)
+        return other
+
+    # ---- estimates ----
+
+    def estimate(self, request: ChatRequest, whole: ChatRequest | None = None) -> int:
+        """Return the estimated tokens of a request that was made from the `whole` one."""
         size = size_of(request)
-        return math.ceil(self._of(request.model).likely(size) * factor) + size.fixed + PER_REQUEST
-
-    def factor(self, whole: ChatRequest, who: str = "") -> float:
-        """How many times the tokens that texts have the conversation has, by what the backend has said of it. What has
-        come since is taken to be as texts are.
-        """
-        talk = self.remembered.talk(whole, who)
-        if talk.size is None or not talk.rate:
-            return 1.0
-        rates, size = self._of(whole.model), size_of(whole)
-        known = min(talk.size.text, size.text)
-        new = Size(size.text - known, min(max(0, size.wide - talk.size.wide), size.text - known))
-        return (talk.rate * known + rates.likely(new)) / rates.likely(size)
+        return math.ceil(size.guess * self.factor(whole or request)) + size.fixed + PER_REQUEST
 
     def estimate_message(self, model: str, message: ChatMessage) -> int:
-        """What the message adds to the estimate of a request, or little more."""
+        """Return what the message adds to the estimate of a request."""
         size = message_size(message)
-        return math.ceil(self._of(model).likely(size)) + size.fixed
+        return math.ceil(size.guess * self._mean(model)) + size.fixed
 
-    def at_most(self, request: ChatRequest) -> int:
-        """What it hardly has more than."""
-        return self._at_most(request.model, size_of(request))
+    def tokens_per_byte(self, model: str) -> float:
+        return ASCII_RATE * self._mean(model)
 
-    def _at_most(self, model: str, size: Size) -> int:
-        return self._of(model).highest(size) + size.fixed + PER_REQUEST
+    def factor(self, whole: ChatRequest) -> float:
+        """Return how many times the guess the conversation has in tokens. New text counts with the model's mean."""
+        mean, known = self._mean(whole.model), self._conversation(whole)
+        if known.size is None or not (size := size_of(whole)).text:
+            return mean
+        old = min(known.size.guess, size.guess)
+        return (old * known.factor + (size.guess - old) * mean) / size.guess
 
     def is_near(self, request: ChatRequest, limit: int) -> bool:
-        """Whether it may have more than `limit` tokens, so that it is worth counting them."""
+        """Return whether the request may have more than `limit` tokens, so that it is worth counting them."""
         size = size_of(request)
-        if size.text * MOST + size.fixed + PER_REQUEST <= limit:  # whatever was reported: mostly nobody has to look
+        beside = size.fixed + PER_REQUEST
+        if size.text * _MOST_RATE + beside <= limit:
             return False
-        return self._at_most(request.model, size) > limit
+        if (self._tenant, request.model) not in self._means:
+            return True
+        return min(size.text * _MOST_RATE, size.guess * self.factor(request) * _MARGIN) + beside > limit
 
-    async def count(self, request: ChatRequest, who: str = "") -> int:
-        """By the backend's tokenizer where it has one, else the estimate. It may wait for two seconds, and raises
-        nothing."""
-        counted = await self.exact(request, who=who)
-        return self.estimate(request, self.factor(request, who)) if counted is None else counted
+    def _mean(self, model: str) -> float:
+        return self._means.get((self._tenant, model)) or 1.0
 
-    async def exact(self, request: ChatRequest, whole: ChatRequest | None = None, who: str = "") -> int | None:
-        """By the backend's tokenizer; None where it has none, or does not answer."""
-        counted = None if self._counter is None else await self._counter.count(request)
+    # ---- counts ----
+
+    async def count(self, request: ChatRequest) -> int:
+        """Return the backend's count, or the estimate."""
+        counted = await self.exact(request, request)
+        return self.estimate(request) if counted is None else counted
+
+    async def exact(self, request: ChatRequest, whole: ChatRequest) -> int | None:
+        """Return the backend's count, or None where it has no tokenizer or does not answer."""
+        counted = await self._provider.count(request) if isinstance(self._provider, TokenCounter) else None
         if counted is not None:
-            self.learn(request, counted, whole, who)
+            self.learn(request, counted, whole)
         return counted
 
-    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None, who: str = "") -> None:
-        """The backend says that the request had so many. To be called after each inference that reports its usage, with
-        its `input_tokens`; reports that say nothing of the text, as zero does, change nothing.
+    # ---- learning ----
 
-        `whole`: the conversation of which the request is what was sent. `who`: the client that said it.
+    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest) -> None:
+        """Take the tokens that the backend has reported for a request that was made from the `whole` one."""
+        size = size_of(request)
+        text_tokens = tokens - size.fixed
+        if size.attachments or size.text < _LEAST_TEXT or text_tokens < size.text * _LEAST_RATE:
+            return  # the report says nothing about the text
+        factor = min(text_tokens, size.text * _MOST_RATE) / size.guess
+        mean = self._mean(whole.model)
+        self._means.put((self._tenant, whole.model), mean + (factor - mean) * _MEAN_WEIGHT)
+        self._remember(whole, size=size if whole is request else size_of(whole), factor=factor)
+
+    def room(self, whole: ChatRequest) -> Room | None:
+        """Return what is known about the length that fits."""
+        return self._conversation(whole).room
+
+    def learn_room(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
+        self._remember(whole, room=Room(fits, refused, self._clock()))
+
+    def _remember(self, whole: ChatRequest, **news: object) -> None:
+        if keys := self._keys(whole):
+            self._conversations.put(keys[0], msgspec.structs.replace(self._conversation(whole), **news))
+
+    def _conversation(self, whole: ChatRequest) -> Conversation:
+        known = next((each for key in self._keys(whole) if (each := self._conversations.get(key))), None)
+        if known is None:
+            return _UNKNOWN
+        is_old = known.room is not None and self._clock() - known.room.at >= _ROOM_SECONDS
+        return msgspec.structs.replace(known, room=None) if is_old else known
+
+    def _keys(self, whole: ChatRequest) -> list[int]:
+        """Return the keys under which a conversation is found: by its first messages, and by the first one.
+
+        Instructions do not count: clients change them on the way.
         """
-        size, whole = size_of(request), whole or request
-        if self._note(request, tokens, whole, who, size):
-            rate = min((tokens - size.fixed) / size.text, 1.0)
-            self.remembered.keep(whole, who, size if whole is request else size_of(whole), rate)
-
-    def hear(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str) -> None:
-        """As `learn`, for what other conversations have: of this one nothing is remembered, and where much is known
-        already, few reports are listened to, so that it costs next to nothing.
-        """
-        if tokens < _TELLING * LEAST:  # of so few, none is told below
-            return
-        known = self._rates.get(request.model)
-        if known is None or known.wants_more():
-            self._note(request, tokens, whole, who, size_of(request))
-
-    def _note(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str, size: Size) -> bool:
-        """Says whether the report tells anything."""
-        said = tokens - size.fixed
-        if size.attachments or size.text < _TELLING or said < size.text * LEAST:
-            return False
-        rates = self._rates.pop(request.model, None) or Rates()
-        if len(self._rates) >= _MODELS:
-            self._rates.pop(next(iter(self._rates)))
-        self._rates[request.model] = rates
-        *instead, about = marks_of(whole, who, _FIRST) or (hash(who),)
-        rates.note(size, said, about, who, instead)
-        return True
-
-    def _of(self, model: str) -> Rates:
-        return self._rates.get(model, _UNKNOWN)
+        key, keys = hash((self._tenant, whole.model)), list[int]()
+        for message in whole.messages:
+            if message.role not in _INSTRUCTIONS:
+                key = hash((key, message.role, *_texts(message)))
+                keys.append(key)
+                if len(keys) == _FIRST_MESSAGES:
+                    break
+        return keys[::-1]
 
 
-_UNKNOWN = Rates()
+_UNKNOWN = Conversation()

@@ -1,9 +1,9 @@
-"""Chat messages that fit: what is oversized is shortened, then what is oldest is left out. Pure.
+"""Truncate chat messages to a budget: long results are shortened first, then the oldest messages are left out. Pure.
 
-This is derived anew for each inference, from all that was said. A backend is quick where a request begins as the one
-before did, so two in a row must be cut at the same place: there are cuts only where what stands before passes the next
-multiple of a step, a power of two. More is left out than must be, and the cut stays until that much has been added.
-The last results stand at the end, where nothing is lost by that: they take all the room that is left.
+Truncation is derived anew for each inference from the whole conversation. A backend caches the beginning of a prompt,
+so two inferences in a row must be cut at the same place: messages are cut only where the size of what stands before
+passes a multiple of a step, a power of two. More is left out than necessary, and the cut stays until that much has been
+added. The last results stand at the end, where no cache is lost: they take all the room that is left.
 """
 
 from __future__ import annotations
@@ -15,255 +15,251 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from antwort.engine.context.recap import Recap, parted
-from antwort.engine.context.shortening import Pictures, bare, followed, joined, missing_words, preceded, shortened
+from antwort.engine.context.message_text import (
+    Pictures,
+    Recap,
+    bare,
+    followed,
+    joined,
+    missing_words,
+    preceded,
+    shortened,
+    split_recap,
+)
 from antwort.providers.base import ChatMessage
 
-Size: TypeAlias = Callable[[ChatMessage], int]
-"""How much room a message takes, in the unit of the budget: always the same for the same message."""
+MessageSize: TypeAlias = Callable[[ChatMessage], int]
+"""The size of a message in the unit of the budget: always the same for the same message."""
 
-_INSTRUCTIONS = frozenset({"system", "developer"})
-_LEAST_STEP, _LEAST_CAP = 64, 16
-_CAPS = (14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
-"""How long an old result may be, in halves of a step, while no older one can be any shorter."""
-_GRAIN = 64
-"""The length of the last results is found to one part in so many of a step."""
+_INSTRUCTIONS = ("system", "developer")
+_MIN_STEP, _MIN_RESULT = 64, 16
+_RESULT_LIMITS = (14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
+"""Sizes of old results in halves of a step. All old results get shorter before any gets shorter still."""
+_LAST_RESULT_STEPS = 64
+"""The size of the last results is found to one part in so many of a step."""
 
 
-class Fitted(msgspec.Struct, frozen=True):
-    """What is kept, in its order, and how much is not."""
-
+class Truncated(msgspec.Struct, frozen=True):
     messages: list[ChatMessage]
     size: int
     """More than the budget where even the least that makes sense does not fit."""
     left_out: int = 0
-    """Messages that are gone."""
     shortened: int = 0
-    """Messages of which a part is gone."""
 
 
-def fit(messages: Sequence[ChatMessage], budget: int, size: Size) -> Fitted:
-    """The messages within the budget, with as little missing as steps allow; all of them where they fit.
+def truncate(messages: Sequence[ChatMessage], budget: int, size: MessageSize) -> Truncated:
+    """Return the messages within the budget, all of them where they fit.
 
-    Kept whatever happens: system and developer messages, the summary of what was compacted, the last message of the
-    user, and the last answer with its calls and what is left of their results. No call is parted from its results.
-    Where something is missing, words for the model say so.
+    Kept in any case: system and developer messages, the summary of a compaction, the last user message, and the last
+    answer with its calls and what is left of their results. No call is torn from its results. Words for the model stand
+    where something is missing.
     """
-    script = _Script(messages, size)
-    whole = script.version(_Rung())
-    if whole.size <= budget or not script.units:
+    conversation = _Conversation(messages, size)
+    whole = conversation.version(_Cut())
+    if whole.size <= budget or not conversation.units:
         return whole
-    rungs = list(_ladder(script, step_of(budget)))
-    first = bisect_left(rungs, True, key=lambda rung: script.version(rung).size <= budget)
-    return script.version(_filled(script, rungs[min(first, len(rungs) - 1)], budget))
-
-
-def _filled(script: _Script, rung: _Rung, budget: int) -> _Rung:
-    """The same with the last results as long as there is room for them."""
-    least = rung.last_cap
-    if least is None or rung.is_bare:
-        return rung
-    caps = range(least, budget, max(1, step_of(budget) // _GRAIN))
-    wider = [replace(rung, last_cap=cap) for cap in caps]
-    first = bisect_left(wider, True, key=lambda each: script.version(each).size > budget)
-    return wider[first - 1] if first else rung
+    cuts = [*_cuts(conversation, step_of(budget))]
+    first = bisect_left(cuts, True, key=lambda cut: conversation.version(cut).size <= budget)
+    cut = cuts[min(first, len(cuts) - 1)]
+    if cut.last_limit is not None and not cut.is_bare:  # make the last results as long as there is room for them
+        limits = range(cut.last_limit, budget, max(1, step_of(budget) // _LAST_RESULT_STEPS))
+        wider = [replace(cut, last_limit=limit) for limit in limits]
+        first = bisect_left(wider, True, key=lambda each: conversation.version(each).size > budget)
+        cut = wider[first - 1] if first else cut
+    return conversation.version(cut)
 
 
 def step_of(budget: int) -> int:
-    """A quarter of the budget, or down to an eighth: a power of two stays the same when the budget changes a little."""
-    return max(_LEAST_STEP, 1 << max(budget // 4, 1).bit_length() - 1)
+    """Return a quarter to an eighth of the budget: a power of two, which small changes leave as it is."""
+    return max(_MIN_STEP, 1 << max(budget // 4, 1).bit_length() - 1)
 
 
-# ---- what goes, and in which order ----
+# ---- what is cut, and in which order ----
 
 
-class _Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """How much goes. What has a lower number is older."""
+class _Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """How much is cut. Units are numbered from the oldest."""
 
-    cut: int = 0
-    """Units below this one are left out, but for what the user said last before it."""
-    row: int = 0
-    """How much room there is for that, where it is several messages in a row. The last is kept whatever its size."""
-    floored: int = 0
-    """Results in units below this one have `floor` as their size at most."""
-    floor: int = 0
-    capped: int = 0
-    """Those in further units below this one have `cap`."""
-    cap: int = 0
-    last_cap: int | None = None
-    """The same for the last unit."""
+    first: int = 0
+    """Units before this one are left out, except for the user's last messages before it."""
+    user_room: int = 0
+    """The room for these, where they are several in a row. The last is kept whatever its size."""
+    short_before: int = 0
+    """Results in units before this one have at most the size `short`."""
+    short: int = 0
+    limited_before: int = 0
+    """Results in further units before this one have at most the size `limit`."""
+    limit: int = 0
+    last_limit: int | None = None
+    """The largest size of results in the last unit."""
     is_bare: bool = False
-    """Of the last answer only what cannot be parted is left."""
+    """Whether the last answer loses its reasoning and pictures."""
 
 
-def _ladder(script: _Script, step: int) -> Iterator[_Rung]:
-    """Ever less. New results may be longer than old ones, but are not worth all that was said before."""
-    last, floor, before = len(script.units) - 1, step // 2, 0
-    caps = [halves * floor for halves in _CAPS if halves * floor < script.longest_old]
-    for cut in script.cuts(step):
-        yield from (_Rung(floored=before, floor=floor, capped=cut, cap=cap) for cap in caps)
-        before = cut
-    for cut in (0, *script.cuts(step, floor)):
-        yield _Rung(cut=cut, row=step, floored=last, floor=floor, last_cap=2 * step)
-    last_cap = step
-    while last_cap > _LEAST_CAP:
-        yield _Rung(cut=last, row=last_cap, last_cap=last_cap)
-        last_cap //= 2
-    yield _Rung(cut=last, last_cap=_LEAST_CAP)
-    yield _Rung(cut=last, last_cap=_LEAST_CAP, is_bare=True)
+def _cuts(conversation: _Conversation, step: int) -> Iterator[_Cut]:
+    """Yield cuts that leave ever less. New results may be longer than old ones, but not at the cost of all messages."""
+    last, short, before = len(conversation.units) - 1, step // 2, 0
+    limits = [halves * short for halves in _RESULT_LIMITS if halves * short < conversation.longest_old_result()]
+    for place in conversation.places(step):
+        yield from (_Cut(short_before=before, short=short, limited_before=place, limit=limit) for limit in limits)
+        before = place
+    for place in (0, *conversation.places(step, short)):
+        yield _Cut(first=place, user_room=step, short_before=last, short=short, last_limit=2 * step)
+    last_limit = step
+    while last_limit > _MIN_RESULT:
+        yield _Cut(first=last, user_room=last_limit, last_limit=last_limit)
+        last_limit //= 2
+    yield _Cut(first=last, last_limit=_MIN_RESULT)
+    yield _Cut(first=last, last_limit=_MIN_RESULT, is_bare=True)
+
+
+# ---- the messages of a cut ----
 
 
 class _Unit(msgspec.Struct):
-    """What is kept or left out as one, by its places: a message of the user, or an answer of the model with the results
-    of its calls.
-    """
+    """The indexes of messages that are kept or left out together: a user message, or an answer with its results."""
 
-    places: list[int]
+    indexes: list[int]
     calls: frozenset[str] | None = None
-    """Of an answer: the ids of its calls."""
-    opening: range | None = None
-    """Of an answer: the numbers of the units that it answers, which is what the user said in a row."""
+    """The ids of an answer's calls."""
+    questions: range | None = None
+    """The numbers of the units with the user messages in a row that this answers."""
 
 
-def _divided(messages: Sequence[ChatMessage]) -> list[_Unit]:
-    """A result that belongs to no call right before it is in no unit, and never kept."""
+def _units(messages: Sequence[ChatMessage]) -> list[_Unit]:
+    """Divide the messages. A result that does not follow its call is in no unit, and never kept."""
     units: list[_Unit] = []
-    opening: range | None = None
-    for place, message in enumerate(messages):
+    questions: range | None = None
+    for index, message in enumerate(messages):
         calls = units[-1].calls if units else None
         if _is_fixed(message):
             continue
         if message.role == "tool" or isinstance(message, Pictures):
             if calls is not None and (message.role != "tool" or message.tool_call_id in calls):
-                units[-1].places.append(place)
+                units[-1].indexes.append(index)
         elif message.role == "assistant":
-            units.append(_Unit([place], frozenset(call.id for call in message.tool_calls or ()), opening))
+            units.append(_Unit([index], frozenset(call.id for call in message.tool_calls or ()), questions))
         else:
-            goes_on = opening is not None and calls is None
-            opening = range(opening.start if goes_on and opening else len(units), len(units) + 1)
-            units.append(_Unit([place]))
+            start = questions.start if questions and calls is None else len(units)
+            questions = range(start, len(units) + 1)
+            units.append(_Unit([index]))
     return units
 
 
-# ---- making it so ----
+class _Conversation:
+    """The messages of a conversation, and its shorter versions."""
 
-
-class _Script:
-    """All that was said, in any of its shorter versions."""
-
-    def __init__(self, messages: Sequence[ChatMessage], size: Size) -> None:
-        messages = [each for message in messages for each in parted(message)]
-        self._messages, self._size = messages, size
-        self.units = _divided(messages)
-        self._unit_at = {place: number for number, unit in enumerate(self.units) for place in unit.places}
-        self._fixed = [place for place, message in enumerate(messages) if _is_fixed(message)]
-        self._ranks = {place: rank for rank, place in enumerate(self._unit_at)}
+    def __init__(self, messages: Sequence[ChatMessage], size: MessageSize) -> None:
+        self._messages = [part for message in messages for part in split_recap(message)]
+        self._size = size
+        self.units = _units(self._messages)
+        self._unit_of = {index: number for number, unit in enumerate(self.units) for index in unit.indexes}
+        self._ranks = {index: rank for rank, index in enumerate(self._unit_of)}
+        self._fixed = [index for index, message in enumerate(self._messages) if _is_fixed(message)]
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
         self._short: dict[tuple[int, int], ChatMessage] = {}
 
-    @property
-    def longest_old(self) -> int:
-        """Of the results that are not the last."""
-        places = (place for unit in self.units[:-1] for place in unit.places)
-        return max((self._size_of(self._messages[place]) for place in places if self._is_result(place)), default=0)
+    def longest_old_result(self) -> int:
+        indexes = (index for unit in self.units[:-1] for index in unit.indexes)
+        messages = (self._messages[index] for index in indexes)
+        return max((self._size_of(message) for message in messages if message.role == "tool"), default=0)
 
-    def cuts(self, step: int, cap: int | None = None) -> list[int]:
-        """Which units may be the first that is kept, or kept whole: the last one, and others, each by nothing but what
-        stands before it. Results count with `cap` at most.
+    def places(self, step: int, limit: int | None = None) -> list[int]:
+        """Return the units before which a cut may be: those where the size before passes a multiple of the step, and
+        the last one. Results count with `limit` at most.
         """
         found: list[int] = []
         before, due = 0, step
         for number, unit in enumerate(self.units[:-1], start=1):
-            before += sum(self._size_of(self._capped(place, cap)) for place in unit.places)
+            before += sum(self._size_of(self._limited(index, limit)) for index in unit.indexes)
             if before >= due or number == len(self.units) - 1:
                 found.append(number)
                 due = (before // step + 1) * step
         return found
 
-    def version(self, rung: _Rung) -> Fitted:
-        """The messages as they are sent on this rung."""
+    def version(self, cut: _Cut) -> Truncated:
         kept: list[ChatMessage] = []
-        asked: int | None = None  # where the user's message stands, while nothing has come behind it
+        question: int | None = None  # where the user's message stands, while nothing has come behind it
         due = short = 0
-        places = sorted([*self._fixed, *self._kept(rung)])
-        for place in places:
-            message, rank = self._messages[place], self._ranks.get(place)
+        indexes = sorted([*self._fixed, *self._kept(cut)])
+        for index in indexes:
+            message, rank = self._messages[index], self._ranks.get(index)
             if rank is None:
-                asked = len(kept) if message.role == "user" else asked
+                question = len(kept) if message.role == "user" else question
                 kept.append(message)
-            else:
-                version = self._made(place, rung)
-                short += version is not message
-                asked = _add(version, missing_words(rank - due) if rank > due else "", kept, asked)
-                due = rank + 1
-        return Fitted(kept, sum(map(self._size_of, kept)), len(self._messages) - len(places), short)
+                continue
+            version = self._cut(index, cut)
+            short += version is not message
+            question = _add(version, missing_words(rank - due) if rank > due else "", kept, question)
+            due = rank + 1
+        return Truncated(kept, sum(map(self._size_of, kept)), len(self._messages) - len(indexes), short)
 
-    def _kept(self, rung: _Rung) -> Iterator[int]:
-        """The places of what is not fixed, and stays."""
-        units = self.units[rung.cut :]
-        opening = units[0].opening if units else None
-        if opening is not None and opening.stop <= rung.cut:
-            units = [*self._row(opening, rung.row), *units]
+    def _kept(self, cut: _Cut) -> Iterator[int]:
+        """Yield the indexes of what the cut leaves of the units."""
+        units = self.units[cut.first :]
+        questions = units[0].questions if units else None
+        if questions is not None and questions.stop <= cut.first:
+            units = [*self._last_questions(questions, cut.user_room), *units]
         for unit in units:
-            yield from unit.places
+            yield from unit.indexes
 
-    def _row(self, opening: range, room: int) -> list[_Unit]:
-        """The last of what the user said in a row, as much as there is room for, and one message at least."""
-        row = [self.units[opening[-1]]]
-        for number in reversed(opening[:-1]):
-            room -= sum(self._size_of(self._messages[place]) for unit in row[-1:] for place in unit.places)
-            if room < self._size_of(self._messages[self.units[number].places[0]]):
+    def _last_questions(self, questions: range, room: int) -> list[_Unit]:
+        """Return the last of the user messages in a row within the room, and one at least."""
+        kept = [self.units[questions[-1]]]
+        for number in reversed(questions[:-1]):
+            room -= self._size_of(self._messages[kept[-1].indexes[0]])
+            if room < self._size_of(self._messages[self.units[number].indexes[0]]):
                 break
-            row.append(self.units[number])
-        return row[::-1]
+            kept.append(self.units[number])
+        return kept[::-1]
 
-    def _made(self, place: int, rung: _Rung) -> ChatMessage:
-        number, message = self._unit_at[place], self._messages[place]
-        if rung.is_bare:
+    def _cut(self, index: int, cut: _Cut) -> ChatMessage:
+        number, message = self._unit_of[index], self._messages[index]
+        if cut.is_bare:
             message = bare(message)
-        cap = rung.floor if number < rung.floored else rung.cap if number < rung.capped else None
-        if number == len(self.units) - 1:
-            cap = rung.last_cap
-        return self._capped(place, cap) if message.role == "tool" else message
-
-    def _capped(self, place: int, cap: int | None) -> ChatMessage:
-        message = self._messages[place]
-        size = self._size_of(message)
-        if cap is None or not self._is_result(place) or size <= cap:
+        if message.role != "tool":
             return message
-        if (place, cap) not in self._short:
-            self._short[place, cap] = shortened(message, cap / size)
-        return self._short[place, cap]
+        if number == len(self.units) - 1:
+            return self._limited(index, cut.last_limit)
+        if number < cut.short_before:
+            return self._limited(index, cut.short)
+        return self._limited(index, cut.limit if number < cut.limited_before else None)
 
-    def _is_result(self, place: int) -> bool:
-        return self._messages[place].role == "tool"
+    def _limited(self, index: int, limit: int | None) -> ChatMessage:
+        """Return the message, a result with at most this size."""
+        message = self._messages[index]
+        if limit is None or message.role != "tool" or (size := self._size_of(message)) <= limit:
+            return message
+        if (index, limit) not in self._short:
+            self._short[index, limit] = shortened(message, limit / size)
+        return self._short[index, limit]
 
     def _size_of(self, message: ChatMessage) -> int:
-        """Measured once: the longest of them are in every version."""
+        """Measure a message once: most are in every version."""
         known = self._sizes.get(id(message))
         if known is None or known[0] is not message:
             known = self._sizes[id(message)] = (message, self._size(message))
         return known[1]
 
 
-def _add(message: ChatMessage, words: str, kept: list[ChatMessage], asked: int | None) -> int | None:
-    """Add a message, and before it the words that say what is missing there, if anything is. Gives the place of what
-    the user said last, if nothing stands behind it.
+def _add(message: ChatMessage, words: str, kept: list[ChatMessage], question: int | None) -> int | None:
+    """Append a message, and before it the words about what is missing there. Return the place of the last user message,
+    if it is the last message.
 
-    The words are the user's: there are models that take nothing but the user and the assistant in turn, the user first,
-    and a system message at the top.
+    The words are the user's: some models take only the user and the assistant in turn, the user first, and a system
+    message only at the top.
     """
-    if message.role == "user" and asked is not None and asked == len(kept) - 1:
+    if message.role == "user" and question is not None and question == len(kept) - 1:
         if words:
-            kept[asked] = joined(followed(kept[asked], words), message)
-            return asked
-        if isinstance(kept[asked], Recap):
-            kept[asked] = ChatMessage(role="user", content=joined(kept[asked], message).content)
-            return asked
+            kept[question] = joined(followed(kept[question], words), message)
+            return question
+        if isinstance(kept[question], Recap):
+            kept[question] = ChatMessage(role="user", content=joined(kept[question], message).content)
+            return question
     if words and message.role == "user":
         message = preceded(message, words)
-    elif words and asked is not None:
-        kept[asked] = followed(kept[asked], words)
+    elif words and question is not None:
+        kept[question] = followed(kept[question], words)
     elif words:
         kept.append(ChatMessage(role="user", content=words))
     kept.append(message)

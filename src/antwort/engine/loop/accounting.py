@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from antwort.api.events import Batch, TurnEnded
 from antwort.api.items import FunctionCall, McpCall, Message, OutputItem, Reasoning
 from antwort.api.wire import UNSET, replace
-from antwort.engine.context.token_counter import Meter
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.prompt.content_parts import said_in
 from antwort.providers.base import ChatMessage, ChatRequest
 
 
-def accounted(batch: Batch, said: Run, first: int, asked: ChatRequest, meter: Meter, stop: str | None) -> Batch:
+def accounted(
+    batch: Batch, said: Run, first: int, asked: ChatRequest, meter: TokenEstimator, stop: str | None
+) -> Batch:
     """The batch, with its mark complete where it ends a turn.
 
     `said` is the run before the batch, and `first` the place of the turn's first item in it; `stop` says why it was
@@ -28,7 +30,7 @@ def accounted(batch: Batch, said: Run, first: int, asked: ChatRequest, meter: Me
     return [*batch[:-1], ended]
 
 
-def estimated(asked: ChatRequest, items: Iterable[OutputItem], meter: Meter) -> int:
+def estimated(asked: ChatRequest, items: Iterable[OutputItem], meter: TokenEstimator) -> int:
     """Tokens that the inference may have taken, where the backend does not tell: for what it read and what it wrote."""
     written = ChatMessage(role="assistant", content="".join(map(_written, items)))
     return meter.estimate(asked) + meter.estimate_message(asked.model, written)

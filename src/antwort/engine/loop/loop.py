@@ -20,7 +20,7 @@ from antwort.api.events import (
 from antwort.api.items import McpListTools
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
-from antwort.engine.context.compaction import compact, weighed
+from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.window import window_of
 from antwort.engine.loop.accounting import accounted
 from antwort.engine.loop.dispatch import ask_again, run_tools, standing
@@ -61,7 +61,7 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
             if isinstance(step, Infer) and live.run.marks:
                 await live.signal.race(partial(live.log.checkpoint, live.run))
             if isinstance(step, Infer) and plan.compact_threshold is not None:
-                step = await weighed(step, live)
+                step = await compact_if_due(step, live)
             match step:
                 case Infer():
                     source = infer(live)

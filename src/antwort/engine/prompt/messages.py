@@ -22,8 +22,7 @@ from antwort.api.items import (
 from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.context.compaction_item import Said, since_compaction
-from antwort.engine.context.recap import recap_of
-from antwort.engine.context.shortening import TURNS_LEFT_OUT, noted
+from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import choice_for, tokens_left

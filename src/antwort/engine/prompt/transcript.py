@@ -28,8 +28,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import is_trigger
-from antwort.engine.context.recap import Recap, recalled
-from antwort.engine.context.shortening import Pictures
+from antwort.engine.context.message_text import Pictures, Recap, recalled
 from antwort.engine.history.approvals import NO_APPROVAL, decisions_in, unrun_result
 from antwort.engine.history.calls import (
     CallView,

@@ -14,7 +14,7 @@ from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.concurrency import Once, Signal
-from antwort.engine.context.compaction import window_of
+from antwort.engine.context.compaction import compacted_response
 from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
@@ -173,7 +173,7 @@ class LiveRun:
         """Wait for the window of a `CompactRequest`. Raises what went wrong, at any time: there is no half of it."""
         response = await self.ended.wait()
         if response.status == "completed":
-            return window_of(response, self.plan)
+            return compacted_response(response, self.plan)
         if isinstance(self.signal.reason, DeadlinePassed):
             raise BackendTimeout("The conversation could not be summed up in time.")
         raise self.error or RequestCancelled()

@@ -9,7 +9,7 @@ from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions
 from antwort.schema.constrained_decoding import DecoderSchemas
-from antwort.schema.refs import NotRelocatable, relocate
+from antwort.schema.references import NotRelocatable, relocate
 
 MAX_CACHED_KEY_BYTES = 64 * 1024
 

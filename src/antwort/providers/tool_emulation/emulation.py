@@ -27,9 +27,9 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
-from antwort.providers.bounded_cache import MAX_TRACKED_MODELS, remember
 from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
+from antwort.providers.model_cache import MAX_TRACKED_MODELS, ModelCache
 from antwort.providers.tool_emulation.answer_schema import response_format
 from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.providers.tool_emulation.prompt import rewrite_messages
@@ -131,8 +131,8 @@ class FindingCache:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._findings: dict[tuple[str, ChoiceKind], tuple[Finding, float]] = {}
-        """Each with the time until which it is believed, the oldest first."""
+        self._findings = ModelCache[tuple[str, str], tuple[Finding, float]](MAX_FINDINGS)
+        """Each with the time until which it is believed."""
 
     def get(self, model: str, kind: ChoiceKind) -> Finding | None:
         """Return what was found out. A model whose calls are constrained for one kind of choice does not understand
@@ -146,12 +146,12 @@ class FindingCache:
         return self._get(model, kind)
 
     def _get(self, model: str, kind: ChoiceKind) -> Finding | None:
-        finding, until = self._findings.get((model, kind), (None, 0.0))
+        finding, until = self._findings.get((model, kind)) or (None, 0.0)
         return finding if self._clock() < until else None
 
     def put(self, model: str, kind: ChoiceKind, finding: Finding) -> None:
         until = self._clock() + FINDING_SECONDS
-        remember(self._findings, (model, kind), (finding, until), max_entries=MAX_FINDINGS)
+        self._findings.put((model, kind), (finding, until))
 
 
 # ---- one inference ----

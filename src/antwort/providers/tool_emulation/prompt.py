@@ -14,8 +14,7 @@ from typing import Any
 from antwort.api.wire import UNSET, replace
 from antwort.providers.base import ChatCall, ChatMessage, ChatTool
 from antwort.providers.tool_emulation.tool_choice import AnswerOptions
-from antwort.schema.merge import merge_all_of
-from antwort.schema.refs import lookup
+from antwort.schema.references import lookup, merge_all_of
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _HEAD = "You can call these functions:"

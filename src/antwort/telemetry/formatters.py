@@ -1,4 +1,4 @@
-"""A log record as one line: for people, or as JSON. Nothing in it can pass for the end of a line or another field."""
+"""Format a log record as one line, for people or as JSON. Untrusted text cannot end the line or forge a field."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from antwort.transport.exchange import REQUEST_ID
 
 Plain: TypeAlias = str | int | float | bool | None
 
-LONGEST = 2000
-"""Characters of a message or a field."""
-LONGEST_TRACE = 20_000
+MAX_TEXT_CHARS = 2000
+"""Of a message or a field."""
+MAX_TRACE_CHARS = 20_000
 PRIVATE = ("antwort.tools",)
-"""Loggers whose exceptions are a tool's own: what they say is the tool's output, and so not for the log."""
+"""Loggers whose exceptions come from tools: their messages are tool output, and not for the log."""
 
 _BARE = re.compile(r"[A-Za-z0-9._~:/+@,%-]+")
 _encoder = msgspec.json.Encoder(enc_hook=str)  # of strings that are more than that
 
 
-class Lines(logging.Formatter):
-    """What both forms share. With `content`, exceptions of tools are written with what they say."""
+class LineFormatter(logging.Formatter):
+    """The common part of both formats. With `content`, exceptions of tools are written with their messages."""
 
     time_form: str
     time_parts: Callable[[float], time.struct_time]
@@ -42,41 +42,41 @@ class Lines(logging.Formatter):
         self._second = (-1, "")
 
     def _time(self, created: float) -> str:
-        """With milliseconds. The rest is written once for all lines of a second."""
+        """Return the time with milliseconds. The rest is formatted once for all lines of a second."""
         second, text = self._second
         if (now := int(created)) != second:
             second, text = self._second = now, time.strftime(self.time_form, self.time_parts(now))
         return text + self.time_ends[int((created - second) * 1000)]
 
     def _add_fields(self, record: logging.LogRecord, kinds: Sequence[str], found: dict[str, Plain]) -> dict[str, Plain]:
-        """The fields of a record, of the kinds that a note has, and the ids of what it was written for."""
+        """Add the fields of a note, and the ids of its request and response."""
         said = record.__dict__
         for kind in kinds:
             fields: dict[str, Value] = said.get(kind, _NO_FIELDS)
             for name, value in fields.items():
                 if value is not None and name not in _OURS:
-                    is_short = type(value) is str and len(value) <= LONGEST  # as most are
+                    is_short = type(value) is str and len(value) <= MAX_TEXT_CHARS  # as most are
                     found[name] = value if is_short else _plain(value)
         _add_ids(found)
         return found
 
     def _message(self, record: logging.LogRecord) -> str:
         if not record.args and type(record.msg) is str:  # as all notes are
-            return record.msg if len(record.msg) <= LONGEST else _short(record.msg, LONGEST)
+            return record.msg if len(record.msg) <= MAX_TEXT_CHARS else _short(record.msg, MAX_TEXT_CHARS)
         try:
             message = record.getMessage()
-        except Exception:  # the arguments do not fit the words: a defect, but not one to lose a line over
+        except Exception:  # the arguments do not fit the format: a defect, but the line still counts
             message = str(record.msg)
-        return _short(message, LONGEST)
+        return _short(message, MAX_TEXT_CHARS)
 
     def _trace(self, record: logging.LogRecord) -> str:
-        """The traceback; of a tool's exception without what it says."""
+        """Return the traceback; of a tool's exception without its message."""
         if not record.exc_info or record.exc_info[1] is None:
             return ""
         error = record.exc_info[1]
         if record.name in PRIVATE and not self._content:
-            return _short("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__, LONGEST_TRACE)
-        return _short("".join(traceback.format_exception(error)).rstrip("\n"), LONGEST_TRACE)
+            return _short("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__, MAX_TRACE_CHARS)
+        return _short("".join(traceback.format_exception(error)).rstrip("\n"), MAX_TRACE_CHARS)
 
 
 def _add_ids(found: dict[str, Plain]) -> None:
@@ -91,7 +91,7 @@ _NO_FIELDS: dict[str, Value] = {}
 _AS_THEY_ARE = frozenset({str, int, float, bool})
 
 
-class JsonLines(Lines):
+class JsonFormatter(LineFormatter):
     """One JSON object a line, all of it ASCII."""
 
     time_form = "%Y-%m-%dT%H:%M:%S"  # RFC 3339
@@ -102,13 +102,15 @@ class JsonLines(Lines):
         message = self._message(record)
         if not record.exc_info:
             said, fields = record.__dict__.get("said", _NO_FIELDS), record.__dict__.get("fields", _NO_FIELDS)
-            line = self.at_once(record.created, record.levelname.lower(), record.name, message, said, fields)
+            line = self.format_note(record.created, record.levelname.lower(), record.name, message, said, fields)
             if line is not None:
                 return line.decode()
-        return self._bit_by_bit(record, message)
+        return self._format_each(record, message)
 
-    def at_once(self, when: float, level: str, name: str, message: str, said: Fields, fields: Fields) -> bytes | None:
-        """The line of a note, without a record of it, where no field needs to be looked at by itself: as mostly."""
+    def format_note(
+        self, when: float, level: str, name: str, message: str, said: Fields, fields: Fields
+    ) -> bytes | None:
+        """Return the line of a note without a record, or None if a field must be shortened, escaped or renamed."""
         if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
             return None
         second, stamp = self._second
@@ -125,11 +127,11 @@ class JsonLines(Lines):
         except UnicodeEncodeError:  # as in `_encode`
             return None
         # What has to be cut is in none that is short, and what is no number in JSON is written as null.
-        if len(text) > LONGEST or b"null" in text or b"\x7f" in text or not text.isascii():
+        if len(text) > MAX_TEXT_CHARS or b"null" in text or b"\x7f" in text or not text.isascii():
             return None
         return text
 
-    def _bit_by_bit(self, record: logging.LogRecord, message: str) -> str:
+    def _format_each(self, record: logging.LogRecord, message: str) -> str:
         line: dict[str, Plain] = {
             "time": self._time(record.created),
             "level": record.levelname.lower(),
@@ -142,9 +144,9 @@ class JsonLines(Lines):
         return _encode(line)
 
 
-class HumanLines(Lines):
-    """Time, level, logger and message, then `name=value` for each field. A value that could be misread is quoted, and
-    so is a message that has a `=` or a `"` in it. What follows a line, as a traceback does, is marked as what it is.
+class HumanFormatter(LineFormatter):
+    """Write time, level, logger and message, then `name=value` for each field. Ambiguous values are quoted, and so are
+    messages with `=` or `"` in them. The lines of a traceback are marked.
     """
 
     time_form = "%Y-%m-%d %H:%M:%S"
@@ -163,7 +165,7 @@ class HumanLines(Lines):
 
 
 def clean(text: str) -> str:
-    """The text with everything escaped that does not show: line ends, terminal commands, marks of direction."""
+    """Return the text with line ends, terminal commands and direction marks escaped."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
@@ -184,28 +186,28 @@ def _short(text: str, most: int) -> str:
 
 
 def _plain(value: Value) -> Plain:
-    """What can be written in either form."""
+    """Return the value as either format can write it."""
     if isinstance(value, str):
-        return value if len(value) <= LONGEST else _cut(value)
+        return value if len(value) <= MAX_TEXT_CHARS else _cut(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return value if isinstance(value, int) else _short(_words(value), LONGEST)
+    return value if isinstance(value, int) else _short(_words(value), MAX_TEXT_CHARS)
 
 
 def _words(value: object) -> str:
     try:
         return str(value)
-    except Exception:  # not one to lose a line over, either
+    except Exception:
         return f"a {type(value).__name__}"
 
 
 def _cut(text: str) -> str:
-    """A field that is content has bounded itself."""
-    return str(text) if isinstance(text, Content) else _short(text, LONGEST)
+    """Shorten a field, unless it is content, which has its own bound."""
+    return str(text) if isinstance(text, Content) else _short(text, MAX_TEXT_CHARS)
 
 
 class Content(str):
-    """Text that an operator has asked to see whole."""
+    """Text that the operator has asked to see whole."""
 
     __slots__ = ()
 
@@ -215,7 +217,7 @@ def _encode_plain(value: Plain) -> str:
 
 
 def _encode(line: dict[str, Plain]) -> str:
-    """In ASCII, so that no terminal and no reader of lines takes a part of it for anything else."""
+    """Encode in ASCII, so that no terminal and no reader of lines misreads a part of it."""
     try:
         text = _encoder.encode(line).decode()
     except UnicodeEncodeError:  # half of a surrogate pair, which no encoder but this one writes

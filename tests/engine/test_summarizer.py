@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import UNSET
-from antwort.engine.context.summarizer import without_thoughts
+from antwort.engine.context.summarizer import without_reasoning
 from antwort.engine.engine import Engine
 from antwort.errors import BackendError
 from antwort.providers.base import ChatRequest
@@ -54,7 +54,7 @@ async def test_a_summary_is_to_be_well_below_the_size_at_which_it_is_compacted()
     ],
 )
 def test_only_what_was_thought_first_is_no_part_of_it(said: str, left: str) -> None:
-    assert without_thoughts(said) == left
+    assert without_reasoning(said) == left
 
 
 CUT = answer(say("Ada likes"), finish="length", usage=tokens(30, 4))

@@ -1,0 +1,267 @@
+"""How many tokens a request has: counted by the backend, or estimated by what it has reported."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.engine.context.token_counter import (
+    PER_REQUEST,
+    Room,
+    Size,
+    TokenEstimator,
+    message_size,
+    size_of,
+    text_size,
+)
+from antwort.providers.base import (
+    ATTACHMENT_TOKENS,
+    ChatCall,
+    ChatFunction,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    ChatToolFunction,
+    Provider,
+)
+from antwort.testing import DemoProvider, ScriptedProvider
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+DIGITS = "8412973605" * 300
+PROSE = "The quick brown fox jumps over it all "
+
+
+def request_of(*texts: str, model: str = "m", tools: int = 0) -> ChatRequest:
+    offered = [ChatTool(function=ChatToolFunction(name=f"tool_{at}", description="x" * 100)) for at in range(tools)]
+    messages = [ChatMessage(role="user", content=text) for text in texts]
+    return (
+        ChatRequest(model=model, messages=messages, tools=offered)
+        if offered
+        else ChatRequest(model=model, messages=messages)
+    )
+
+
+def estimator(provider: Provider | None = None) -> TokenEstimator:
+    return TokenEstimator(provider or ScriptedProvider())
+
+
+def taught(rate: float, times: int = 40, text: str = "word " * 1000) -> TokenEstimator:
+    """Return an estimator with reports of `rate` tokens per byte from so many conversations."""
+    made = estimator()
+    for number in range(times):
+        learn(made, rate, f"{number:>4} {text}")
+    return made
+
+
+def learn(made: TokenEstimator, rate: float, *texts: str) -> None:
+    """Report a conversation of these texts, with so many tokens per byte."""
+    request = request_of(*texts)
+    size = size_of(request)
+    made.learn(request, round(size.text * rate) + size.fixed, request)
+
+
+# ---- sizes ----
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        (ChatMessage(role="user", content="Hello"), Size(5, 0, 1, 0)),
+        (ChatMessage(role="user", content="Größe"), Size(7, 4, 1, 0)),
+        (ChatMessage(role="assistant", content=None), Size(0, 0, 1, 0)),
+        (ChatMessage(role="assistant", content=None, reasoning_content="Hmm", refusal="No"), Size(5, 0, 1, 0)),
+        (
+            ChatMessage(
+                role="assistant", tool_calls=[ChatCall(id="c", function=ChatFunction(name="f", arguments='{"a":1}'))]
+            ),
+            Size(8, 0, 1, 0),
+        ),
+        (
+            ChatMessage(
+                role="user",
+                content=[
+                    {"type": "text", "text": "See"},
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+                    {"type": "file", "file": {"file_data": "BBBB"}},
+                ],
+            ),
+            Size(3, 0, 1, 2),
+        ),
+    ],
+)
+def test_all_that_is_said_in_a_message_is_counted(message: ChatMessage, size: Size) -> None:
+    assert message_size(message) == size
+    assert size_of(ChatRequest(model="m", messages=[message])) == size
+
+
+@given(st.text(st.characters()))
+def test_a_text_is_as_long_as_its_bytes(text: str) -> None:
+    encoded = text.encode("utf-8", "surrogatepass")
+    size = message_size(ChatMessage(role="user", content=text))
+    assert text_size(text) == size.text == len(encoded)
+    assert size.wide == sum(byte >= 128 for byte in encoded)
+
+
+# ---- the estimate ----
+
+
+def test_more_text_has_more_tokens() -> None:
+    asked = [request_of("a" * size) for size in (0, 10, 1000, 100_000)]
+    estimates = [estimator().estimate(request) for request in asked]
+    assert estimates == sorted(set(estimates))
+
+
+def test_tools_are_counted() -> None:
+    plain, with_tools = (estimator().estimate(request_of("Hello", tools=tools)) for tools in (0, 20))
+    assert with_tools > plain + 20 * 100 / 5
+
+
+def test_a_picture_counts_as_one_and_not_by_its_bytes() -> None:
+    bare = ChatRequest(model="m", messages=[ChatMessage(role="user", content=[{"type": "text", "text": "Look"}])])
+    seeing = ChatRequest(
+        model="m", messages=[ChatMessage(role="user", content=[{"type": "text", "text": "Look"}, PICTURE])]
+    )
+    assert estimator().estimate(seeing) == estimator().estimate(bare) + ATTACHMENT_TOKENS
+
+
+def test_the_parts_of_an_estimate_make_up_the_whole() -> None:
+    request = request_of("one " * 50, "zwei für " * 50, "三つ" * 50)
+    parts = sum(estimator().estimate_message("m", message) for message in request.messages)
+    whole = estimator().estimate(request)
+    assert parts - len(request.messages) <= whole <= parts + PER_REQUEST
+
+
+def test_before_any_report_a_text_may_have_a_token_for_each_byte() -> None:
+    request = request_of("\N{GRINNING FACE}" * 500)
+    assert estimator().is_near(request, 1999)
+    assert not estimator().is_near(request, 3000)
+
+
+# ---- the running mean of a model ----
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.2, 0.25, 0.4, 0.8, 1.0])
+def test_what_a_backend_reports_is_learned(rate: float) -> None:
+    request = request_of("other " * 2000)
+    assert taught(rate).estimate(request) == pytest.approx(size_of(request).text * rate, rel=0.1)
+
+
+def test_a_single_report_moves_the_mean_a_little() -> None:
+    made, request = taught(0.25), request_of("other " * 2000)
+    before = made.estimate(request)
+    learn(made, 1.0, DIGITS)
+    assert before < made.estimate(request) < before * 1.5
+
+
+def test_with_experience_only_what_is_near_is_near() -> None:
+    request = request_of("other " * 2000)
+    assert taught(0.25).is_near(request, 3000)
+    assert not taught(0.25).is_near(request, 6000)
+    assert estimator().is_near(request, 6000)
+
+
+def test_models_are_learned_apart() -> None:
+    made = taught(0.1)
+    assert made.estimate(request_of("x" * 1000, model="other")) == estimator().estimate(request_of("x" * 1000))
+
+
+def test_what_one_tenant_sends_changes_no_estimate_of_another() -> None:
+    made, prose = estimator(), request_of(PROSE * 100)
+    before = made.for_tenant("prose").estimate(prose)
+    for number in range(50):
+        learn(made.for_tenant("digits"), 1.0, f"{number}{DIGITS}")
+    assert made.for_tenant("digits").estimate(prose) > 2 * before
+    assert made.for_tenant("prose").estimate(prose) == before
+
+
+@pytest.mark.parametrize("tokens", [0, 1, -5, 100])
+def test_a_report_of_what_was_not_cached_is_no_report(tokens: int) -> None:
+    made, request = taught(0.25), request_of("word " * 1000)
+    before = made.estimate(request)
+    made.learn(request, tokens, request)
+    assert made.estimate(request) == before
+
+
+def test_short_requests_and_those_with_pictures_teach_nothing() -> None:
+    made, long = estimator(), request_of("word " * 1000)
+    before = made.estimate(long)
+    made.learn(request_of("hi"), 500, request_of("hi"))
+    picture = ChatMessage(role="user", content=[{"type": "text", "text": "word " * 1000}, PICTURE])
+    request = ChatRequest(model="m", messages=[picture])
+    made.learn(request, 5000, request)
+    assert made.estimate(long) == before
+
+
+# ---- conversations ----
+
+
+def test_a_conversation_is_estimated_by_what_the_backend_has_reported_about_it() -> None:
+    made = taught(0.22)
+    learn(made, 1.0, DIGITS)
+    longer = request_of(DIGITS, "All right.", DIGITS[:1000])
+    assert made.estimate(longer) >= 3000 + 1000 * 0.2
+    assert made.for_tenant("b").factor(longer) == 1.0
+    assert made.factor(request_of(PROSE * 100)) == made.factor(request_of("other"))
+
+
+def test_a_conversation_that_goes_on_is_known_by_its_first_messages() -> None:
+    made, texts = taught(0.22), [f"{number}{DIGITS}" for number in range(9)]
+    learn(made, 1.0, *texts)
+    going_on = [ChatMessage(role="system", content="New."), *request_of(*texts, "And?").messages]
+    assert made.factor(ChatRequest(model="m", messages=going_on)) > 3.5
+
+
+def test_what_is_left_of_a_conversation_tells_of_all_of_it() -> None:
+    made, whole = taught(0.22), request_of(*[DIGITS] * 5)
+    made.learn(request_of(DIGITS), 3004, whole)
+    learned = made.factor(whole)
+    assert made.estimate(whole) == pytest.approx(15_000 * learned / 4, rel=0.01)
+    assert learned > 1.4
+
+
+def test_instructions_alone_set_no_rate_for_a_conversation() -> None:
+    made = taught(0.22)
+    request = ChatRequest(model="m", messages=[ChatMessage(role="developer", content=DIGITS)])
+    made.learn(request, 3004, request)
+    assert made.factor(request_of(PROSE * 100)) == made.factor(request_of("other"))
+
+
+def test_a_learned_limit_holds_for_an_hour_in_its_conversation() -> None:
+    now = [1000.0]
+    made, request = TokenEstimator(ScriptedProvider(), lambda: now[0]), request_of("One.")
+    made.learn_room(request, 500, None)
+    now[0] += 3599
+    assert made.room(request) == Room(500, None, 1000.0)
+    assert made.room(request_of("Two.")) is made.for_tenant("b").room(request) is None
+    now[0] += 1
+    assert made.room(request) is None
+
+
+def test_the_next_size_lies_between_what_fits_and_what_was_refused() -> None:
+    assert Room(400).next == 400
+    assert Room(400, 1000).next == 700
+    assert Room(800, 1000).next == 800
+
+
+@given(st.lists(st.text(max_size=200), max_size=6), st.text(max_size=200))
+def test_a_further_message_never_makes_it_less(texts: list[str], more: str) -> None:
+    made = taught(0.3, 2)
+    assert made.estimate(request_of(*texts, more)) > made.estimate(request_of(*texts))
+
+
+# ---- the backend's count ----
+
+
+async def test_a_backend_that_counts_is_believed_and_learned_from() -> None:
+    made, request = estimator(ScriptedProvider(counts=lambda _: 4004)), request_of("word " * 1000)
+    assert await made.count(request) == 4004
+    assert made.estimate(request) == pytest.approx(4004, rel=0.01)
+
+
+async def test_where_nobody_counts_the_estimate_stands() -> None:
+    request = request_of("word " * 1000)
+    for provider in (ScriptedProvider(), DemoProvider()):
+        made = estimator(provider)
+        assert await made.exact(request, request) is None
+        assert await made.count(request) == made.estimate(request)
