@@ -33,6 +33,8 @@ _LEAST_TEXT = 128
 """Bytes below which a report says more about the template than about the text."""
 _MEAN_WEIGHT = 1 / 8
 """How far a report moves the mean."""
+_FEW_REPORTS = 32
+"""So many reports of short requests are all taken, and one in as many of those that follow."""
 _CONVERSATIONS, _MODELS = 4096, 1024
 _ROOM_SECONDS = 3600.0
 """How long a learned limit holds: backends are reconfigured."""
@@ -163,6 +165,18 @@ class Conversation(msgspec.Struct, frozen=True):
     room: Room | None = None
 
 
+class MeanRate(msgspec.Struct, gc=False):
+    """The running mean of a model."""
+
+    factor: float = 1.0
+    """How many times the guess texts have in tokens."""
+    reports: int = 0
+
+    def take(self, factor: float) -> None:
+        self.factor += (factor - self.factor) * _MEAN_WEIGHT
+        self.reports += 1
+
+
 class TokenEstimator:
     """Estimate, count, and learn from what backends report, for one tenant.
 
@@ -172,8 +186,8 @@ class TokenEstimator:
     def __init__(self, provider: Provider, clock: Callable[[], float] = time.monotonic) -> None:
         self._provider, self._clock = provider, clock
         self._tenant = ""
-        self._means = Cache[tuple[str, str], float](_MODELS)
-        """By tenant and model: how many times the guess texts have in tokens."""
+        self._means = Cache[tuple[str, str], MeanRate](_MODELS)
+        """By tenant and model."""
         self._conversations = Cache[int, Conversation](_CONVERSATIONS)
 
     def for_tenant(self, tenant: str) -> TokenEstimator:
@@ -211,12 +225,15 @@ class TokenEstimator:
         beside = size.fixed + PER_REQUEST
         if size.text * _MOST_RATE + beside <= limit:
             return False
-        if (self._tenant, request.model) not in self._means:
+        if not self._mean_rate(request.model).reports:
             return True
         return min(size.text * _MOST_RATE, size.guess * self.factor(request) * _MARGIN) + beside > limit
 
     def _mean(self, model: str) -> float:
-        return self._means.get((self._tenant, model)) or 1.0
+        return self._mean_rate(model).factor
+
+    def _mean_rate(self, model: str) -> MeanRate:
+        return self._means.get((self._tenant, model)) or _UNKNOWN_RATE
 
     # ---- counts ----
 
@@ -237,13 +254,34 @@ class TokenEstimator:
     def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest) -> None:
         """Take the tokens that the backend has reported for a request that was made from the `whole` one."""
         size = size_of(request)
+        if (factor := self._reported_factor(size, tokens)) is not None:
+            self._rate_of(whole.model).take(factor)
+            self._remember(whole, size=size if whole is request else size_of(whole), factor=factor)
+
+    def learn_mean(self, request: ChatRequest, tokens: int) -> None:
+        """Take a report for the mean of the model only: nobody needs to know more of a request that is short. Where
+        much has been reported, most reports are skipped: measuring a request costs more than it tells.
+        """
+        rate = self._rate_of(request.model)
+        if rate.reports >= _FEW_REPORTS and rate.reports % _FEW_REPORTS:
+            rate.reports += 1
+        elif (factor := self._reported_factor(size_of(request), tokens)) is not None:
+            rate.take(factor)
+
+    def _rate_of(self, model: str) -> MeanRate:
+        """Return the mean of the model, to change it."""
+        key = (self._tenant, model)
+        if (rate := self._means.get(key)) is None:
+            self._means.put(key, rate := MeanRate())
+        return rate
+
+    @staticmethod
+    def _reported_factor(size: Size, tokens: int) -> float | None:
+        """Return how many times the guess the text had in tokens, or None where the report does not tell."""
         text_tokens = tokens - size.fixed
         if size.attachments or size.text < _LEAST_TEXT or text_tokens < size.text * _LEAST_RATE:
-            return  # the report says nothing about the text
-        factor = min(text_tokens, size.text * _MOST_RATE) / size.guess
-        mean = self._mean(whole.model)
-        self._means.put((self._tenant, whole.model), mean + (factor - mean) * _MEAN_WEIGHT)
-        self._remember(whole, size=size if whole is request else size_of(whole), factor=factor)
+            return None
+        return min(text_tokens, size.text * _MOST_RATE) / size.guess
 
     def room(self, whole: ChatRequest) -> Room | None:
         """Return what is known about the length that fits."""
@@ -279,3 +317,4 @@ class TokenEstimator:
 
 
 _UNKNOWN = Conversation()
+_UNKNOWN_RATE = MeanRate()

@@ -138,8 +138,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Take what an answered inference tells: its usage, where the backend reports it, and that it did fit."""
         is_whole = sent is whole and not self.refusals
         is_cut = sent.messages is not whole.messages
-        if usage is not None and (is_cut or self.refusals or self._is_long(usage.input_tokens)):
-            self.meter.learn(sent, usage.input_tokens, whole)
+        if usage is not None:
+            if is_cut or self.refusals or self._is_long(usage.input_tokens):
+                self.meter.learn(sent, usage.input_tokens, whole)
+            else:
+                self.meter.learn_mean(sent, usage.input_tokens)
         if is_whole:
             return
         room = self.meter.room(whole)
