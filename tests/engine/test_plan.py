@@ -21,7 +21,7 @@ from antwort.api.items import (
 from antwort.api.wire import replace
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.content_parts import check_capabilities
+from antwort.engine.prompt.content_checks import check_capabilities
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import legal_name, model_name
 from antwort.engine.prompt.toolbox import build_toolbox

@@ -24,10 +24,9 @@ from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.approvals import ApprovalIds, is_asked
+from antwort.engine.history.approvals import is_asked
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
-from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
@@ -142,14 +141,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def memories(self) -> Memories | None:
         return None if self.sealed is None else self.sealed.memories
-
-    @property
-    def credentials(self) -> Credentials | None:
-        return None if self.sealed is None else self.sealed.credentials
-
-    @property
-    def approval_ids(self) -> ApprovalIds | None:
-        return None if self.sealed is None else self.sealed.approval_ids
 
     @property
     def begins_otherwise(self) -> bool:

@@ -42,13 +42,12 @@ from antwort.engine.history.references import (
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import check_budget, seconds_of
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
+from antwort.engine.prompt.chat_request import check_not_empty
+from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.messages import check_not_empty
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
-from antwort.engine.prompt.transcript import log_omitted
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -314,7 +313,7 @@ class _Continuation:
         await pace.pause()
         if not self._means.compacts:
             seconds = max(1, int(self._settings.approval_time))
-            terms = ApprovalTerms(sealed.approval_ids, int(self._planner.resources.clock()), seconds)
+            terms = ApprovalTerms(sealed, int(self._planner.resources.clock()), seconds)
             history = settle_approvals(history, request, approvals, terms)
         return history, own
 

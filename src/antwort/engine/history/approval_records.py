@@ -20,22 +20,21 @@ from antwort.engine.history.approvals import (
     LOST,
     NO_APPROVAL,
     NOT_RUN,
-    ApprovalIds,
-    canonical_arguments,
     contradiction,
     decisions_in,
     superseded,
 )
 from antwort.engine.history.calls import (
-    approval_request_of,
-    call_id_of,
-    is_bare,
+    CallView,
+    calls_in,
+    canonical_arguments,
     is_request_id,
     is_same_value,
     requested_call,
     results_in,
 )
 from antwort.engine.history.deduplication import WAITS
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import last_turn
 from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
@@ -128,11 +127,13 @@ def _undecided_or_unrun(items: Sequence[InputItem], earlier: Sequence[InputItem]
 
 def _approval_wanted(item: InputItem) -> str | None:
     """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
-    if isinstance(item, McpApprovalResponse):
-        return item.approval_request_id
-    if isinstance(item, McpCall) and not is_bare(item):
-        return None
-    request_id = item.id if isinstance(item, ItemReference) else approval_request_of(item)
+    view = CallView.of(item)
+    if view is not None and view.part == "decision":
+        return view.request_id
+    if view is None:
+        request_id = item.id if isinstance(item, ItemReference) else None
+    else:
+        request_id = view.request_id if view.result is None else None
     return request_id if request_id is not None and is_request_id(request_id) else None
 
 
@@ -185,7 +186,7 @@ def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
 class ApprovalTerms(msgspec.Struct, frozen=True):
     """How approvals are recognised, and how long they can be given."""
 
-    ids: ApprovalIds
+    sealed: SealedItems
     now: int
     seconds: int
 
@@ -204,9 +205,10 @@ def settle_approvals(
     settlement = _Settlement(stored, request, terms)
     leftovers = tuple(settlement.settle(left) for left in history.leftovers)
     for left in leftovers:
-        if left.asks_again and isinstance(call := left.call.item, McpCall):
+        if left.asks_again:
             text = "A tool has changed since a call of it was asked about: the approval is asked for again."
-            note(_log, logging.WARNING, text, event="approval_outdated", server=call.server_label, tool=call.name)
+            server, tool = left.call.server_label, left.call.item.name
+            note(_log, logging.WARNING, text, event="approval_outdated", server=server, tool=tool)
     for decision in decisions_in(request.input).values():
         settlement.add_decision(decision)
     placeholders = {**history.placeholders, **settlement.placeholders(history)}
@@ -270,7 +272,7 @@ class _Settlement:
 
     def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not stored, because the response that asked for it was not."""
-        if not self._terms.ids.is_ours(request_id, call.server_label, call.name, call.arguments):
+        if not self._terms.sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
         if (decision := self._given.get(request_id)) is None:
             return
@@ -315,7 +317,7 @@ class _Settlement:
     def placeholders(self, history: History) -> Mapping[str, str]:
         """Return what the model reads of calls that were decided about elsewhere, by their ids."""
         items = [item for stretch in history.stretches for item in stretch]
-        decisions, begun = decisions_in(items), {call_id_of(item) for item in items if isinstance(item, McpCall)}
+        decisions, begun = decisions_in(items), {view.call_id for view in calls_in(items) if view.is_mcp_call}
         found: dict[str, str] = {}
         for item in items:
             if isinstance(item, McpApprovalRequest) and item.id not in decisions:

@@ -22,21 +22,16 @@ from antwort.api.steps import at_once
 from antwort.api.wire import UNSET, replace
 from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
 from antwort.engine.history.calls import (
-    CallView,
     PendingCall,
-    approval_request_of,
     as_call,
-    call_id_of,
-    is_bare,
+    calls_in,
     is_made_here,
     is_ours,
-    is_run,
-    pending_call,
     requested_call,
+    result_of,
     results_in,
 )
-from antwort.engine.history.credentials import Parent, brought_again
-from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
 from antwort.engine.history.turns import last_turn, turns_of
 from antwort.engine.loop.budgets import most_calls
 from antwort.engine.loop.result_events import NOT_BEGUN
@@ -103,8 +98,8 @@ class _Finder:
         self._decisions = decisions_in(earlier.items)
         self._answered = results_in(earlier.items)
         chain_items = (item for link in earlier.chain for item in (*link.input, *link.output))
-        runs = (item for item in (*chain_items, *earlier.own) if isinstance(item, McpCall) and is_run(item))
-        self._begun = frozenset(map(call_id_of, runs))
+        views = calls_in((*chain_items, *earlier.own))
+        self._begun = frozenset(view.call_id for view in views if view.part == "run")
         self._settled = self._answered | (self._begun - {requested_call(asked) for asked in self._decisions})
 
     async def find(self) -> list[Leftover]:
@@ -164,12 +159,11 @@ class _Finder:
     def _verdict(
         self, server_calls: Collection[str], turn: Sequence[InputItem], new: Sequence[InputItem]
     ) -> Literal["run", "decline", "wait"]:
-        called = [view for view in map(CallView.of, turn) if view is not None]
-        given = [view for view in map(CallView.of, new) if view is not None]
+        called, given = calls_in(turn), calls_in(new)
         client_calls = {each.call_id for each in called if each.owner == "function" and each.is_open} - {*server_calls}
         requests = {each.item.id for each in called if each.part == "request"}
         results = {each.call_id for each in given if each.owner == "function" and each.part == "result"}
-        decisions = {approval_request_of(each.item) for each in given if each.part == "decision"}
+        decisions = {each.request_id for each in given if each.part == "decision"}
         is_missing = any(call_id not in self._answered for call_id in client_calls)
         if not requests.isdisjoint(decisions):
             return "run"
@@ -205,7 +199,7 @@ class _Finder:
         chain of this request, those of the conversation count that it continues.
         """
         chain, request = self._earlier.chain, self._request
-        parent = self._sealed.credentials.made_under(link, request)
+        parent = self._sealed.made_under(link, request)
         at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
         links = [link] if at is None else chain[: at + 1]
         items = [item for each in links for item in (*each.input, *each.output)]
@@ -222,8 +216,8 @@ class _Finder:
     def _approved_labels(self, calls: Sequence[PendingCall]) -> frozenset[str]:
         """Return the labels of the servers at which approved calls are to be run: their tools may have changed."""
         approved = {each for each, decision in self._decisions.items() if decision.approve}
-        items = [call.item for call in calls if call.approval_request_id in approved]
-        return frozenset(item.server_label for item in items if isinstance(item, McpCall))
+        labels = (call.server_label for call in calls if call.approval_request_id in approved)
+        return frozenset(label for label in labels if label is not None)
 
     def _open_in(self, items: Sequence[InputItem]) -> list[PendingCall]:
         """Return the open calls of an input. Clients leave out what they were shown, so a server's call is open only
@@ -238,9 +232,7 @@ class _Finder:
         return [
             call
             for call in calls
-            if not isinstance(call.item, McpCall)
-            or call.approval_request_id is not None
-            or (may_pause and is_ours(call.item))
+            if call.server_label is None or call.approval_request_id is not None or (may_pause and is_ours(call.item))
         ]
 
 
@@ -271,11 +263,11 @@ def _unanswered(
     for item in items:
         match item:
             case FunctionCall(status="completed") if _is_local(item, discovery):
-                call = pending_call(item)
-            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
-                call = pending_call(item)
+                call = PendingCall.of(item)
+            case McpCall(status="completed") if result_of(item) is None and item.server_label != HOUSE_LABEL:
+                call = PendingCall.of(item)
             case McpApprovalRequest(status="completed") if item.id in decisions:
-                call = pending_call(as_call(item))
+                call = PendingCall.of(as_call(item))
             case _:
                 continue
         if call.call_id not in answered:
@@ -302,7 +294,10 @@ def _leftovers(
     """
     request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
     found: list[Leftover] = []
-    for call in (_with_model_name(call, toolbox) for call in calls):
+    for each in calls:
+        # A server's call shows the server's own name for the tool; routing goes by the model's.
+        label = each.server_label
+        call = each if label is None else replace(each, name=model_name(toolbox, label, each.name))
         decision, problem, silence = decisions.get(call.approval_request_id or ""), None, None
         match route(call.name, toolbox):
             case _ if decision is not None and not decision.approve:
@@ -312,37 +307,31 @@ def _leftovers(
             case Route.SERVER:
                 left -= 1
                 problem = OVER_LIMIT if left < 0 else None
-            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
-                silence = toolbox.silent.get(call.item.server_label)
+            case Route.UNKNOWN | Route.CLIENT if label is not None and request.choice_mode != "none":
+                silence = toolbox.silent.get(label)
                 if silence is None or decision is None:
-                    problem, silence = silence or _gone(call.item, parent), None
+                    problem, silence = silence or _gone(label, call.item.name, parent), None
             case _:
                 continue
         found.append(Leftover(call, toolbox, is_parallel, problem, silence))
     return found
 
 
-def _gone(call: McpCall, parent: Parent) -> str:
-    if call.server_label in parent.locked:
-        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
-    return f"The tool {call.name!r} is not available any more."
+def _gone(label: str, name: str, parent: Parent) -> str:
+    if label in parent.locked:
+        return f"The address and the credentials of the server {label!r} are lost; declare it again."
+    return f"The tool {name!r} is not available any more."
 
 
 def _calls_run(link: Link) -> int:
     """Count the calls that the response has run itself."""
-    denials = {denial(given) for given in decisions_in(link.input).values() if not given.approve}
+    denials = [denial(given) for given in decisions_in(link.input).values() if not given.approve]
+    refusals = {*_NOT_RUN, *denials}
     count = 0
     for item in link.output:
-        if isinstance(item, FunctionCallOutput):
-            count += item.output not in _NOT_RUN
-        elif isinstance(item, McpCall) and item.server_label != HOUSE_LABEL and not is_bare(item):
-            was_run = item.error_text not in _NOT_RUN and item.error_text not in denials
-            count += item.output is not None or was_run
+        match item:
+            case FunctionCallOutput():
+                count += item.output not in _NOT_RUN
+            case McpCall() if item.server_label != HOUSE_LABEL and result_of(item) is not None:
+                count += item.output is not None or item.error_text not in refusals
     return count
-
-
-def _with_model_name(call: PendingCall, toolbox: Toolbox) -> PendingCall:
-    """A server's call shows the server's own name for the tool; routing goes by the model's."""
-    if not isinstance(call.item, McpCall):
-        return call
-    return pending_call(call.item, model_name(toolbox, call.item.server_label, call.name))

@@ -10,17 +10,8 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise
 
-from antwort.api.items import (
-    CustomToolCall,
-    FunctionCall,
-    InputItem,
-    McpApprovalRequest,
-    McpCall,
-    Message,
-    OpaqueItem,
-    Reasoning,
-)
-from antwort.engine.history.calls import CallView, is_bare, is_made_here, is_ours
+from antwort.api.items import InputItem, McpCall, Message, OpaqueItem, Reasoning
+from antwort.engine.history.calls import CALL_TYPES, CallView, is_made_here, is_ours
 from antwort.engine.history.deduplication import words_of
 
 # ---- where turns begin ----
@@ -96,7 +87,6 @@ def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem
 
 Place = tuple[int, int]
 """The number of a stretch, and a place in it."""
-_CALLS = frozenset({FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, OpaqueItem})
 
 
 def without_interruptions(
@@ -111,7 +101,7 @@ def without_interruptions(
     A message is between a call and its result only where the model has not spoken since: its words, or a call behind a
     result, begin another turn.
     """
-    if _CALLS.isdisjoint(map(type, chain.from_iterable(stretches))):
+    if CALL_TYPES.isdisjoint(map(type, chain.from_iterable(stretches))):
         return tuple(stretches)
     scan = _InterruptionScan()
     for number, stretch in enumerate(stretches):
@@ -233,9 +223,9 @@ class _InterruptionScan:
     def _add_server_call(self, item: McpCall, view: CallView, *, is_input: bool) -> None:
         turn = self._turn
         if turn is not None and view.call_id in turn.calls:
-            if not is_bare(item):
+            if view.result is not None:
                 self._add_result(view.call_id, is_input=is_input)
-        elif is_bare(item):
+        elif view.result is None:
             if not view.is_cut:
                 self._add_call(view.call_id)
                 if self._turn is not None and is_ours(item):

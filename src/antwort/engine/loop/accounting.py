@@ -9,7 +9,7 @@ from antwort.api.items import FunctionCall, McpCall, Message, OutputItem, Reason
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.prompt.content_parts import said_in
+from antwort.engine.prompt.messages import said_in
 from antwort.providers.base import ChatMessage, ChatRequest
 
 

@@ -177,7 +177,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
         plan.seal,
         is_eager=last is None and plan.may_be_eager,
         may_be_resumed=plan.is_durable,
-        approval_ids=plan.approval_ids,
+        sealed=plan.sealed,
         most_calls=plan.settings.limits.turn_calls,
     )
     full, window = live.prompt.request(before), window_of(plan, provider)

@@ -15,7 +15,6 @@ from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.tool_declarations import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
 from antwort.api.wire import encode, to_plain
-from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
@@ -242,23 +241,22 @@ async def additional_tools(
 
 
 def _declared(items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool) -> Iterator[Declared]:
-    credentials = sealed.credentials
     last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
     for at, item in enumerate(items):
         if is_additional(item):
-            yield credentials.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
+            yield sealed.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
         elif last is not None and item is last:
             try:
                 tools = sealed.memories.opened(last).tools
             except CannotOpen:  # others decide whether that matters
                 continue
-            yield from (credentials.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
+            yield from (sealed.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
 
 
-def as_item(additional: Sequence[Declaration], credentials: Credentials | None) -> tuple[InputItem, ...]:
+def as_item(additional: Sequence[Declaration], sealed: SealedItems | None) -> tuple[InputItem, ...]:
     """Return one item that declares the same tools, in its stored form; nothing for none."""
     if not additional:
         return ()
     given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
     item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
-    return (item if credentials is None else credentials.sealed_item(item),)
+    return (item if sealed is None else sealed.sealed_item(item),)
