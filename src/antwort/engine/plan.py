@@ -32,8 +32,7 @@ from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.budgets import Budget, budget_of, most_calls
 from antwort.engine.loop.call_display import Shown
 from antwort.engine.loop.fold import Run
-from antwort.engine.prompt.declared_tools import is_enforced
-from antwort.engine.prompt.hosted_tools import in_force
+from antwort.engine.prompt.declared_tools import in_force, is_enforced
 from antwort.engine.prompt.tool_names import OWN
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings

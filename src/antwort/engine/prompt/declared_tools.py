@@ -1,9 +1,13 @@
-"""Tools that a request declares itself, in `tools` or in `additional_tools` items, as functions for the backend."""
+"""Tools that a request declares, in `tools` or in `additional_tools` items: its own as functions for the backend, and
+those that only OpenAI runs as the toolsets that the operator has put in their place.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
@@ -13,23 +17,40 @@ from antwort.api.credentials import bared
 from antwort.api.input_items import new_item_id
 from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.tool_declarations import own_tools
-from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
-from antwort.api.wire import encode, to_plain
+from antwort.api.tools import (
+    CustomTool,
+    FunctionTool,
+    GrammarInput,
+    McpTool,
+    NamespaceTool,
+    OpaqueTool,
+    Tool,
+    may_be_called,
+)
+from antwort.api.wire import UNSET, encode, to_plain
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
-from antwort.errors import InvalidField
+from antwort.engine.settings import EngineSettings, HostedPolicy
+from antwort.errors import InvalidField, shown
 from antwort.event_loop import in_turns
+from antwort.notes import note
 from antwort.providers.base import Capabilities
 from antwort.schema.keywords import plain_pattern
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
 from antwort.tools.limits import offers
 from antwort.tools.routing import find_executor
+from antwort.tools.search import SEARCH
 from antwort.vault import CannotOpen
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
 
+_log = logging.getLogger("antwort.engine")
+
+_ODD = re.compile(r"[^A-Za-z0-9_.:-]")
+_LONGEST_TYPE, _MOST_TYPES = 64, 8
+"""How much of the client's words a line of the log takes."""
 INPUT = "input"
 """The one parameter that a free-form tool has for the backend."""
 UNBOUNDED = 2**31
@@ -58,12 +79,11 @@ def definitions(
             )
 
 
-async def read_grammars(declared: Sequence[Declaration]) -> Grammars:
-    """Parse the grammars of the request's tools. Raises `InvalidField` for an invalid one."""
+async def read_grammars(declared: Declaration) -> Grammars:
+    """Parse the grammars of a declaration. Raises `InvalidField` for an invalid one."""
     sources = {
         path: tool.format
-        for each in declared
-        for path, _, tool in own_tools(each.tool, each.path)
+        for path, _, tool in own_tools(declared.tool, declared.path)
         if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
     }
     return await asyncio.to_thread(_read_each, sources) if sources else {}  # to parse a new one takes a while
@@ -260,3 +280,74 @@ def as_item(additional: Sequence[Declaration], sealed: SealedItems | None) -> tu
     given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
     item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
     return (item if sealed is None else sealed.sealed_item(item),)
+
+
+# ---- hosted tools, which only OpenAI runs ----
+
+
+def policy_for(kind: str, settings: EngineSettings) -> HostedPolicy:
+    """Return the policy of the type, or of the longest prefix that ends in `*`; else that of `unknown_tools`."""
+    if (exact := settings.hosted.get(kind)) is not None:
+        return exact
+    prefixes = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
+    return settings.hosted[max(prefixes, key=len)] if prefixes else HostedPolicy(do=settings.unknown_tools)
+
+
+def asks_to_search(tool: Tool, settings: EngineSettings) -> bool:
+    """Return whether the tool only allows the model to search for tools, which it may do in any case. Not where the
+    client searches, nor where the operator has a policy for it.
+    """
+    if not isinstance(tool, OpaqueTool) or tool.type != SEARCH or tool.fields.get("execution") == "client":
+        return False
+    return tool.type not in settings.hosted
+
+
+def stand_in(tool: OpaqueTool, settings: EngineSettings, *, is_earlier: bool = False) -> McpTool | None:
+    """Return the toolset that the operator has put in place of the tool; None: it is dropped. Raises `InvalidField`
+    where it is refused, unless it was declared earlier.
+    """
+    policy = policy_for(tool.type, settings)
+    if policy.do == "refuse" and not is_earlier:
+        problem = f"tools of type {shown(tool.type)} are not offered here."
+        raise InvalidField(f"{tool.path}.type", problem, code="unsupported_tool")
+    if policy.do != "run" or policy.toolset is None:
+        return None
+    return McpTool(server_label=policy.toolset, allowed_tools=UNSET if policy.tools is None else policy.tools)
+
+
+def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -> bool:
+    """Return whether the tool stands in for hosted tools of that type."""
+    policy = policy_for(kind, settings)
+    if policy.do != "run" or policy.toolset is None or definition.server_label != policy.toolset:
+        return False
+    return policy.tools is None or definition.own_name in policy.tools
+
+
+def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
+    """Return the tools without those that are dropped; one that a toolset stands in for stays as it was declared."""
+    return [
+        tool
+        for tool in tools
+        if not isinstance(tool, OpaqueTool)
+        or asks_to_search(tool, settings)
+        or policy_for(tool.type, settings).do == "run"
+    ]
+
+
+def note_dropped(kinds: Iterable[str]) -> None:
+    """Log one line for a request, whatever it declares."""
+    cleaned = list(dict.fromkeys(_ODD.sub("?", kind[:_LONGEST_TYPE]) for kind in kinds))
+    if not cleaned:
+        return
+    more = len(cleaned) - _MOST_TYPES
+    types = ", ".join(cleaned[:_MOST_TYPES]) + (f" and {more} more" if more > 0 else "")
+    note(_log, logging.INFO, f"dropped tools of types that nobody here runs: {types}", said={"types": types})
+
+
+def check_hosted(hosted: Mapping[str, HostedPolicy], labels: Collection[str]) -> None:
+    """Raise `ValueError` for a policy that names no toolset, or one that is not there."""
+    for kind, policy in hosted.items():
+        if policy.do == "run" and policy.toolset not in labels:
+            there = f"known are {', '.join(sorted(labels))}" if labels else "there is none"
+            named = "names no toolset" if policy.toolset is None else f"names the toolset {policy.toolset!r}"
+            raise ValueError(f"The policy for tools of type {kind!r} {named}; {there}.")
