@@ -19,7 +19,6 @@ from antwort.engine.context.compaction import asks_to_compact, check_compacts, w
 from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_records import (
-    ApprovalTerms,
     check_unchanged,
     find_approvals,
     find_more_approvals,
@@ -313,8 +312,8 @@ class _Continuation:
         await pace.pause()
         if not self._means.compacts:
             seconds = max(1, int(self._settings.approval_time))
-            terms = ApprovalTerms(sealed, int(self._planner.resources.clock()), seconds)
-            history = settle_approvals(history, request, approvals, terms)
+            now = int(self._planner.resources.clock())
+            history = settle_approvals(history, request, approvals, sealed, now, seconds)
         return history, own
 
     async def _with_additional_tools(self, request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:

@@ -183,26 +183,19 @@ def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
 # ---- decisions ----
 
 
-class ApprovalTerms(msgspec.Struct, frozen=True):
-    """How approvals are recognised, and how long they can be given."""
-
-    sealed: SealedItems
-    now: int
-    seconds: int
-
-
 def settle_approvals(
-    history: History, request: CreateRequest, stored: StoredApprovals, terms: ApprovalTerms
+    history: History, request: CreateRequest, stored: StoredApprovals, sealed: SealedItems, now: int, seconds: int
 ) -> History:
     """Return the history with the verdict on each call that was to be approved, and the decisions to store with that.
-    Approvals that a response asked for which was not stored come from the client, and are stored with them.
+    Approvals that a response asked for which was not stored come from the client, and are stored with them, to be given
+    within so many `seconds`.
 
     Raises `InvalidField` when the request approves what has expired, differs from what is stored, or was never asked
     for here, and `Conflict` when the decision was another one before, or another response acts on it right now.
     """
     if not stored.approvals and all(left.call.approval_request_id is None for left in history.leftovers):
         return history
-    settlement = _Settlement(stored, request, terms)
+    settlement = _Settlement(stored, request, sealed, now, now + seconds)
     leftovers = tuple(settlement.settle(left) for left in history.leftovers)
     for left in leftovers:
         if left.asks_again:
@@ -224,10 +217,12 @@ def settle_approvals(
 class _Settlement:
     """What one request decides: collects the decisions to store."""
 
-    def __init__(self, stored: StoredApprovals, request: CreateRequest, terms: ApprovalTerms) -> None:
+    def __init__(
+        self, stored: StoredApprovals, request: CreateRequest, sealed: SealedItems, now: int, expires_at: int
+    ) -> None:
         self.decisions: dict[str, Decision] = {}
         self.brought: list[Approval] = []
-        self._stored, self._terms = stored, terms
+        self._stored, self._sealed, self._now, self._expires_at = stored, sealed, now, expires_at
         self._given = decisions_in(request.input)
         self._places = {
             item.approval_request_id: f"input[{i}].approval_request_id"
@@ -253,7 +248,7 @@ class _Settlement:
             raise InvalidField(place or self._history_param, _CHANGED_CALL)
         if left.refusal is not None:
             return left
-        approval = as_of(approval, self._terms.now)
+        approval = as_of(approval, self._now)
         if approval.status in ("denied", "expired"):
             if place is not None:
                 raise _expired(place) if approval.status == "expired" else contradiction(place, is_approved=False)
@@ -272,15 +267,15 @@ class _Settlement:
 
     def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not stored, because the response that asked for it was not."""
-        if not self._terms.sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
+        if not self._sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
         if (decision := self._given.get(request_id)) is None:
             return
         self.brought.append(
             Approval(
                 id=request_id,
-                created_at=self._terms.now,
-                expires_at=self._terms.now + self._terms.seconds,
+                created_at=self._now,
+                expires_at=self._expires_at,
                 response_id="",
                 server_label=call.server_label,
                 name=call.name,
@@ -310,7 +305,7 @@ class _Settlement:
             if (approval.status == "approved") is not decision.approve:
                 raise contradiction(place, is_approved=approval.status == "approved")
             return
-        if decision.approve and as_of(approval, self._terms.now).status == "expired":
+        if decision.approve and as_of(approval, self._now).status == "expired":
             raise _expired(place)
         self.decisions[approval.id] = Decision(id=approval.id, status="approved" if decision.approve else "denied")
 

@@ -12,7 +12,6 @@ from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
-    InputItem,
     McpCall,
     McpListTools,
     Message,
@@ -58,11 +57,7 @@ class Prompt:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._base: ChatRequest | None = None
-        """The parameters that all inferences share."""
-        self._is_complete = False
-        """Whether these are all but the messages, as long as the model may call tools."""
-        self._tools: list[ChatTool] | None = None
-        """The tools of all inferences, once the base is made; None: some must be found first."""
+        """What all inferences share."""
         self._transcript: Transcript | None = None
         """The messages up to the items of the ended turns."""
         self._turn_ends: tuple[int, ...] = ()
@@ -70,37 +65,23 @@ class Prompt:
 
     def request(self, run: Run) -> ChatRequest:
         """Return the next inference."""
-        plan = self._plan
-        base = self._make_base() if self._base is None else self._base
-        is_last = plan.settings.final_answer and closing(run, plan) is not None
-        if self._is_complete and not is_last and not run.over_limit_turns:
-            return replace(base, messages=self.messages(run))
-        offered: list[ToolDefinition] = [] if is_last else offered_tools(run, plan)
-        tools = self._tools if self._tools is not None and not is_last else [*map(_chat_tool, offered)]
-        limit = _given(tokens_left(run, plan))
-        is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
-        return replace(
-            base,
-            messages=self.messages(run),
-            tools=tools or UNSET,
-            tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
-            parallel_tool_calls=_given(plan.request.parallel_tool_calls) if tools else UNSET,
-            max_tokens=UNSET if is_whole else limit,
-            max_completion_tokens=limit if is_whole else UNSET,
-        )
-
-    def _make_base(self) -> ChatRequest:
-        plan = self._plan
-        request, toolbox = plan.request, plan.toolbox
-        base = _parameters_of(plan)
-        may_choose = request.choice_mode == "auto" and toolbox.allowed is None
-        self._is_complete = not toolbox.deferred and request.max_output_tokens is None and may_choose
-        if not toolbox.deferred:
-            self._tools = [_chat_tool(tool) for tool in toolbox.tools.values()]
-        if self._is_complete and self._tools:
-            base = replace(base, tools=self._tools, parallel_tool_calls=_given(request.parallel_tool_calls))
-        self._base = base
-        return base
+        plan, toolbox = self._plan, self._plan.toolbox
+        if self._base is None:
+            self._base = _base_of(plan)
+        changes: dict[str, Any] = {"messages": self.messages(run)}
+        if plan.settings.final_answer and closing(run, plan) is not None:
+            changes |= {"tools": UNSET, "parallel_tool_calls": UNSET}
+        elif toolbox.tools:
+            offered = [*toolbox.tools.values()]
+            if toolbox.deferred:
+                offered = in_prompt(toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
+                changes["tools"] = [*map(_chat_tool, offered)]
+            if plan.request.tool_choice != "auto" or toolbox.allowed is not None or run.over_limit_turns:
+                changes["tool_choice"] = _chat_choice(run, plan, offered)
+        if (limit := tokens_left(run, plan)) is not None:
+            is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
+            changes["max_completion_tokens" if is_whole else "max_tokens"] = limit
+        return replace(self._base, **changes)
 
     def messages(self, run: Run) -> list[ChatMessage]:
         """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
@@ -149,9 +130,11 @@ _SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user"
 _sent_of = attrgetter(*_SENT)
 
 
-def _parameters_of(plan: Plan) -> ChatRequest:
-    request, capabilities = plan.request, plan.capabilities
+def _base_of(plan: Plan) -> ChatRequest:
+    """Return the request but for its messages, its choice, and the tools that must be found first."""
+    request, capabilities, toolbox = plan.request, plan.capabilities, plan.toolbox
     wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
+    has_tools = bool(toolbox.tools)
     return ChatRequest(
         model=plan.response.model,
         messages=[],
@@ -162,6 +145,8 @@ def _parameters_of(plan: Plan) -> ChatRequest:
         top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
         prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
         verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
+        tools=[*map(_chat_tool, toolbox.tools.values())] if has_tools and not toolbox.deferred else UNSET,
+        parallel_tool_calls=_given(request.parallel_tool_calls) if has_tools else UNSET,
         **given(_SENT, _sent_of(request)),
     )
 
@@ -174,29 +159,17 @@ def _given(value: Any) -> Any:
 # ---- tools ----
 
 
-def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
-    """Return the tools of the next inference: all, or the found ones if they are too many."""
-    if not plan.toolbox.deferred:
-        return [*plan.toolbox.tools.values()]
-    return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
-
-
 def _chat_tool(tool: ToolDefinition) -> ChatTool:
+    """Return a tool: the request's own schemas unchanged, as a client knows its model, those of servers normalized."""
+    parameters = {"type": "object", "properties": {}} if tool.parameters is None else tool.parameters
     return ChatTool(
         function=ChatToolFunction(
             name=tool.name,
             description=_given(tool.description),
-            parameters=_parameters(tool),
+            parameters=parameters if tool.kind in OWN or tool.parameters is None else normalize(parameters),
             strict=_given(tool.strict),
         )
     )
-
-
-def _parameters(tool: ToolDefinition) -> dict[str, Any]:
-    """Return the request's own schemas unchanged, as a client knows its model, and those of servers normalized."""
-    if tool.parameters is None:
-        return {"type": "object", "properties": {}}
-    return tool.parameters if tool.kind in OWN else normalize(tool.parameters)
 
 
 def _chat_choice(run: Run, plan: Plan, tools: Sequence[ToolDefinition]) -> str | dict[str, Any] | UnsetType:
@@ -268,7 +241,8 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
 
 def all_said(run: Run, plan: Plan) -> Said:
     """Return the history and the turns so far, from the last compaction on."""
-    stretches = [*plan.history.stretches, *_own_stretches(run)]
+    turns = [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
+    stretches = [*plan.history.stretches, *turns]
     return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
 
 
@@ -280,8 +254,3 @@ def check_not_empty(plan: Plan) -> None:
     if not messages(Run(plan.response), plan):
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")
-
-
-def _own_stretches(run: Run) -> list[Sequence[InputItem]]:
-    """Return the turns so far, and the items after the last, without abandoned ones."""
-    return [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
