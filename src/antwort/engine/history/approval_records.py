@@ -91,7 +91,13 @@ async def find_approvals(
     """Read the approvals of a request and its history. This comes before any results are read: what runs now may have
     ended by then, and what has ended by now is stored.
     """
-    open_ids = _undecided_or_unrun(items, [item for link in chain for item in (*link.input, *link.output)])
+    earlier = [item for link in chain for item in (*link.input, *link.output)]
+    settled, decisions = results_in((*earlier, *items)), decisions_in((*earlier, *items))
+    # Those whose calls have no result, and that were decided about since the model last wrote something, or in earlier
+    # responses, or not at all.
+    asked = {item.id for item in (*earlier, *items) if isinstance(item, McpApprovalRequest)} - decisions.keys()
+    asked |= decisions_in((*earlier, *last_turn(items))).keys()
+    open_ids = {each for each in asked if requested_call(each) not in settled}
     ids = dict.fromkeys((*open_ids, *(each for item in items if (each := _approval_wanted(item)) is not None)))
     found = await store.find_approvals(identity, [*ids]) if ids else {}
     open_ones = [approval for approval in found.values() if approval.id in open_ids]
@@ -114,17 +120,6 @@ async def find_more_approvals(
     return replace(stored, approvals={**stored.approvals, **more}) if more else stored
 
 
-def _undecided_or_unrun(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> frozenset[str]:
-    """Return the ids of approval requests whose calls have no result, and that were decided about since the model last
-    wrote something, or in the `earlier` responses, or not at all.
-    """
-    both = (*earlier, *items)
-    settled, decisions = results_in(both), decisions_in(both)
-    asked = [item.id for item in both if isinstance(item, McpApprovalRequest) and item.id not in decisions]
-    asked += decisions_in((*earlier, *last_turn(items)))
-    return frozenset(each for each in asked if requested_call(each) not in settled)
-
-
 def _approval_wanted(item: InputItem) -> str | None:
     """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
     view = CallView.of(item)
@@ -142,27 +137,23 @@ async def _askers(
 ) -> Mapping[str, Link]:
     """Read the responses outside of the chain that made the calls: their tools are those that were approved."""
     links = {link.response.id: link for link in chain}
-    wanted = {
-        each.id: await _maker(each, store, identity)
-        for each in approvals
-        if each.response_id not in links or each.replaces is not None
-    }
+    wanted: dict[str, str] = {}
+    for each in approvals:
+        if each.response_id in links and each.replaces is None:
+            continue
+        made = each
+        while made.replaces is not None:  # a response that only asked again may have no tools of its own
+            found = await store.find_approvals(identity, [made.replaces])
+            if made.replaces not in found:
+                break
+            made = found[made.replaces]
+        wanted[each.id] = made.response_id
     for response_id in dict.fromkeys(wanted.values()):
         if response_id not in links:
-            found = await store.link(identity, response_id, with_input=False)
-            if found is not None:
-                links[response_id] = found
+            link = await store.link(identity, response_id, with_input=False)
+            if link is not None:
+                links[response_id] = link
     return {each: links[response_id] for each, response_id in wanted.items() if response_id in links}
-
-
-async def _maker(approval: Approval, store: ResponseStore, identity: Identity) -> str:
-    """Return the response that made the call: one that only asked again may have no tools of its own."""
-    while approval.replaces is not None:
-        first = (await store.find_approvals(identity, [approval.replaces])).get(approval.replaces)
-        if first is None:
-            break
-        approval = first
-    return approval.response_id
 
 
 def check_unchanged(items: Sequence[InputItem], stored: StoredApprovals) -> None:
@@ -259,7 +250,10 @@ class _Settlement:
                 raise superseded(place, approval.decided_by)
             return replace(left, refusal=CHANGED)
         as_asked = replace(left.call, arguments=approval.arguments)
-        if approval.status == "outdated" or _has_changed(left, approval):
+        # Whether the tool is another one than the client was asked about.
+        is_comparable = bool(approval.tool_digest) and left.silence is None
+        has_changed = is_comparable and _digest_of(left.toolbox, left.call.name) != approval.tool_digest
+        if approval.status == "outdated" or has_changed:
             self.decisions[approval.id] = Decision(id=approval.id, status="outdated", after=approval.decided_by)
             return replace(left, call=as_asked, refusal=CHANGED, asks_again=True)
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
@@ -315,31 +309,23 @@ class _Settlement:
         decisions, begun = decisions_in(items), {view.call_id for view in calls_in(items) if view.is_mcp_call}
         found: dict[str, str] = {}
         for item in items:
-            if isinstance(item, McpApprovalRequest) and item.id not in decisions:
-                approval, call_id = self._stored.approvals.get(item.id), requested_call(item.id)
-                if approval is not None and approval.status != "pending":
-                    found[call_id] = self._placeholder(approval, has_begun=call_id in begun)
+            approval = self._stored.approvals.get(item.id) if isinstance(item, McpApprovalRequest) else None
+            if approval is None or item.id in decisions or approval.status == "pending":
+                continue
+            call_id, end = requested_call(item.id), self._stored.ends.get(approval.decided_by or "")
+            if approval.status == "denied":
+                found[call_id] = DENIED
+            elif approval.status == "outdated":
+                found[call_id] = CHANGED
+            else:
+                is_lost = call_id in begun or end is None or end == "failed" or end not in FINAL
+                found[call_id] = LOST if is_lost else NOT_RUN
         return found
-
-    def _placeholder(self, approval: Approval, *, has_begun: bool) -> str:
-        if approval.status == "denied":
-            return DENIED
-        if approval.status == "outdated":
-            return CHANGED
-        end = self._stored.ends.get(approval.decided_by or "")
-        return LOST if has_begun or end is None or end == "failed" or end not in FINAL else NOT_RUN
 
 
 def _expired(place: str) -> InvalidField:
     problem = "the time to approve the call is over. It can only be denied, or asked for anew."
     return InvalidField(place, problem, code="approval_expired")
-
-
-def _has_changed(left: Leftover, approval: Approval) -> bool:
-    """Whether the tool is another one than the client was asked about."""
-    if not approval.tool_digest or left.silence is not None:
-        return False
-    return _digest_of(left.toolbox, left.call.name) != approval.tool_digest
 
 
 def _digest_of(toolbox: Toolbox, name: str) -> str:

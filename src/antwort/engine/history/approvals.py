@@ -49,20 +49,15 @@ def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[T
 def _needs_approval(tool: McpTool, definition: ToolDefinition) -> bool:
     if definition.needs_approval is True:
         return True
-    asked = _asks(tool, definition)
-    return definition.needs_approval is None if asked is None else asked
-
-
-def _asks(tool: McpTool, definition: ToolDefinition) -> bool | None:
-    """Return what the request demands for the tool; None if nothing."""
     wanted = tool.require_approval
-    if not isinstance(wanted, ApprovalFilter):
-        return None if wanted is UNSET else wanted == "always"
-    if _fits(wanted.always, definition):
-        return True
-    if _fits(wanted.never, definition):
-        return False
-    return None if wanted.never is UNSET else True  # a list of tools that need none means that all others do
+    if isinstance(wanted, ApprovalFilter):
+        if _fits(wanted.always, definition):
+            return True
+        if wanted.never is not UNSET:  # a list of tools that need none means that all others do
+            return not _fits(wanted.never, definition)
+    elif wanted is not UNSET:
+        return wanted == "always"
+    return definition.needs_approval is None
 
 
 def _fits(meant: McpToolFilter | UnsetType, definition: ToolDefinition) -> bool:

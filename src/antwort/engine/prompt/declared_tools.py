@@ -216,15 +216,15 @@ def _in_namespace(
         name=labelled_name(namespace.name, tool.name),
         server_tool=tool.name,
         namespace=namespace.name,
-        description=_joined(_shortened(namespace.description), own.description),
+        description=_joined(shortened_text(namespace.description or "", _LONGEST_DESCRIPTION), own.description),
         is_deferred=own.is_deferred or namespace.defer_loading is True,
     )
 
 
-def _shortened(text: str | None) -> str | None:
-    """Shorten the description of a namespace, which stands with each of its tools."""
-    words = " ".join((text or "").split())
-    return words if len(words) <= _LONGEST_DESCRIPTION else f"{words[:_LONGEST_DESCRIPTION].rpartition(' ')[0]}…"
+def shortened_text(text: str, most: int) -> str:
+    """Return the words of a description, at most so many characters: it stands with each of the tools it is for."""
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most else f"{words[:most].rpartition(' ')[0]}…"
 
 
 def _joined(*texts: str | None) -> str | None:

@@ -23,7 +23,7 @@ from antwort.engine.prompt.declared_tools import (
     read_grammars,
     stand_in,
 )
-from antwort.engine.prompt.deferred_tools import descriptions_of, hidden_names, with_search
+from antwort.engine.prompt.deferred_tools import hidden_names, with_search
 from antwort.engine.prompt.discovery import (
     Discovery,
     ToolOffer,
@@ -191,7 +191,7 @@ def _toolbox(
         silent={offer.silent: offer.problem or "" for offer in offers if offer.silent is not None},
     )
     if hidden:
-        toolbox = with_search(toolbox, hidden, descriptions_of(request, instructions))
+        toolbox = with_search(toolbox, hidden, request, instructions)
     return toolbox, tuple(map(shortened, lists.values()))
 
 
