@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse
+from antwort.api.items import InputItem, McpApprovalResponse
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
 from antwort.api.wire import UNSET, UnsetType
-from antwort.errors import Conflict, InvalidField
+from antwort.errors import Conflict
 from antwort.tools.base import ToolDefinition, given_arguments
 
 # ---- results of calls that were not run ----
@@ -100,35 +100,6 @@ def decisions_in(items: Iterable[InputItem]) -> Mapping[str, McpApprovalResponse
         if isinstance(item, McpApprovalResponse):
             found.setdefault(item.approval_request_id, item)
     return found
-
-
-def repeated_decisions(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
-    """Return the places of the decisions, from the `first` item on, that stand in this input already.
-
-    Raises `InvalidField` for a decision about a request that the conversation does not know, and for two of one input
-    that differ; `Conflict` for one that contradicts an earlier one.
-    """
-    given = [(i, item) for i, item in enumerate(items) if i >= first and isinstance(item, McpApprovalResponse)]
-    if not given:
-        return frozenset()
-    earlier = [*earlier]
-    requests = {item.id for item in (*earlier, *items[first:]) if isinstance(item, McpApprovalRequest)}
-    before = decisions_in(earlier)
-    seen: dict[str, bool] = {}
-    repeated: set[int] = set()
-    for i, item in given:
-        place, request_id = f"input[{i}].approval_request_id", item.approval_request_id
-        if request_id not in requests:
-            problem = f"no call waits for approval under the id {request_id[:_LONGEST_ID]!r} in this conversation."
-            raise InvalidField(place, problem, code="unknown_approval")
-        if request_id in seen:
-            if seen[request_id] is not item.approve:
-                raise InvalidField(place, "it is decided otherwise in this input.", code="duplicate_approval")
-            repeated.add(i)
-        if request_id in before and before[request_id].approve is not item.approve:
-            raise contradiction(place, is_approved=before[request_id].approve)
-        seen[request_id] = item.approve
-    return frozenset(repeated)
 
 
 def contradiction(place: str, *, is_approved: bool) -> Conflict:

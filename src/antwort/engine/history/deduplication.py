@@ -31,6 +31,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.validation import without_inner_nulls
 from antwort.api.wire import UNSET, Plain, UnsetType, replace, to_plain
+from antwort.engine.history.approvals import contradiction
 from antwort.engine.history.calls import (
     CallView,
     FunctionKind,
@@ -254,17 +255,18 @@ def _content(item: InputItem) -> Plain:
     return {key: value for key, value in plain.items() if key not in ("id", "status")}
 
 
-# ---- results that were sent before ----
+# ---- results and decisions that were sent before ----
 
 
-def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
-    """Return the places of the items, from the `first` on, that repeat a result or a call.
+def repeated_answers(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
+    """Return the places of the items, from the `first` on, that repeat a result, a call or a decision.
 
     Only the `earlier` items and the input itself count. Raises `InvalidField` for a result that differs from the known
-    one, or answers no call, or a call that waits for an approval.
+    one, or answers no call, or a call that waits for an approval, and for a decision about an unknown request, or two
+    of one input that differ; `Conflict` for a decision that contradicts an earlier one.
     """
     new = [CallView.of(item) for item in items[first:]]
-    if not any(view is not None and view.part not in ("request", "decision") for view in new):
+    if not any(view is not None and view.part != "request" for view in new):
         return frozenset()
     calls = _KnownCalls([view for view in new if view is not None])
     for view in calls_in(earlier):
@@ -284,10 +286,13 @@ class _KnownCalls:
         self._servers: dict[str, CallView] = {}
         self._requests: dict[str, str] = {}
         """The ids of approval requests, by the ids of their calls."""
+        self._request_ids = {view.item.id for view in new if view.part == "request"}
         self._decisions: dict[str, bool] = {}
+        self._given: dict[str, bool] = {}
+        """The decisions of the input."""
         self._sent: dict[str, FunctionKind] = {}
         """The calls of the input whose ids were made here: each of those is one call."""
-        self._later = Counter(view.call_id for view in new if _is_own_call(view))
+        self._later = Counter(view.call_id for view in new if view.part == "call" and view.owner != "server")
         self._early: Counter[str] = Counter()
         """How many results came before their calls."""
         self._later_servers = {view.call_id for view in new if view.is_mcp_call}
@@ -304,6 +309,7 @@ class _KnownCalls:
             self._open[view.call_id] += 1
         elif view.part == "request":
             self._requests[view.call_id] = item.id
+            self._request_ids.add(item.id)
         else:
             self._answer(view)
 
@@ -312,19 +318,39 @@ class _KnownCalls:
         item, call_id = view.item, view.call_id
         if view.part == "result":
             return self._repeats_result(view, path)
-        if view.is_mcp_call:
+        if isinstance(item, McpApprovalResponse):
+            if self._repeats_decision(item, f"{path}.approval_request_id"):
+                return True
+        elif view.is_mcp_call:
             if view.result is not None and self._repeats_run(view, path):
                 return True
         elif view.part == "call":
             self._later[call_id] -= 1
             if is_function(item) and is_made_here(call_id):
-                if call_id in self._sent and _is_same_call(item, self._sent[call_id]):
+                sent = self._sent.get(call_id)
+                # Both are whole, or both were cut off.
+                is_alike = sent is not None and (item.status == "incomplete") is (sent.status == "incomplete")
+                if sent is not None and is_alike and _difference(item, sent) is None:
                     return True
                 self._sent[call_id] = item
             if self._early[call_id]:
                 self._early[call_id] -= 1
                 return False
         self.add(view)
+        return False
+
+    def _repeats_decision(self, item: McpApprovalResponse, place: str) -> bool:
+        request_id, is_approved = item.approval_request_id, item.approve
+        if request_id not in self._request_ids:
+            problem = f"no call waits for approval under the id {request_id[:_LONGEST_ID]!r} in this conversation."
+            raise InvalidField(place, problem, code="unknown_approval")
+        if (given := self._given.get(request_id)) is not None:
+            if given is not is_approved:
+                raise InvalidField(place, "it is decided otherwise in this input.", code="duplicate_approval")
+            return True
+        if self._decisions.get(request_id, is_approved) is not is_approved:
+            raise contradiction(place, is_approved=not is_approved)
+        self._given[request_id] = is_approved
         return False
 
     def _repeats_run(self, view: CallView, path: str) -> bool:
@@ -381,15 +407,6 @@ class _KnownCalls:
 def _duplicate(place: str, call_id: str) -> InvalidField:
     problem = f"the call {call_id[:_LONGEST_ID]!r} has another result already."
     return InvalidField(place, problem, code="duplicate_output")
-
-
-def _is_own_call(view: CallView) -> bool:
-    return view.part == "call" and view.owner != "server"
-
-
-def _is_same_call(item: FunctionKind, other: FunctionKind) -> bool:
-    """Whether both ask the same of the same tool, and both are whole or both were cut off."""
-    return (item.status == "incomplete") is (other.status == "incomplete") and _difference(item, other) is None
 
 
 def _forms(view: CallView) -> list[Form]:
