@@ -12,7 +12,7 @@ which call it is, and so does the first item's, for clients that drop fields the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
@@ -28,7 +28,9 @@ from antwort.api.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Message,
     OpaqueItem,
+    Reasoning,
     ResultPart,
     Text,
 )
@@ -72,10 +74,29 @@ class CallView(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, item: InputItem) -> CallView | None:
         """Return what the item says about a call; None if it is not about any."""
-        if (kind := _BY_CALL_ID.get(type(item))) is not None:
-            return cls(item, item.call_id, *kind)  # type: ignore[arg-type, union-attr]
-        read = _READERS.get(type(item))
-        return None if read is None else read(item)
+        match item:
+            case Message() | Reasoning():
+                return None
+            case FunctionCall() | CustomToolCall():
+                return cls(item, item.call_id, "call", "function")
+            case FunctionCallOutput() | CustomToolCallOutput():
+                return cls(item, item.call_id, "result", "function")
+            case McpCall():
+                is_named = item.approval_request_id is not UNSET
+                is_run = item.call_id is UNSET and (is_named or run_id_of(item.id) == item.id)
+                return cls(item, call_id_of(item), "run" if is_run else "call", "server")
+            case McpApprovalRequest():
+                return cls(item, requested_call(item.id), "request", "server")
+            case McpApprovalResponse():
+                return cls(item, requested_call(item.approval_request_id), "decision", "server")
+            case OpaqueItem():
+                is_result = item.type.endswith(_OUTPUT)
+                call_id = item.fields.get("call_id")
+                if is_result:
+                    call_id = call_id or item.id  # some results name the call in their own id
+                if isinstance(call_id, str) and call_id:
+                    return cls(item, call_id, "result" if is_result else "call", "foreign")
+        return None
 
     @property
     def is_mcp_call(self) -> bool:
@@ -147,35 +168,18 @@ class CallView(msgspec.Struct, frozen=True):
                 return None
 
 
-def _read_server_call(item: McpCall) -> CallView:
-    is_named = item.approval_request_id is not UNSET
-    is_run = item.call_id is UNSET and (is_named or run_id_of(item.id) == item.id)
-    return CallView(item, call_id_of(item), "run" if is_run else "call", "server")
-
-
-def _read_foreign(item: OpaqueItem) -> CallView | None:
-    call_id = item.fields.get("call_id")
-    is_result = item.type.endswith(_OUTPUT)
-    if is_result:
-        call_id = call_id or item.id  # some results name the call in their own id
-    if not isinstance(call_id, str) or not call_id:
-        return None
-    return CallView(item, call_id, "result" if is_result else "call", "foreign")
-
-
-_BY_CALL_ID: Mapping[type, tuple[Part, Owner]] = {
-    FunctionCall: ("call", "function"),
-    CustomToolCall: ("call", "function"),
-    FunctionCallOutput: ("result", "function"),
-    CustomToolCallOutput: ("result", "function"),
-}
-_READERS: Mapping[type, Callable[[Any], CallView | None]] = {
-    McpCall: _read_server_call,
-    McpApprovalRequest: lambda item: CallView(item, requested_call(item.id), "request", "server"),
-    McpApprovalResponse: lambda item: CallView(item, requested_call(item.approval_request_id), "decision", "server"),
-    OpaqueItem: _read_foreign,
-}
-CALL_TYPES = frozenset({*_BY_CALL_ID, *_READERS})
+CALL_TYPES = frozenset(
+    {
+        FunctionCall,
+        CustomToolCall,
+        FunctionCallOutput,
+        CustomToolCallOutput,
+        McpCall,
+        McpApprovalRequest,
+        McpApprovalResponse,
+        OpaqueItem,
+    }
+)
 """The types of items that may be about a call."""
 
 
@@ -427,15 +431,11 @@ def _foreign_arguments(item: OpaqueItem) -> str:
 
 
 def _foreign_output(item: OpaqueItem) -> Output:
-    content = _content(item)
-    for field in _RESULT_FIELDS:
-        if [*content] == [field]:
-            return _as_output(content[field])
-    return encode(content).decode() if content else str(item.fields.get("status") or "")
-
-
-def _as_output(value: object) -> Output:
     """Return text as text and images as images, wherever they are nested; the rest becomes JSON."""
+    content = _content(item)
+    value = next((content[field] for field in _RESULT_FIELDS if [*content] == [field]), None)
+    if value is None:
+        return encode(content).decode() if content else str(item.fields.get("status") or "")
     if isinstance(value, str):
         return value
     parts = [_part(each) for each in (value if isinstance(value, list) else [value])]

@@ -226,15 +226,14 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
-    for item in said.instructions:
-        conversation.add(item)
+    conversation.add(said.instructions, is_whole=False)
     if said.summary:
         conversation.recap = recap_of(said.summary)
     elif plan.history.is_cut and not said.is_compacted:
         conversation.recap = TURNS_LEFT_OUT
     for at, stretch in enumerate(stretches):
         conversation.is_input = at in said.inputs
-        conversation.add_stretch(stretch)
+        conversation.add(stretch)
     conversation.is_input = False
     return conversation
 

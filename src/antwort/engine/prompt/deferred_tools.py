@@ -77,9 +77,7 @@ def _hints(hidden: Sequence[ToolDefinition], request: CreateRequest, instruction
             known[tool.name] = tool.description
     numbers = Counter(tool.server_label or tool.namespace for tool in hidden)
     for label, number in [*numbers.items()][:_MOST_HINTS]:
-        text = (
-            shortened_text(known.get(label, ""), _LONGEST_DESCRIPTION) if label else "functions of this conversation"
-        )
+        text = shortened_text(known.get(label, ""), _LONGEST_DESCRIPTION) if label else "functions of this conversation"
         yield f"- {label or 'others'}{': ' if text else ''}{text} ({number} {'tool' if number == 1 else 'tools'})"
     if len(numbers) > _MOST_HINTS:
         yield f"- and {len(numbers) - _MOST_HINTS} more servers"

@@ -103,48 +103,47 @@ class Transcript:
         """Add the turns since then, whose items are `news`."""
         self._stretches, self._placeholders, self._found = (news,), {}, None
         for turn in turns:
-            self.add_stretch(turn)
+            self.add(turn)
 
     def whole(self) -> list[ChatMessage]:
         return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
 
-    def add_stretch(self, items: Iterable[InputItem]) -> None:
-        """Add items that stand together: no turn continues behind them."""
+    def add(self, items: Iterable[InputItem], *, is_whole: bool = True) -> None:
+        """Add items that stand together; if they are a `whole` stretch, no turn continues behind them. Lists of tools,
+        decisions and items that were cut off come to no message.
+        """
         for item in items:
-            self.add(item)
-        self._flush()
-
-    def add(self, item: InputItem) -> None:
-        """Add an item. Lists of tools, decisions and items that were cut off come to no message."""
-        match item:
-            case Message(role="assistant"):
-                self._words().texts.append(said_in(item.content))
-            case Message():
-                self._flush()
-                self._write(_chat_message(item, self._capabilities))
-            case Reasoning():
-                raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
-                # The summary holds the same text if the client asked for one.
-                self._words().reasoning.append(raw or "".join(part.text for part in item.summary))
-            case FunctionCallOutput() | CustomToolCallOutput():
-                self._turn.has_results = True
-            case FunctionCall() if item.status != "incomplete":
-                self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
-            case CustomToolCall() if item.status != "incomplete":
-                arguments = encode({INPUT: item.input}).decode()
-                self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
-            case McpCall() if item.status != "incomplete":
-                self._add_server_call(item)
-            case McpApprovalRequest() if item.status != "incomplete":
-                if requested_call(item.id) not in self._results.shown:
-                    self._add_server_call(as_call(item))
-                    self._turn.has_open_calls = self.is_input
-            case OpaqueItem() if (view := CallView.of(item)) is not None:
-                # A call of an unknown type is shown with its result, or not at all.
-                if view.part == "result":
+            match item:
+                case Message(role="assistant"):
+                    self._words().texts.append(said_in(item.content))
+                case Message():
+                    self._flush()
+                    self._write(_chat_message(item, self._capabilities))
+                case Reasoning():
+                    raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
+                    # The summary holds the same text if the client asked for one.
+                    self._words().reasoning.append(raw or "".join(part.text for part in item.summary))
+                case FunctionCallOutput() | CustomToolCallOutput():
                     self._turn.has_results = True
-                elif self._results.found.get(view.call_id):
-                    self._add_call(view.call_id, view.name, view.arguments)
+                case FunctionCall() if item.status != "incomplete":
+                    self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
+                case CustomToolCall() if item.status != "incomplete":
+                    arguments = encode({INPUT: item.input}).decode()
+                    self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
+                case McpCall() if item.status != "incomplete":
+                    self._add_server_call(item)
+                case McpApprovalRequest() if item.status != "incomplete":
+                    if requested_call(item.id) not in self._results.shown:
+                        self._add_server_call(as_call(item))
+                        self._turn.has_open_calls = self.is_input
+                case OpaqueItem() if (view := CallView.of(item)) is not None:
+                    # A call of an unknown type is shown with its result, or not at all.
+                    if view.part == "result":
+                        self._turn.has_results = True
+                    elif self._results.found.get(view.call_id):
+                        self._add_call(view.call_id, view.name, view.arguments)
+        if is_whole:
+            self._flush()
 
     def _words(self) -> _Turn:
         """Return the turn that the next words of the model belong to: behind results, they begin another message."""

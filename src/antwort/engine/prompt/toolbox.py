@@ -70,11 +70,13 @@ async def build_toolbox(
     """
     joining = standing(discovery) if with_standing else []
     sources = await _sources_of(request, discovery, joining)
-    offers = await _offers(sources, discovery)
+    offers = await _offers(sources, discovery) if sources else []
     key = None if cache is None else toolbox_key(request, discovery, joining)
     cached = None if cache is None or key is None else cache.find(key, offers)
     if cached is not None:
-        toolbox, lists = cached.toolbox, tuple([replace(each, id=new_id("mcpl")) for each in cached.lists])
+        toolbox, lists = cached.toolbox, cached.lists
+        if lists:
+            lists = tuple([replace(each, id=new_id("mcpl")) for each in lists])
         if not cached.is_steady:  # other executors may be able to run its tools by now
             may_run = _may_run(request, toolbox.tools, toolbox.deferred, discovery)
             toolbox = toolbox if may_run == toolbox.may_run else replace(toolbox, may_run=may_run)
@@ -137,6 +139,8 @@ async def _sources_of(
             raise _uncallable(each.path)
     if dropped and not is_again:
         note_dropped(dropped)
+    if not joining:
+        return sources
     named = {source.server.server_label for source in sources if source.server is not None}
     return sources + [ToolSource(server) for server in joining if server.server_label not in named]
 
@@ -149,8 +153,6 @@ def _uncallable(path: str) -> InvalidField:
 
 async def _offers(sources: Sequence[ToolSource], discovery: Discovery) -> list[ToolOffer]:
     """Return the offer of each source. Servers are asked concurrently."""
-    if not sources:
-        return []
     asked = [ask_server(source.server, source.path, discovery) for source in sources if source.server is not None]
     found = iter(await side_by_side(asked))
     return [ToolOffer(source.own) if source.server is None else next(found) for source in sources]
