@@ -104,6 +104,12 @@ class CallView(msgspec.Struct, frozen=True):
         return self.owner == "server" and (self.part == "call" or self.part == "run")
 
     @property
+    def has_our_id(self) -> bool:
+        """Whether the item carries a call id that was made here."""
+        call_id = getattr(self.item, "call_id", UNSET)
+        return call_id is not UNSET and is_made_here(call_id)
+
+    @property
     def is_cut(self) -> bool:
         """Whether the model was cut off within the call, as far as the item's type is known."""
         return not isinstance(self.item, OpaqueItem) and self.item.status == "incomplete"
@@ -268,11 +274,6 @@ def results_in(items: Iterable[InputItem]) -> frozenset[str]:
 
 
 # ---- calls of servers ----
-
-
-def is_ours(item: Call) -> bool:
-    """Return whether the item carries a call id that was made here."""
-    return item.call_id is not UNSET and is_made_here(item.call_id)
 
 
 def as_call(request: McpApprovalRequest) -> McpCall:

@@ -22,11 +22,11 @@ from antwort.api.steps import at_once
 from antwort.api.wire import UNSET, replace
 from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
 from antwort.engine.history.calls import (
+    CallView,
     PendingCall,
     as_call,
     calls_in,
     is_made_here,
-    is_ours,
     requested_call,
     result_of,
     results_in,
@@ -229,11 +229,12 @@ class _Finder:
         requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
         calls = _unanswered([*requests, *turn], self._settled, self._discovery, decisions_in(turn))
         may_pause = self._discovery.settings.mixed_turns == "pause"
-        return [
-            call
-            for call in calls
-            if call.server_label is None or call.approval_request_id is not None or (may_pause and is_ours(call.item))
-        ]
+        found: list[PendingCall] = []
+        for call in calls:
+            view = CallView.of(call.item)
+            if view.owner == "function" or view.request_id is not None or (may_pause and view.has_our_id):
+                found.append(call)
+        return found
 
 
 def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], discovery: Discovery) -> tuple[CallClaim, ...]:

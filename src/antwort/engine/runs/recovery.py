@@ -28,7 +28,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.history.calls import is_ours, lost_calls
+from antwort.engine.history.calls import CallView, lost_calls
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
 from antwort.engine.loop.item_builders import Seal, half_said
@@ -145,7 +145,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
     start = first
     for made in run.output[first:]:
-        if is_ours(made) if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
+        if CallView.of(made).has_our_id if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
             break
         start += 1
     else:
