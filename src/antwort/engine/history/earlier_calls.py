@@ -38,7 +38,7 @@ from antwort.engine.loop.result_events import NOT_BEGUN
 from antwort.engine.loop.steps import OVER_LIMIT
 from antwort.engine.loop.stops import NO_MORE
 from antwort.engine.plan import Leftover
-from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_before
+from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
 from antwort.engine.prompt.toolbox import rebuild_toolbox
@@ -203,7 +203,7 @@ class _Finder:
         at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
         links = [link] if at is None else chain[: at + 1]
         items = [item for each in links for item in (*each.input, *each.output)]
-        declared = declared_before(items, self._sealed, "previous_response_id")
+        declared = [*declared_in(items, self._sealed, "previous_response_id")]
         found = at_once(declared_steps(declared, UNBOUNDED))
         newer = [each.tool for each in request.declarations]
         additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]

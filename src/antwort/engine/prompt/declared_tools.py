@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -148,38 +148,36 @@ def _renamed(tool: ToolDefinition, name: str) -> ToolDefinition:
 def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) -> ToolDefinition:
     """Return a function of one string. Its grammar is a pattern of that string, or described in words."""
     grammar = grammars.get(tool.format) if isinstance(tool.format, GrammarInput) else None
-    pattern = None if grammar is None else _pattern(grammar, capabilities)
-    is_described = grammar is not None and pattern is None
-    description = (
-        None
-        if grammar is None or not is_described or _needs_instructions(capabilities)
-        else _described("The input", grammar)
-    )
+    pattern = None if grammar is None or capabilities.grammar == "described" else grammar.pattern
+    if pattern is not None and capabilities.grammar == "plain_pattern":
+        pattern = plain_pattern(pattern)
+    text, words = {"type": "string", "description": _PLAIN}, None
+    if pattern is not None:
+        text["pattern"] = pattern
+    elif grammar is not None:
+        text["description"] = _FITTING
+        words = None if capabilities.folds else _described("The input", grammar)
     definition = ToolDefinition(
         name=tool.name,
         kind=ToolKind.CUSTOM,
-        description=_joined(tool.description, description),
-        parameters=_parameters(_FITTING if is_described else _PLAIN, pattern),
+        description=_joined(tool.description, words),
+        parameters={
+            "type": "object",
+            "properties": {INPUT: text},
+            "required": [INPUT],
+            "additionalProperties": False,
+        },
         grammar=grammar,
         is_deferred=tool.defer_loading is True,
     )
     return _renamed(definition, legal_name(tool.name))
 
 
-def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
-    """Return the pattern that the backend enforces; None if it cannot."""
-    match capabilities.grammar:
-        case "described":
-            return None
-        case "plain_pattern":
-            return None if grammar.pattern is None else plain_pattern(grammar.pattern)
-        case "pattern":
-            return grammar.pattern
-
-
 def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the grammars that are part of the instructions."""
-    if not _needs_instructions(capabilities):
+    """Return the grammars that are part of the instructions: where descriptions are rewritten for the model, a grammar
+    would change with its lines folded.
+    """
+    if not capabilities.folds:
         return ()
     return tuple(
         _described(f"The input of the tool {name}", tool.grammar)
@@ -188,19 +186,9 @@ def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capa
     )
 
 
-def _needs_instructions(capabilities: Capabilities) -> bool:
-    """Whether descriptions are rewritten for the model: a grammar would change with its lines folded."""
-    return capabilities.folds
-
-
 def _described(subject: str, grammar: Grammar) -> str:
     syntax, definition = _SYNTAX[grammar.source.syntax], grammar.source.definition
     return f"{subject} must match this {syntax}, from its first character to its last:\n\n{definition}"
-
-
-def _parameters(description: str, pattern: str | None) -> dict[str, Any]:
-    text = {"type": "string", "description": description} | ({} if pattern is None else {"pattern": pattern})
-    return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 
 
 # ---- namespaces ----
@@ -237,13 +225,6 @@ _DECLARING = frozenset({OpaqueItem, Compaction})
 """Items that may declare tools. A compaction holds those declared before it, where a client leaves them away."""
 
 
-def declared_before(items: Sequence[InputItem], sealed: SealedItems, path: str) -> list[Declared]:
-    """Return what the items of earlier responses or of a conversation declare, oldest first; `path` is the field of the
-    request that names those.
-    """
-    return [*_declared(items, sealed, path, is_new=False)]
-
-
 async def additional_tools(
     earlier: Sequence[InputItem],
     new: Sequence[InputItem],
@@ -255,12 +236,14 @@ async def additional_tools(
     """Return the tools that items declare for a request with this `new` input."""
     if _DECLARING.isdisjoint(map(type, earlier)) and _DECLARING.isdisjoint(map(type, new)):
         return ()
-    before = declared_before(earlier, sealed, path)
-    declared = _declared(new, sealed, "input", is_new=True)
-    return await in_turns(declared_steps([*before, *declared], most))
+    declared = [*declared_in(earlier, sealed, path), *declared_in(new, sealed, "input", is_new=True)]
+    return await in_turns(declared_steps(declared, most))
 
 
-def _declared(items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool) -> Iterator[Declared]:
+def declared_in(
+    items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool = False
+) -> Iterator[Declared]:
+    """Yield what items declare, oldest first; `path` is the field of the request that names those of before it."""
     last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
     for at, item in enumerate(items):
         if is_additional(item):
