@@ -352,23 +352,22 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
     if plan.request.conversation is not None and response.status not in EXTENDS_CONVERSATION:
         return []
     items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
-    again = asked_again(response.output, plan) or repeat(None)
-    return [_approval(item, left, plan, response) for item, left in zip(items, again, strict=False)]
-
-
-def _approval(item: McpApprovalRequest, again: Leftover | None, plan: Plan, response: Response) -> Approval:
-    """`again` is the call that was asked about before."""
-    now = int(plan.clock())
-    toolbox = plan.toolbox if again is None else again.toolbox
-    name = model_name(toolbox, item.server_label, item.name)
-    return Approval(
-        id=item.id,
-        created_at=now,
-        expires_at=now + max(1, int(plan.settings.approval_time)),
-        response_id=response.id,
-        server_label=item.server_label,
-        name=item.name,
-        arguments=item.arguments,
-        tool_digest=_UNKNOWN_DIGEST if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
-        replaces=None if again is None else again.call.approval_request_id,
-    )
+    now, found = int(plan.clock()), list[Approval]()
+    # Where calls are asked about again, those are all that the response asks for.
+    for item, again in zip(items, asked_again(response.output, plan) or repeat(None), strict=False):
+        toolbox = plan.toolbox if again is None else again.toolbox
+        name = model_name(toolbox, item.server_label, item.name)
+        found.append(
+            Approval(
+                id=item.id,
+                created_at=now,
+                expires_at=now + max(1, int(plan.settings.approval_time)),
+                response_id=response.id,
+                server_label=item.server_label,
+                name=item.name,
+                arguments=item.arguments,
+                tool_digest=_UNKNOWN_DIGEST if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
+                replaces=None if again is None else again.call.approval_request_id,
+            )
+        )
+    return found

@@ -67,21 +67,8 @@ class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
     response in the chain that asks."""
 
 
-async def find_earlier_calls(
-    earlier: EarlierItems, request: CreateRequest, toolbox: Toolbox, discovery: Discovery, sealed: SealedItems
-) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
-    """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it was
-    asked for under; and what the model reads of those that stay open, by call id.
-    """
-    finder = _Finder(earlier, request, toolbox, discovery, sealed)
-    found = await finder.find()
-    # A client's call ids may repeat: the call that is run answers all that have its id.
-    first = {left.call.call_id: left for left in reversed(found)}
-    return tuple(finder.unless_begun(left) for left in reversed(first.values())), finder.waiting
-
-
-class _Finder:
-    """Finds the open calls that are the server's to run, and decides what the request means for each."""
+class EarlierCalls:
+    """Find the open calls that are the server's to run, and decide what the request means for each."""
 
     def __init__(
         self,
@@ -91,7 +78,7 @@ class _Finder:
         discovery: Discovery,
         sealed: SealedItems,
     ) -> None:
-        self.waiting: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         """What the model reads of the calls that stay open, by call id."""
         self._earlier, self._request, self._toolbox = earlier, request, toolbox
         self._discovery, self._sealed = discovery, sealed
@@ -102,7 +89,10 @@ class _Finder:
         self._begun = frozenset(view.call_id for view in views if view.part == "run")
         self._settled = self._answered | (self._begun - {requested_call(asked) for asked in self._decisions})
 
-    async def find(self) -> list[Leftover]:
+    async def find(self) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
+        """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it
+        was asked for under; and what the model reads of those that stay open, by call id.
+        """
         earlier, request, toolbox = self._earlier, self._request, self._toolbox
         found: list[Leftover] = []
         for link in earlier.chain:
@@ -126,13 +116,14 @@ class _Finder:
                 calls = [call for call in self._open_in(before) if is_made_here(call.call_id)]
                 of_turn = _leftovers(calls, parent, toolbox, most, {})
                 found += self._weighed(of_turn, before, request.input)
-        return found
-
-    def unless_begun(self, left: Leftover) -> Leftover:
-        """A call that was begun and has no known result is not begun again."""
-        if left.call.call_id not in self._begun or left.refusal is not None:
-            return left
-        return replace(left, refusal=LOST)
+        # A client's call ids may repeat: the call that is run answers all that have its id.
+        first = {left.call.call_id: left for left in reversed(found)}
+        # A call that was begun and has no known result is not begun again.
+        settled = [
+            replace(left, refusal=LOST) if left.call.call_id in self._begun and left.refusal is None else left
+            for left in reversed(first.values())
+        ]
+        return tuple(settled), self._waiting
 
     # ---- what the request means for them ----
 
@@ -153,7 +144,7 @@ class _Finder:
             elif verdict == "run":
                 settled.append(left)
             else:
-                self.waiting[left.call.call_id] = NOT_YET
+                self._waiting[left.call.call_id] = NOT_YET
         return settled
 
     def _verdict(

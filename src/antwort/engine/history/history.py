@@ -11,7 +11,7 @@ from antwort.api.wire import replace
 from antwort.engine.context.compaction_item import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.history.calls import CALL_TYPES
 from antwort.engine.history.deduplication import referring, repeated_answers
-from antwort.engine.history.earlier_calls import EarlierItems, answered_by_client, find_earlier_calls
+from antwort.engine.history.earlier_calls import EarlierCalls, EarlierItems, answered_by_client
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.recent_responses import HistorySource
 from antwort.engine.history.sealed_items import SealedItems
@@ -123,7 +123,7 @@ async def assemble(
         is_compacted=counted.is_compacted,
         askers=askers,
     )
-    leftovers, placeholders = await find_earlier_calls(earlier, request, toolbox, discovery, sealed)
+    leftovers, placeholders = await EarlierCalls(earlier, request, toolbox, discovery, sealed).find()
     await pace.pause()
     answered = answered_by_client(chain, request.input, discovery)
     return replace(history, leftovers=leftovers, answered=answered, placeholders=placeholders)
