@@ -32,7 +32,6 @@ from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, His
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
     is_known_by_id,
-    recall_runs,
     resolve_references,
     results_by_call_id,
     with_call_ids,
@@ -245,15 +244,13 @@ class _Continuation:
         self._planner, self._request, self._means, self._sealed = planner, request, means, sealed
         resources = planner.resources
         self._identity, self._settings = means.discovery.identity, resources.settings
-        self._store, self._source = (
-            resources.store,
-            resources.store if recent is None else recent.before(resources.store),
-        )
+        self._store = resources.store
         self._resumed = resumed
         self._reader = HistoryReader(
             planner.history_memory,
             self._settings.limits,
-            self._identity.tenant,
+            resources.store if recent is None else recent.before(resources.store),
+            self._identity,
             truncates=(request.truncation or self._settings.truncation) == "auto",
             seconds=WAIT_SECONDS if resumed is None else None,
         )
@@ -280,7 +277,7 @@ class _Continuation:
         conversation = await load_conversation(request, store, identity, reader)
         if request.previous_response_id is not None:
             await live.catch_up(identity, request.previous_response_id)
-        stored_chain = await load_chain(request, self._source, store, identity, reader)
+        stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
         conversation = with_call_ids(conversation)
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
@@ -296,12 +293,10 @@ class _Continuation:
         )
         await pace.pause()
         check_unchanged(request.input, approvals)
-        request = await resolve_references(request, self._source, identity, reader, known)
+        request = await resolve_references(request, stored_chain, conversation, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
         conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
-        request = await recall_runs(request, chain, self._source, identity, reader, conversation)
-        await pace.pause()
         self._request = request = without_repeats(request, chain, conversation, sealed.memories)
         await pace.pause()
         history = await assemble(

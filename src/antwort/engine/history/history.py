@@ -13,7 +13,6 @@ from antwort.engine.history.calls import CALL_TYPES
 from antwort.engine.history.deduplication import referring, repeated_answers
 from antwort.engine.history.earlier_calls import EarlierCalls, EarlierItems, answered_by_client
 from antwort.engine.history.memory_limit import HistoryReader
-from antwort.engine.history.recent_responses import HistorySource
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.plan import History
@@ -41,13 +40,13 @@ def is_all_new(request: CreateRequest) -> bool:
 
 
 async def load_chain(
-    request: CreateRequest, source: HistorySource, store: ResponseStore, identity: Identity, reader: HistoryReader
+    request: CreateRequest, store: ResponseStore, identity: Identity, reader: HistoryReader
 ) -> tuple[Link, ...]:
     """Return the response that the request continues and its ancestors, oldest first."""
     parent = request.previous_response_id
     if parent is None:
         return ()
-    chain = await reader.read(lambda bound: source.chain(identity, parent, bound), "previous_response_id")
+    chain = await reader.chain(parent)
     if not chain:
         raise ResponseNotFound(parent, param="previous_response_id")
     last = chain[-1].response

@@ -24,9 +24,7 @@ from antwort.engine.history.calls import (
     unanswered_server_call,
 )
 from antwort.engine.history.memory_limit import HistoryReader
-from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ItemNotFound
-from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Link
 
@@ -44,21 +42,33 @@ def is_known_by_id(item: InputItem) -> bool:
 
 
 async def resolve_references(
-    request: CreateRequest, source: HistorySource, identity: Identity, reader: HistoryReader, known: Container[int] = ()
+    request: CreateRequest,
+    chain: Sequence[Link],
+    conversation: Sequence[InputItem],
+    reader: HistoryReader,
+    known: Container[int] = (),
 ) -> CreateRequest:
     """Return the request with the items that its references stand for, as if they had been sent whole. Those in the
     `known` places (engine/history/deduplication.py) stay as they are.
 
     A server's call that comes back without its result gets it from the store, where it has the id of the item, or of
-    the run: a run is added behind the input.
+    the run: a run is added behind the input. So are the runs of open calls of the chain, or of the conversation:
+    another follow-up may have run them, such as the same request that was sent once more, or one after an error. A run
+    that has only begun is added, too.
     """
     unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
-    answered = results_in(request.input) if unknown else ()
+    outputs = (item for link in chain for item in link.output)
+    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
+    if not unknown and not asked:
+        return request
+    earlier = [*conversation, *(item for link in chain for item in (*link.input, *link.output))] if asked else []
+    answered, settled = results_in(request.input), results_in(earlier)
+    asked = [call for call in asked if call_id_of(call) not in answered | settled]
     wanted = [item_id for item in unknown for item_id in _ids_of(item, answered)]
+    wanted += [run for call in asked if (run := _run_of(call)) is not None]
     if not wanted:
         return request
-    ids = [*dict.fromkeys(wanted)]
-    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
+    found = await reader.items(wanted)
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
@@ -67,8 +77,15 @@ async def resolve_references(
     encoded = {at: encode(item) for at, item in resolved.items()}  # each once, however often it is referred to
     raw = [encoded.get(id(item), raw) for item, raw in zip(items, request.raw_input, strict=True)]
     reader.check(sum(len(raw[at]) for at, item in enumerate(items) if id(item) in encoded), "input")
-    request = replace(request, input=tuple(items), raw_input=tuple(raw))
-    return _with_runs(request, _missing_runs(items, items, found))
+    items += _missing_runs(items, items, found)
+    if asked:
+        answered |= results_in(items)
+        begun = {view.item.id for view in calls_in((*earlier, *items)) if view.part == "run"}
+        # A run that has only begun in the chain may have a result elsewhere.
+        fresh = {at: run for at, run in found.items() if at not in begun or result_of(run) is not None}
+        items += _missing_runs([call for call in asked if call_id_of(call) not in answered], (), fresh)
+    raw += map(encode, items[len(raw) :])
+    return replace(request, input=tuple(items), raw_input=tuple(raw))
 
 
 def without_references(request: CreateRequest) -> CreateRequest:
@@ -78,43 +95,6 @@ def without_references(request: CreateRequest) -> CreateRequest:
     pairs = zip(request.input, request.raw_input, strict=True)
     left = [(item, raw) for item, raw in pairs if not isinstance(item, ItemReference)]
     return replace(request, input=tuple(item for item, _ in left), raw_input=tuple(raw for _, raw in left))
-
-
-async def recall_runs(
-    request: CreateRequest,
-    chain: Sequence[Link],
-    source: HistorySource,
-    identity: Identity,
-    reader: HistoryReader,
-    conversation: Sequence[InputItem] = (),
-) -> CreateRequest:
-    """Return the request with the runs of open calls of the chain, or of the conversation, added behind the input.
-
-    Another follow-up may have run them: the same request that was sent once more, for instance, or one after an error.
-    A run that has only begun is added, too.
-    """
-    outputs = (item for link in chain for item in link.output)
-    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
-    if not asked:
-        return request
-    earlier = (item for link in chain for item in (*link.input, *link.output))
-    items = [*earlier, *conversation, *request.input]
-    answered = results_in(items)
-    calls = [item for item in asked if call_id_of(item) not in answered]
-    ids = [*dict.fromkeys(run for item in calls if (run := _run_of(item)) is not None)]
-    if not ids:
-        return request
-    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
-    begun = {view.item.id for view in calls_in(items) if view.part == "run"}
-    # A run that has only begun in the chain may have a result elsewhere.
-    fresh = {at: run for at, run in found.items() if at not in begun or result_of(run) is not None}
-    return _with_runs(request, _missing_runs(calls, (), fresh))
-
-
-def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateRequest:
-    runs = [*runs]
-    raw = [encode(run) for run in runs]
-    return replace(request, input=(*request.input, *runs), raw_input=(*request.raw_input, *raw)) if runs else request
 
 
 def _ids_of(item: InputItem, answered: Container[str] = ()) -> Iterator[str]:
@@ -153,8 +133,9 @@ def _resolved(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
 
 def _missing_runs(
     items: Sequence[InputItem], present: Iterable[InputItem], found: Mapping[str, InputItem]
-) -> Iterable[InputItem]:
+) -> list[InputItem]:
     sent = {item.id for item in present}
+    runs: list[InputItem] = []
     for item in items:
         run = None if isinstance(item, ItemReference) or not is_known_by_id(item) else found.get(_run_of(item) or "")
         # A run that was refused because its tool has changed is stored with the new request for approval.
@@ -162,7 +143,8 @@ def _missing_runs(
             continue
         if run is not None and run.id not in sent and is_same(item, run):
             sent.add(run.id)
-            yield run
+            runs.append(run)
+    return runs
 
 
 # ---- results for the calls of servers ----
