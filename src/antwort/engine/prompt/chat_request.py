@@ -224,8 +224,8 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
 def _conversation(said: Said, plan: Plan) -> Transcript:
     stretches = without_interruptions(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
-    if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
-        conversation.messages.append(ChatMessage(role="system", content=told))
+    if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
+        conversation.messages.append(ChatMessage(role="system", content=instructions))
     conversation.add(said.instructions, is_whole=False)
     if said.summary:
         conversation.recap = recap_of(said.summary)
