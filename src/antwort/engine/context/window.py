@@ -216,7 +216,7 @@ def window_of(plan: Plan, provider: Provider) -> Window:
     """Return the window of the plan's next inference."""
     capabilities = provider.capabilities(plan.response.model)
     return Window(
-        meter=plan.meter or TokenEstimator(provider),
+        meter=plan.meter,
         length=None if capabilities.more_may_fit else capabilities.context_length,
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
