@@ -34,7 +34,7 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
 from antwort.engine.context.message_text import short_text
 from antwort.engine.context.summarizer import longest_summary
-from antwort.engine.context.token_counter import ASCII_RATE, PER_MESSAGE, message_size, text_size, tools_size
+from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.history.calls import answered_in, called_in, result_of, with_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
@@ -83,7 +83,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, rate = all_said(run, plan), ASCII_RATE * plan.meter.factor(request)
+    said, rate = all_said(run, plan), plan.meter.tokens_per_byte(request.model, request)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
