@@ -60,8 +60,8 @@ Seal: TypeAlias = Callable[[str], str]
 _MARKS = re.compile(r'\\.|["{}]', re.DOTALL)
 
 
-def reasoning_style(options: ReasoningOptions | None) -> ReasoningStyle:
-    return "summary" if options is not None and (options.summary or options.generate_summary) else "text"
+def reasoning_style(options: ReasoningOptions) -> ReasoningStyle:
+    return "summary" if options.summary or options.generate_summary else "text"
 
 
 class OpenReasoning:

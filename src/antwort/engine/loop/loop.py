@@ -82,10 +82,12 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
         reason = signal.reason  # it may have come between two waits
         if reason is not None and step.status != "completed" and not isinstance(reason, HandedOver):
             raise reason
-        last = settled(live.run, "completed")
+        run, last = live.run, settled(live.run, "completed")
         if plan.history.leftovers:
-            last += ask_again(fold(live.run, last), plan)
-        last.append(ending(fold(live.run, last), step, plan.settings.requires_action))
+            last += ask_again(fold(run, last), plan)
+        if last:
+            run = fold(run, last)
+        last.append(ending(run, step, plan.settings.requires_action))
     except DETACHED:
         raise
     except Exception as error:
@@ -136,7 +138,7 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
         begun = [ResponseInProgress(response=started)]
-    listings = () if plan.request.generate is False else _new_listings(run, plan)
+    listings = _new_listings(run, plan) if plan.listings and plan.request.generate is not False else ()
     listed = Batch()
     for at, item in enumerate(listings, len(run.response.output)):
         has_failed = item.error is not UNSET
@@ -152,8 +154,6 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
 
 def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
     """Return the tool lists that the run has not shown and that no earlier turn has shown: clients expect each once."""
-    if not plan.listings:
-        return []
     earlier = [item for stretch in plan.history.stretches for item in stretch if isinstance(item, McpListTools)]
     own = [item.server_label for item in run.output if isinstance(item, McpListTools) and item.status == "completed"]
     known = [(item.server_label, item.tools) for item in earlier]
@@ -235,7 +235,7 @@ def _new_turn(plan: Plan, run: Run, stop: str | None) -> Turn:
     return Turn(
         len(run.response.output),
         partial(display_of, plan, run=run) if stop is None else partial(display_of_refused, plan),
-        reasoning_style(request.reasoning),
+        "text" if request.reasoning is None else reasoning_style(request.reasoning),
         None if request.include is None else sealed.seal_for(request),
         is_eager=stop is None and settings.eager and plan.toolbox.may_run,
         may_be_resumed=plan.is_durable,

@@ -155,7 +155,16 @@ class Turn:
         if self.is_cut:
             self._close_cut(answered)
         else:
-            self._close_all()
+            self._is_over = True
+            if self._waiting:
+                self._show_waiting()
+            for number, arguments in self._early.items():
+                if arguments:  # a call whose name never came is a call all the same: it gets an answer
+                    self._begin_call(number, "").feed(arguments, self._events)
+            self._close("completed")
+            if self._held:
+                for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
+                    self._show(shown, arguments, "completed")
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(ended := TurnEnded(finish=finished.finish, usage=usage))
         return ended
@@ -298,7 +307,7 @@ class Turn:
 
     def _show_item(self, item: HeldCall | list[_Words]) -> None:
         if isinstance(item, HeldCall):
-            call = self._open_call(item.number, item.name, item.shown)
+            call = self._open_call(item.shown, item.name, item.number)
             if item.arguments:
                 self._feed_writing(call, item.arguments)
         else:
@@ -312,7 +321,7 @@ class Turn:
         must_wait = (self._writing is not None or bool(self._waiting)) and self._must_wait()
         is_held = bool(self._held) or shown.fits is not None or shown.asks is not None
         if not (is_held or must_wait):
-            return self._open_call(number, name, shown)
+            return self._open_call(shown, name, number)
         held = self._calls[number] = HeldCall(name, shown, number)
         if not is_held:
             self._waiting.append(held)
@@ -322,52 +331,52 @@ class Turn:
             self._close("completed")
         return held
 
-    def _open_call(self, number: int, name: str, shown: Shown) -> ShownCall:
-        call = self._calls[number] = self._announced(shown, name)
-        if shown.is_clients:
-            self._has_clients = True
-        if shown.counts:
-            self._counted += 1
-        return call
-
-    def _announced(self, shown: Shown, called: str = "") -> ShownCall:
-        """Announce a call and return it. Its id is ours: backends repeat theirs, or leave them out."""
-        index, call_id, name = self._next_index(), new_id("call"), shown.name
+    def _open_call(self, shown: Shown, name: str = "", number: int | None = None) -> ShownCall:
+        """Announce a call and return it. Its id is ours: backends repeat theirs, or leave them out. With a `number`,
+        more of it may come; else it was held, and comes whole.
+        """
+        index, call_id = self._next_index(), new_id("call")
         namespace = UNSET if shown.namespace is None else shown.namespace
         call: ShownCall
-        if (label := shown.server_label) is not None:
-            item_id = shown_id(call_id)
+        if shown.server_label is not None:
             server = McpCall(
-                id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id
+                id=shown_id(call_id),
+                server_label=shown.server_label,
+                name=shown.name,
+                arguments="",
+                status="in_progress",
+                call_id=call_id,
             )
-            call = OpenServerCall(index, server, called, self._counted)
+            call = OpenServerCall(index, server, name, self._counted)
         elif shown.is_custom:
             custom = CustomToolCall(
-                id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=namespace
+                id=new_id("ctc"),
+                call_id=call_id,
+                name=shown.name,
+                input="",
+                status="in_progress",
+                namespace=namespace,
             )
             call = OpenCustomCall(index, custom)
         else:
             function = FunctionCall(
-                id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=namespace
+                id=new_id("fc"),
+                call_id=call_id,
+                name=shown.name,
+                arguments="",
+                status="in_progress",
+                namespace=namespace,
             )
-            call = OpenCall(index, function, called, self._counted)
+            call = OpenCall(index, function, name, self._counted)
+        if number is not None:
+            self._calls[number] = call
+            self._has_clients = self._has_clients or shown.is_clients
+            self._counted += shown.counts
         self._writing = call
         call.announce(self._events)
         return call
 
     # ---- the end ----
-
-    def _close_all(self) -> None:
-        self._is_over = True
-        if self._waiting:
-            self._show_waiting()
-        for number, arguments in self._early.items():
-            if arguments:  # a call whose name never came is a call all the same: whoever made it must hear of it
-                self._begin_call(number, "").feed(arguments, self._events)
-        self._close("completed")
-        if self._held:
-            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
-                self._show(shown, arguments, "completed")
 
     def _close_cut(self, answered: Collection[str]) -> None:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
@@ -398,7 +407,7 @@ class Turn:
         if shown.asks is not None:
             self._ask(shown, arguments)
             return
-        call = self._announced(shown)
+        call = self._open_call(shown)
         if arguments:
             call.feed(arguments, self._events)
         self._close(status)
