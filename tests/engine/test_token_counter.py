@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antwort.engine.context.token_counter import (
     PER_REQUEST,
-    Room,
+    LearnedLimit,
     Size,
     TokenEstimator,
     message_size,
@@ -229,16 +229,16 @@ def test_a_learned_limit_holds_for_an_hour_in_its_conversation() -> None:
     made, request = TokenEstimator(ScriptedProvider(), lambda: now[0]), request_of("One.")
     made.learn_room(request, 500, None)
     now[0] += 3599
-    assert made.room(request) == Room(500, None, 1000.0)
+    assert made.room(request) == LearnedLimit(500, None, 1000.0)
     assert made.room(request_of("Two.")) is made.for_tenant("b").room(request) is None
     now[0] += 1
     assert made.room(request) is None
 
 
 def test_the_next_size_lies_between_what_fits_and_what_was_refused() -> None:
-    assert Room(400).next == 400
-    assert Room(400, 1000).next == 700
-    assert Room(800, 1000).next == 800
+    assert LearnedLimit(400).next == 400
+    assert LearnedLimit(400, 1000).next == 700
+    assert LearnedLimit(800, 1000).next == 800
 
 
 @given(st.lists(st.text(max_size=200), max_size=6), st.text(max_size=200))

@@ -138,7 +138,7 @@ def _content(message: ChatMessage) -> Iterator[str | None]:
 # ---- what backends have reported ----
 
 
-class Room(msgspec.Struct, frozen=True, gc=False):
+class LearnedLimit(msgspec.Struct, frozen=True, gc=False):
     """Tokens that fit, learned from refusals where the length of the context is unknown."""
 
     fits: int
@@ -159,7 +159,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
     factor: float | None = None
     """How many times the guess it had in tokens."""
-    room: Room | None = None
+    room: LearnedLimit | None = None
 
 
 class MeanRate(msgspec.Struct, gc=False):
@@ -260,13 +260,13 @@ class TokenEstimator:
         if whole is not None:
             self._remember(whole, factor=factor)
 
-    def room(self, whole: ChatRequest) -> Room | None:
+    def room(self, whole: ChatRequest) -> LearnedLimit | None:
         """Return what is known about the length that fits."""
         room = self._conversation(whole).room
         return None if room is None or self._clock() - room.at >= _ROOM_SECONDS else room
 
     def learn_room(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
-        self._remember(whole, room=Room(fits, refused, self._clock()))
+        self._remember(whole, room=LearnedLimit(fits, refused, self._clock()))
 
     def _remember(self, whole: ChatRequest, **news: object) -> None:
         known = self._conversation(whole)
