@@ -21,7 +21,7 @@ from antwort.engine.context.token_counter import (
     size_of,
     tools_size,
 )
-from antwort.engine.context.truncation import Truncated, truncate
+from antwort.engine.context.truncation import truncate
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import chat_request
@@ -98,7 +98,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if length is None:
             return request
         if not self.truncates:
-            await self._check(request, length)
+            if self.meter.is_near(request, length - 1):
+                counted = await self._count(request, request)
+                if counted.least >= length:
+                    advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
+                    raise _too_long(counted, length, advice)
             return request
         try:
             fitted = await self._fitted(request, length)
@@ -151,17 +155,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         elif sent.messages is not whole.messages and room is not None and room.next > room.fits:
             self.meter.learn_room(whole, room.next, room.refused)
 
-    # ---- truncation: disabled ----
-
-    async def _check(self, request: ChatRequest, length: int) -> None:
-        if not self.meter.is_near(request, length - 1):
-            return
-        counted = await self._count(request, request)
-        if counted.least >= length:
-            advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
-            raise _too_long(counted, length, advice)
-
-    # ---- truncation: auto ----
+    # ---- truncation ----
 
     async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
         reserve = min(_max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
@@ -188,13 +182,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
                 break
             target = truncated.size * budget // counted.tokens
         if counted.least >= length == self.length and self.too_much is None:
-            raise _too_long(
-                counted,
-                length,
-                "All that can be left out is left out. Shorten the last message, the instructions or the tools.",
-            )
+            advice = "All that can be left out is left out. Shorten the last message, the instructions or the tools."
+            raise _too_long(counted, length, advice)
         if not self.is_silent:
-            _log_truncation(truncated, counted, length)
+            left_out, shortened = truncated.left_out, truncated.shortened
+            note(
+                _log,
+                logging.INFO,
+                f"truncated to fit the context: {left_out} messages left out, {shortened} shortened",
+                said={"event": "truncated", "left_out": left_out, "shortened": shortened},
+                input_tokens=counted.tokens,
+                context_length=length,
+            )
         return request, counted
 
     async def _count(self, request: ChatRequest, whole: ChatRequest) -> Count:
@@ -257,15 +256,3 @@ def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:
     about = "" if counted.is_exact else "about "
     message = f"The input has {about}{counted.tokens:,} tokens, and the model's context has {length:,}. {advice}"
     return ContextTooLong(message, param="input", limit=length, asked=counted.tokens)
-
-
-def _log_truncation(truncated: Truncated, counted: Count, length: int) -> None:
-    left_out, shortened = truncated.left_out, truncated.shortened
-    note(
-        _log,
-        logging.INFO,
-        f"truncated to fit the context: {left_out} messages left out, {shortened} shortened",
-        said={"event": "truncated", "left_out": left_out, "shortened": shortened},
-        input_tokens=counted.tokens,
-        context_length=length,
-    )

@@ -39,7 +39,7 @@ def input_of(arguments: str) -> str:
 
 
 def wrapped(arguments: str) -> str:
-    """Return what the backend wrote if it is a JSON object, else the input in it as one, so that it can be sent again."""
+    """Return what the backend wrote if it is a JSON object, else its input as one, so that it can be sent again."""
     try:
         is_object = isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):
@@ -48,7 +48,9 @@ def wrapped(arguments: str) -> str:
 
 
 def as_object(arguments: str) -> str:
-    """Return arguments as backends take them. What is no JSON object goes as text in one: the model sees what it wrote."""
+    """Return arguments as backends take them. Anything but a JSON object goes as text in one: the model sees what it
+    wrote.
+    """
     arguments = given_arguments(arguments)
     try:
         _read_object(arguments)

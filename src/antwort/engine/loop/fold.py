@@ -127,7 +127,7 @@ def _turn_ended(run: Run, output: tuple[OutputItem, ...], event: TurnEnded) -> R
     has_called = not _CALLS.isdisjoint(map(type, turn := output[start:]))
     return replace(
         run,
-        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_total(run.response.usage, event.usage)),
         turns=run.turns + 1,
         marks=(*run.marks, (end, event)),
         turn_ends=(*run.turn_ends, end),
@@ -157,7 +157,7 @@ def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
     return found
 
 
-def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
+def _total(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
     if more is UNSET:
         return before
     return more if before is None else before + more
@@ -166,7 +166,7 @@ def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
 def _compacted(run: Run, output: tuple[OutputItem, ...], event: Compacted) -> Run:
     return replace(
         run,
-        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_total(run.response.usage, event.usage)),
         marks=(*run.marks, (len(output), event)),
         estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
     )

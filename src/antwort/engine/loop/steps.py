@@ -118,12 +118,15 @@ def next_step(run: Run, plan: Plan) -> Step:
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
     if McpApprovalRequest in map(type, output):
         return Finish("requires_action")
-    if not run.has_called or not _has_called(run, plan) or request.choice_mode == "none":
+    has_called = run.has_called
+    if has_called and (run.abandoned or plan.history.leftovers):
+        has_called = any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
+    if not has_called or request.choice_mode == "none":
         return Finish("completed")
     reason = stop_reason(run, plan)
     if reason is not None and closing(run, plan) is None:
         return Finish("incomplete", reason)
-    if tokens_left(run, plan) == 0:
+    if request.max_output_tokens is not None and tokens_left(run, plan) == 0:
         return Finish("incomplete", reason or "max_output_tokens")
     return _INFER
 
@@ -301,13 +304,6 @@ def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
         return []
     shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
     return [left[call_id] for call_id in shown if call_id in left]
-
-
-def _has_called(run: Run, plan: Plan) -> bool:
-    """Return whether the last turn called anything, where its items are calls. All of them are answered by then."""
-    if not (run.abandoned or plan.history.leftovers):
-        return True
-    return any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:
