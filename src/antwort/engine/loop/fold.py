@@ -54,7 +54,7 @@ class Run(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, Mark], ...] = ()
     """The run's own events, each with the number of output items there were."""
     turn_ends: tuple[int, ...] = ()
-    """How many output items there were at the end of each turn."""
+    """The number of output items at the end of each turn."""
     abandoned: tuple[Span, ...] = ()
     """The items of inferences that were made anew: they are shown, and no model reads them."""
     last_turn: TurnEnded | None = None

@@ -219,7 +219,7 @@ class Arguments:
 
 
 def is_object(text: str) -> bool:
-    """Whether it is a whole JSON object. Nothing but space can follow one: more of it is no JSON at all."""
+    """Return whether it is a whole JSON object. Nothing but space can follow one."""
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (ValueError, RecursionError):
@@ -250,7 +250,7 @@ class OpenCall:
 
     @property
     def item(self) -> FunctionCall | McpCall:
-        """As it stands."""
+        """Return the item as it stands."""
         return replace(self._item, arguments=self.arguments)
 
     def announce(self, events: Batch) -> None:
@@ -307,13 +307,13 @@ class OpenCustomCall:
         self.feed_text(self._reader.feed(arguments), events)
 
     def feed_text(self, text: str, events: Batch) -> None:
-        """A piece of the input itself."""
+        """Feed a piece of the input itself."""
         if text:
             self._pieces.append(text)
             events.append(CustomInputDelta(item_id=self._item.id, output_index=self.index, delta=text))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
-        """One that was cut holds what was shown of it: what else has come may not be what it looks like."""
+        """Close the item. Where the call was cut, it has what was shown of it: the rest may not be what it seems."""
         if status == "completed":
             self.feed_text(self._reader.finish(), events)
         whole, item, at = "".join(self._pieces), self._item, self.index
@@ -362,7 +362,7 @@ def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | Non
 
 
 def _feed_again(event: RunEvent, opened: dict[int, OpenItem]) -> None:
-    """The pieces once more, into an item that has sent them already."""
+    """Feed a piece once more into an item that has sent it already."""
     item = opened.get(getattr(event, "output_index", -1))
     sent: Batch = []
     match event, item:

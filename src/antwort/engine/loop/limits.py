@@ -2,7 +2,7 @@
 
 A turn repeats the one before it when all its calls and their results are the same; their order does not matter. Turns
 of nothing but errors count too. Polling is ordinary, so a repeated turn is no failure by itself: the settings say after
-how many turns the model is told, and after how many the response ends.
+how many turns the model gets a notice, and after how many the response ends.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def closing(run: Run, plan: Plan) -> str | None:
 
 
 def notice(run: Run, plan: Plan) -> str | None:
-    """Return what the model is told in the next inference beside the conversation. It is no part of any item."""
+    """Return what the model reads in the next inference beside the conversation. It is no part of any item."""
     settings = plan.settings
     if settings.final_answer and (reason := closing(run, plan)) is not None:
         return _LAST.format(_WHY[reason])

@@ -170,7 +170,7 @@ def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
 
 
 def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
-    """By the policy of the response that asked for it, whatever this one says."""
+    """Return its answer by the policy of the response that asked for it, whatever this one says."""
     if left.refusal is None:
         answer: Ready | Refused = ready(left.call, left.toolbox)
     else:

@@ -82,7 +82,7 @@ class Turn:
     _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
     _has_clients = False  # whether a call was shown that the client is to run
     _counted = 0  # how many were shown of those that a response runs only so many of
-    _whole: tuple[OpenCall, ...] = ()  # those that became complete since somebody asked
+    _whole: tuple[OpenCall, ...] = ()  # those that became complete since `take_whole`
     _is_over = False  # whether nothing more is held back
 
     def __init__(
@@ -379,7 +379,7 @@ class Turn:
     # ---- the end ----
 
     def _close_cut(self, answered: Collection[str]) -> None:
-        """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
+        """Close what was being written when the answer was cut as incomplete, and what stands behind it. So is a call
         that may have been cut while another was written beside it.
         """
         held = self._last_held if self._last_held in self._held else None
@@ -396,7 +396,7 @@ class Turn:
             self._show_cut(0 if is_cut or held is None else self._held.index(held))
 
     def _show_cut(self, whole: int) -> None:
-        """The held calls, of which the first ones are whole. The model is not asked again: nothing is checked."""
+        """Show the held calls, of which the first ones are whole. Nothing is checked: the model is not asked again."""
         for held in self._held[:whole]:
             self._show(unless_refused(held, self._counted), held.arguments, "completed")
             self._counted += held.shown.counts
@@ -413,7 +413,7 @@ class Turn:
         self._close(status)
 
     def _ask(self, shown: Shown, arguments: str) -> None:
-        """It comes whole: nothing is to be seen of it while it is written."""
+        """Ask for the approval of a call. It comes whole: nothing shows of it while it is written."""
         index = self._next_index()
         label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
         item = McpApprovalRequest(
