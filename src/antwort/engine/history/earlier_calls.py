@@ -33,11 +33,10 @@ from antwort.engine.history.calls import (
 )
 from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
 from antwort.engine.history.turns import last_turn, turns_of
-from antwort.engine.loop.budgets import most_calls
+from antwort.engine.loop.limits import NO_MORE
 from antwort.engine.loop.result_events import NOT_BEGUN
 from antwort.engine.loop.steps import OVER_LIMIT
-from antwort.engine.loop.stops import NO_MORE
-from antwort.engine.plan import Leftover
+from antwort.engine.plan import Leftover, budget_of
 from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
@@ -107,7 +106,7 @@ class EarlierCalls:
         unknown = [call for call in own if call.approval_request_id not in earlier.askers]
         if labels := self._approved_labels(unknown):
             toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
-        parent, most = Parent(request), most_calls(request, self._discovery.settings)
+        parent, most = Parent(request), budget_of(request, self._discovery.settings).calls
         turn = last_turn(earlier.own)
         of_own = _leftovers(own, parent, toolbox, most, self._decisions)
         found += self._weighed(of_own, turn, turn)
@@ -179,7 +178,7 @@ class EarlierCalls:
             toolbox = await rebuild_toolbox(
                 parent.request, replace(self._discovery, model=maker.response.model, fresh=fresh)
             )
-            left = most_calls(parent.request, self._discovery.settings) - _calls_run(maker)
+            left = budget_of(parent.request, self._discovery.settings).calls - _calls_run(maker)
             asked_by = maker.response.id if maker.response.store else None
             of_maker = _leftovers(made, parent, toolbox, left, self._decisions)
             found += [replace(each, asked_by=asked_by) for each in of_maker]

@@ -256,13 +256,13 @@ def declared_in(
             yield from (sealed.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
 
 
-def as_item(additional: Sequence[Declaration], sealed: SealedItems | None) -> tuple[InputItem, ...]:
+def as_item(additional: Sequence[Declaration], sealed: SealedItems) -> tuple[InputItem, ...]:
     """Return one item that declares the same tools, in its stored form; nothing for none."""
     if not additional:
         return ()
     given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
     item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
-    return (item if sealed is None else sealed.sealed_item(item),)
+    return (sealed.sealed_item(item),)
 
 
 # ---- hosted tools, which only OpenAI runs ----
