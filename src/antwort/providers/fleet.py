@@ -10,18 +10,18 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
-from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Candidate, Failover
+from antwort.providers.failover import Attempt, Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
-from antwort.providers.routing import Group, Router, Rules, Target, arrange, lists
+from antwort.providers.routing import Group, Router, Rules, Target, accepts, arrange, is_too_long, lists, widest
 
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import ToolEmulation
@@ -97,40 +97,47 @@ class Fleet:
         has_answered = has_begun = False
         while True:
             try:
-                failover = Failover(
-                    await self._candidates(request)
-                    if self._only is None
-                    else (Candidate(self._only, request.model, 1),),
-                    request,
-                    is_shared=len(self._members) > 1,
-                    clock=self._clock,
-                    on_inference=self._on_inference,
-                )
+                only = self._only
+                candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
+                failover = Failover(request, candidates, len(self._members) > 1, self._clock)
                 while True:
                     attempt = failover.begin(failover.take() or await failover.wait())
                     try:
-                        with attempt:
-                            while attempt.request is not None:
-                                batches = attempt.start()
-                                try:
-                                    async for batch in batches:
-                                        out = attempt.feed(batch)
-                                        if out or not has_answered:
-                                            has_answered = True
-                                            yield out
-                                except AntwortError as error:
-                                    rest = attempt.finish(error)
-                                else:
-                                    rest = attempt.finish()
-                                finally:
-                                    await batches.aclose()
-                                if rest:
-                                    yield rest
+                        while attempt.request is not None:
+                            batches, emulated = attempt.send(), attempt.emulated
+                            try:
+                                async for batch in batches:
+                                    if attempt.last_batch is None:
+                                        attempt.record_answer()
+                                    if batch:
+                                        if not attempt.last_batch:
+                                            attempt.first_delta_at = perf_counter()
+                                        attempt.last_batch = batch
+                                    if emulated is not None:
+                                        batch = emulated.feed(batch)  # noqa: PLW2901
+                                    if batch:
+                                        attempt.has_begun = has_answered = True
+                                        yield batch
+                                    elif not has_answered:
+                                        has_answered = True
+                                        yield batch
+                            except AntwortError as error:
+                                rest = attempt.finish(self._on_inference, error)
+                            else:
+                                rest = attempt.finish(self._on_inference)
+                            finally:
+                                await batches.aclose()
+                            if rest:
+                                yield rest
+                        attempt.succeed()
                         return
                     except AntwortError as error:
-                        has_begun = attempt.has_begun
-                        self._note_failure(attempt.candidate, error)
-                        failover.record_failure(attempt, error)
+                        failure, has_begun = error, attempt.has_begun
+                        attempt.fail(error)
+                    finally:
+                        attempt.end(self._on_inference)
+                    self._look_into(attempt, failure)
+                    failover.record_failure(attempt, failure)
             except AntwortError as error:
                 delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
                 if has_begun or delay is None:
@@ -138,7 +145,7 @@ class Fleet:
             tried += 1
             await self._sleep(delay)
 
-    async def _candidates(self, request: ChatRequest) -> Sequence[Candidate]:
+    async def _candidates(self, request: ChatRequest) -> list[Attempt]:
         """Return the backends that can answer, in the order in which to ask them. Raises `ModelNotFound`, and
         `UnsupportedFeature` where none takes every part of the request. If no backend is known to have the model, the
         lists are refreshed first.
@@ -162,20 +169,20 @@ class Fleet:
             draw=self._random,
         )
 
-    def _candidate(self, to: Target, request: ChatRequest) -> Candidate | None:
+    def _candidate(self, to: Target, request: ChatRequest) -> Attempt | None:
         """Return None where the backend does not take every part of the request."""
         member = self._by_name[to.backend]
         capabilities = member.capabilities(to.model)
         if not accepts(request, capabilities):
             return None
-        return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
+        return Attempt(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
 
-    def _note_failure(self, candidate: Candidate, error: AntwortError) -> None:
+    def _look_into(self, attempt: Attempt, error: AntwortError) -> None:
         """Have a member checked that is unreachable, or whose health check is due; and all lists refreshed where one
         is wrong.
         """
-        self._monitor.watch(candidate.member)
-        if isinstance(error, NotFound) and lists(candidate.member.routing_entry, candidate.model):
+        self._monitor.watch(attempt.member)
+        if isinstance(error, NotFound) and lists(attempt.member.routing_entry, attempt.model):
             self._monitor.refresh(REFRESH_INTERVAL_SECONDS)
 
     def _find(self, model: str) -> Group | None:
@@ -218,7 +225,7 @@ class Fleet:
         """Have the first backend count that can answer for the model, and count: most have the same tokenizer."""
         group = self._find(request.model)
         targets = () if group is None else group.targets
-        found = (Candidate(self._by_name[to.backend], to.model, to.weight) for to in targets)
+        found = (Attempt(self._by_name[to.backend], to.model, to.weight) for to in targets)
         asked = [each for each in found if each.is_healthy]
         until = asyncio.get_running_loop().time() + TOTAL_COUNT_TIMEOUT_SECONDS
         for number, candidate in enumerate(asked):

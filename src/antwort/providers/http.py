@@ -30,8 +30,7 @@ from antwort.providers.errors import (
     connection_error,
     error_for,
 )
-from antwort.providers.model_cache import ModelCache
-from antwort.providers.models import ContextLengths, context_length_path, parse_models, with_context_lengths
+from antwort.providers.models import ContextLengths, ModelCache, context_length_path, parse_models, with_context_lengths
 from antwort.providers.token_counter import BackendTokenCounter, CountMethod, CountReply
 
 __all__ = ["HttpProvider", "Pool", "Timeouts"]
