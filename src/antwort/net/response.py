@@ -308,12 +308,14 @@ class HttpResponse(msgspec.Struct, eq=False):
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises `ResponseTooLarge` if it is longer than `limit` bytes."""
         chunks, size = [], 0
-        while not self.is_complete or self.chunks:
-            data = self.take() if self.is_complete else await anext(self, b"")
-            chunks.append(data)
-            size += len(data)
+        while not self.is_complete:
+            chunks.append(await anext(self, b""))
+            size += len(chunks[-1])
             if size > limit:
-                raise ResponseTooLarge("the answer is too long")
+                break
+        chunks.append(self.take())
+        if size + len(chunks[-1]) > limit:
+            raise ResponseTooLarge("the answer is too long")
         return b"".join(chunks)  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:

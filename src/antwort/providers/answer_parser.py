@@ -94,8 +94,8 @@ class StreamParser(ABC):
             and not self.ended
         ):
             self._fail(BackendError("The backend sent an event that is too large."))
-        self._count_text(out)
-        return out if self._size.bytes <= self._max_bytes else self._cut(out)
+        size = self._count_text(out)
+        return out if size <= self._max_bytes else self._cut(out)
 
     def finish(self) -> list[Delta]:
         """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
@@ -110,8 +110,7 @@ class StreamParser(ABC):
                 pass  # the stream was cut inside the event
         if not self.ended:
             self._end(out)
-        self._count_text(out)
-        if self._size.bytes > self._max_bytes and not self.is_cut:
+        if self._count_text(out) > self._max_bytes and not self.is_cut:
             return self._cut(out)
         if self._failure is not None:
             raise self._failure
@@ -132,9 +131,14 @@ class StreamParser(ABC):
         error.__cause__ = problem
         self._fail(error)
 
-    def _count_text(self, out: list[Delta]) -> None:
-        if texts := [delta.text for delta in out if delta.__class__ is TextDelta]:
-            self._size.bytes += byte_size("".join(texts))
+    def _count_text(self, out: list[Delta]) -> int:
+        """Add the text of a batch, and return the size of the answer so far."""
+        size = self._size
+        for delta in out:
+            if delta.__class__ is TextDelta:
+                text = delta.text
+                size.bytes += len(text) if text.isascii() else len(text.encode())
+        return size.bytes
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """End the answer, and return as much of the last deltas as the limit allows."""
@@ -242,7 +246,10 @@ _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetail
 
 def normalize_usage(reported: ReportedUsage) -> Usage | None:
     """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
-    input_tokens, output_tokens = _token_count(reported.input_tokens), _token_count(reported.output_tokens)
+    input_tokens, output_tokens, total_tokens = [
+        count if count.__class__ is int and 0 <= count <= MAX_TOKEN_COUNT else _token_count(count)  # type: ignore[operator]
+        for count in (reported.input_tokens, reported.output_tokens, reported.total_tokens)
+    ]
     if input_tokens is None and output_tokens is None:
         return None
     input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
@@ -253,7 +260,6 @@ def normalize_usage(reported: ReportedUsage) -> Usage | None:
         )
     if (details := reported.output_tokens_details) is not None:
         output_details = OutputTokensDetails(reasoning_tokens=_token_count(details.reasoning_tokens) or 0)
-    total_tokens = _token_count(reported.total_tokens)
     return Usage(
         input_tokens=input_tokens or 0,
         output_tokens=output_tokens or 0,
