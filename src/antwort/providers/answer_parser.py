@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -221,59 +221,68 @@ def _truncate_text(text: str, max_bytes: int) -> str:
 
 # ---- usage and log probabilities ----
 
-ReportedCount: TypeAlias = int | float | str | None
-"""A number of tokens as backends send it. Only whole numbers count: 10 or 10.0."""
+TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_COUNT)]
+"""A plausible number of tokens: others would spoil sums."""
 
 
 class ReportedDetails(msgspec.Struct, gc=False):
-    cached_tokens: ReportedCount = None
-    cache_write_tokens: ReportedCount = None
-    reasoning_tokens: ReportedCount = None
+    cached_tokens: TokenCount | None = None
+    cache_write_tokens: TokenCount | None = None
+    reasoning_tokens: TokenCount | None = None
 
 
 class ReportedUsage(msgspec.Struct, gc=False):
     """The usage of an answer under the field names of the Responses API."""
 
-    input_tokens: ReportedCount = None
-    output_tokens: ReportedCount = None
-    total_tokens: ReportedCount = None
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    total_tokens: TokenCount | None = None
     input_tokens_details: ReportedDetails | None = None
     output_tokens_details: ReportedDetails | None = None
+
+
+U = TypeVar("U", bound=ReportedUsage)
+
+
+def repair_usage(reported: Any, to: type[U]) -> U | None:
+    """Return a usage that cannot be decoded, without the values that are no numbers of tokens: 10.0 is one."""
+    try:
+        return msgspec.convert(_only_counts(reported), to | None)
+    except DECODE_ERRORS:
+        return None
+
+
+def _only_counts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _only_counts(each) for name, each in value.items()}
+    count = int(value) if isinstance(value, float) and value.is_integer() else value
+    is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_TOKEN_COUNT
+    return count if is_count else None
 
 
 _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetails()
 
 
 def normalize_usage(reported: ReportedUsage) -> Usage | None:
-    """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
-    input_tokens, output_tokens, total_tokens = [
-        count if count.__class__ is int and 0 <= count <= MAX_TOKEN_COUNT else _token_count(count)  # type: ignore[operator]
-        for count in (reported.input_tokens, reported.output_tokens, reported.total_tokens)
-    ]
+    """Return the usage, with the sum for a missing total; None where it has neither input nor output."""
+    input_tokens, output_tokens, total_tokens = reported.input_tokens, reported.output_tokens, reported.total_tokens
     if input_tokens is None and output_tokens is None:
         return None
+    input_tokens, output_tokens = input_tokens or 0, output_tokens or 0
     input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
     if (details := reported.input_tokens_details) is not None:
         input_details = InputTokensDetails(
-            cached_tokens=_token_count(details.cached_tokens) or 0,
-            cache_write_tokens=_token_count(details.cache_write_tokens) or 0,
+            cached_tokens=details.cached_tokens or 0, cache_write_tokens=details.cache_write_tokens or 0
         )
     if (details := reported.output_tokens_details) is not None:
-        output_details = OutputTokensDetails(reasoning_tokens=_token_count(details.reasoning_tokens) or 0)
+        output_details = OutputTokensDetails(reasoning_tokens=details.reasoning_tokens or 0)
     return Usage(
-        input_tokens=input_tokens or 0,
-        output_tokens=output_tokens or 0,
-        total_tokens=(input_tokens or 0) + (output_tokens or 0) if total_tokens is None else total_tokens,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens if total_tokens is None else total_tokens,
         input_tokens_details=input_details,
         output_tokens_details=output_details,
     )
-
-
-def _token_count(reported: ReportedCount) -> int | None:
-    """Return a plausible number of tokens; None for anything else, which would spoil sums."""
-    if isinstance(reported, int):
-        return reported if 0 <= reported <= MAX_TOKEN_COUNT else None
-    return _token_count(int(reported)) if isinstance(reported, float) and reported.is_integer() else None
 
 
 class ReportedLogProb(msgspec.Struct, gc=False):

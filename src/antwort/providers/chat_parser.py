@@ -18,15 +18,16 @@ from antwort.providers.answer_parser import (
     DECODE_ERRORS,
     DEFAULT_OUTPUT_BYTES,
     OutputSize,
-    ReportedCount,
     ReportedDetails,
     ReportedLogProb,
     ReportedUsage,
     StreamParser,
+    TokenCount,
     byte_size,
     decode_body,
     normalize_logprobs,
     normalize_usage,
+    repair_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -79,38 +80,37 @@ class _ChunkChoice(msgspec.Struct, gc=False):
 
 
 class _ChatUsage(ReportedUsage, gc=False):
-    input_tokens: ReportedCount = msgspec.field(default=None, name="prompt_tokens")
-    output_tokens: ReportedCount = msgspec.field(default=None, name="completion_tokens")
+    input_tokens: TokenCount | None = msgspec.field(default=None, name="prompt_tokens")
+    output_tokens: TokenCount | None = msgspec.field(default=None, name="completion_tokens")
     input_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="prompt_tokens_details")
     output_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="completion_tokens_details")
 
 
-class _ChunkWithoutUsage(msgspec.Struct, gc=False):
-    choices: list[_ChunkChoice] | None = None
-    error: Any = None
-
-
-class _Chunk(_ChunkWithoutUsage, gc=False):
+class _Chunk(msgspec.Struct, gc=False):
     """A chunk of a stream, or a whole answer."""
 
+    choices: list[_ChunkChoice] | None = None
+    error: Any = None
     usage: _ChatUsage | None = None
 
 
+class _UncheckedChunk(msgspec.Struct, gc=False):
+    choices: list[_ChunkChoice] | None = None
+    error: Any = None
+    usage: Any = None
+
+
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
-_fallback_decoder = msgspec.json.Decoder(_ChunkWithoutUsage)
+_fallback_decoder = msgspec.json.Decoder(_UncheckedChunk)
 
 
-def _decode_without_usage(payload: bytes) -> _Chunk:
-    """Decode a chunk whose usage cannot be read, which is no reason to fail an answer."""
-    chunk = _fallback_decoder.decode(payload)
-    return _Chunk(chunk.choices, chunk.error)
-
-
-def _decode_answer(body: bytes) -> _Chunk:
+def _decode_chunk(payload: bytes) -> _Chunk:
+    """Decode a chunk. A usage that cannot be read is no reason to fail an answer."""
     try:
-        return _chunk_decoder.decode(body)
+        return _chunk_decoder.decode(payload)
     except DECODE_ERRORS:
-        return _decode_without_usage(body)
+        chunk = _fallback_decoder.decode(payload)
+        return _Chunk(chunk.choices, chunk.error, repair_usage(chunk.usage, _ChatUsage))
 
 
 # ---- parsers ----
@@ -130,10 +130,7 @@ class ChatStreamParser(StreamParser):
             self._answer.finish_reason = self._answer.finish_reason or "stop"
             self._end(out)
             return
-        try:
-            chunk = _chunk_decoder.decode(payload)
-        except DECODE_ERRORS:
-            chunk = _decode_without_usage(payload)
+        chunk = _decode_chunk(payload)
         if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
             self._fail(error)
             return
@@ -153,10 +150,7 @@ def parse_chat_body(
     body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
 ) -> list[Delta]:
     """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
-    try:
-        chunk = _chunk_decoder.decode(body)
-    except DECODE_ERRORS:
-        chunk, body = decode_body(_decode_answer, body)
+    chunk, body = decode_body(_decode_chunk, body)
     if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
         raise error
     if not chunk.choices:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -35,10 +35,10 @@ LEAST_CONNECT_SECONDS = 0.4
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A backend that can answer an inference, and the attempt at it, which holds a slot from `begin` to `end`.
+    """A backend that can answer an inference, and the attempt at it, which holds a slot until its `end`.
 
-    It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, `send`
-    it, count its batches in `last_batch`, and `finish` it. The outcome counts for the backend's health.
+    It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, it is
+    sent, and ended by `finish`.
     """
 
     member: Member
@@ -57,7 +57,7 @@ class Attempt(msgspec.Struct, eq=False):
     has_begun: bool = False
     """Whether a delta has gone out: from then on no other backend may answer."""
     sent_at: float = 0.0
-    """When the request was sent that has not ended yet; 0: there is none."""
+    """When the request was sent whose answer has not ended; 0: there is none."""
     first_delta_at: float = 0.0
     last_batch: list[Delta] | None = None
     """The last batch of deltas of the answer to the request; None: there is no answer yet."""
@@ -88,21 +88,6 @@ class Attempt(msgspec.Struct, eq=False):
             request = adapt(request, self.member.capabilities(self.model))
         return request if request.model == self.model else replace(request, model=self.model)
 
-    def begin(self, request: ChatRequest) -> None:
-        """Begin with a request that was adapted; the slot is taken."""
-        member, self.request = self.member, request
-        if self.connect_limit is not None:
-            CONNECT_LIMIT_SECONDS.set(self.connect_limit)
-        if member.emulation is not None and (emulated := member.emulation.begin(request)) is not None:
-            self.emulated, self.request = emulated, emulated.request
-        if member.breakers.by_model:
-            self.trial = member.breakers.enter(self.model)
-
-    def send(self) -> AsyncGenerator[list[Delta], None]:
-        assert self.request is not None
-        self.sent_at, self.first_delta_at, self.last_batch = perf_counter(), 0.0, None
-        return self.member.provider.infer(self.request)
-
     def record_answer(self) -> None:
         """Record that the backend has answered, if only with its headers."""
         self.last_batch = []
@@ -112,61 +97,45 @@ class Attempt(msgspec.Struct, eq=False):
 
     def finish(self, on_inference: OnInference | None, error: AntwortError | None = None) -> list[Delta]:
         """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
-        self._record("" if error is None else error.code, on_inference)
-        if (emulated := self.emulated) is None:
-            sent, self.request = self.request, None
-            if error is None:
-                return []
-            if (emulation := self.member.emulation) is not None and sent is not None and not self.has_begun:
-                emulated = self.emulated = emulation.begin_after_refusal(sent, error)
-            if emulated is None:
+        sent, emulated = self.request, self.emulated
+        if on_inference is not None:
+            on_inference(self._inference_record("" if error is None else error.code))
+        self.request, self.sent_at = None, 0.0
+        if emulated is not None:
+            out = emulated.finish(error)
+            self.request, self.has_begun = emulated.request, self.has_begun or bool(out)
+            return out
+        if error is not None:
+            emulation = self.member.emulation
+            if emulation is not None and sent is not None and not self.has_begun:
+                self.emulated = emulation.begin_after_refusal(sent, error)
+            if self.emulated is None:
                 raise error
-            self.request = emulated.request
-            return []
-        out = emulated.finish(error)
-        self.request = emulated.request
-        self.has_begun = self.has_begun or bool(out)
-        return out
-
-    def succeed(self) -> None:
-        if self.last_batch is None:
-            self.record_answer()
-        if self.member.deprioritized_until:
-            self.member.deprioritized_until.discard(self.model)
-
-    def fail(self, error: AntwortError) -> None:
-        self.member.record_failure(error, self.model, self.trial)
+            self.request = self.emulated.request
+        return []
 
     def end(self, on_inference: OnInference | None) -> None:
         """Give the slot back. A request that has not ended was cancelled, which says nothing about the backend: the
         client has left, or the run was stopped.
         """
-        if self.sent_at:
-            self._record("cancelled", on_inference)
+        if self.sent_at and on_inference is not None:
+            on_inference(self._inference_record("cancelled"))
         if self.connect_limit is not None:
             CONNECT_LIMIT_SECONDS.set(None)
         if self.trial is not None:
             self.member.breakers.leave(self.model, self.trial)
         self.member.slots.give_back()
 
-    def _record(self, error: str, on_inference: OnInference | None) -> None:
-        sent_at, self.sent_at = self.sent_at, 0.0
-        if on_inference is None:
-            return
+    def _inference_record(self, error: str) -> InferenceRecord:
         assert self.request is not None
-        last = self.last_batch[-1] if self.last_batch else None
-        has_ended = isinstance(last, Finished)
-        first_delta = self.first_delta_at - sent_at if self.first_delta_at and self.request.stream is True else None
-        on_inference(
-            InferenceRecord(
-                self.member.name,
-                self.request.model,
-                perf_counter() - sent_at,
-                first_delta,
-                "" if has_ended else error,
-                last.usage if has_ended else None,
-            )
-        )
+        sent_at, batch, request = self.sent_at, self.last_batch, self.request
+        last = batch[-1] if batch else None
+        usage, first_delta = None, None
+        if isinstance(last, Finished):
+            error, usage = "", last.usage
+        if self.first_delta_at and request.stream is True:
+            first_delta = self.first_delta_at - sent_at
+        return InferenceRecord(self.member.name, request.model, perf_counter() - sent_at, first_delta, error, usage)
 
 
 class Failover(msgspec.Struct, eq=False):
@@ -194,19 +163,24 @@ class Failover(msgspec.Struct, eq=False):
 
     def begin(self, attempt: Attempt) -> Attempt:
         """Begin an attempt whose slot is taken."""
+        member, request = attempt.member, self.request
         self.left.remove(attempt)
         try:
-            request = self.request
             if self.is_shared or attempt.model != request.model:
                 request = attempt.adapt(request, is_shared=self.is_shared)
             if self.left or self.failed:
                 askable = 1 + sum(not each.wait for each in self.left)
-                share = 0.0 if attempt.member.is_unreachable else self.connect_seconds / askable
+                share = 0.0 if member.is_unreachable else self.connect_seconds / askable
                 attempt.connect_limit = max(LEAST_CONNECT_SECONDS, share)
                 self.began_at = self.clock()
-            attempt.begin(request)
+                CONNECT_LIMIT_SECONDS.set(attempt.connect_limit)
+            attempt.request = request
+            if member.emulation is not None and (emulated := member.emulation.begin(request)) is not None:
+                attempt.emulated, attempt.request = emulated, emulated.request
+            if member.breakers.by_model:
+                attempt.trial = member.breakers.enter(attempt.model)
         except BaseException:
-            attempt.member.slots.give_back()
+            member.slots.give_back()
             raise
         return attempt
 

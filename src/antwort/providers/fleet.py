@@ -63,6 +63,8 @@ class Fleet:
         of unreachable members. `on_inference` is called after each request to a backend.
         """
         self._members = tuple(members)
+        self._is_shared = len(members) > 1
+        """Whether requests are written for several backends, and adapted to the one that gets them."""
         self._by_name = {member.name: member for member in members}
         self._router = Router(rules)
         self._only = (
@@ -99,12 +101,14 @@ class Fleet:
             try:
                 only = self._only
                 candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
-                failover = Failover(request, candidates, len(self._members) > 1, self._clock)
+                failover = Failover(request, candidates, self._is_shared, self._clock)
                 while True:
                     attempt = failover.begin(failover.take() or await failover.wait())
                     try:
                         while attempt.request is not None:
-                            batches, emulated = attempt.send(), attempt.emulated
+                            emulated, attempt.last_batch, attempt.first_delta_at = attempt.emulated, None, 0.0
+                            attempt.sent_at = perf_counter()
+                            batches = attempt.member.provider.infer(attempt.request)
                             try:
                                 async for batch in batches:
                                     if attempt.last_batch is None:
@@ -129,11 +133,14 @@ class Fleet:
                                 await batches.aclose()
                             if rest:
                                 yield rest
-                        attempt.succeed()
+                        if attempt.last_batch is None:
+                            attempt.record_answer()
+                        if attempt.member.deprioritized_until:
+                            attempt.member.deprioritized_until.discard(attempt.model)
                         return
                     except AntwortError as error:
                         failure, has_begun = error, attempt.has_begun
-                        attempt.fail(error)
+                        attempt.member.record_failure(error, attempt.model, attempt.trial)
                     finally:
                         attempt.end(self._on_inference)
                     self._look_into(attempt, failure)
@@ -233,7 +240,7 @@ class Fleet:
             if left <= 0:
                 return None
             share = max(min(left, LEAST_COUNT_TIMEOUT_SECONDS), left / (len(asked) - number))
-            outgoing = candidate.adapt(request, is_shared=len(self._members) > 1)
+            outgoing = candidate.adapt(request, is_shared=self._is_shared)
             with suppress(TimeoutError):
                 async with asyncio.timeout(share):
                     counted = await candidate.member.count(outgoing)

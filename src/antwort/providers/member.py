@@ -187,7 +187,7 @@ class Member:
 
     def record_answer(self) -> None:
         """Record that the backend has answered, if only with a refusal: it can be reached."""
-        if self.error is not None or not self._was_contacted or self.is_unreachable:
+        if self.error is not None or not self._was_contacted:
             self._record_recovery()  # else it was healthy before: whatever changes that leaves an error
 
     def record_failure(self, error: AntwortError, model: str, trial: object | None) -> None:

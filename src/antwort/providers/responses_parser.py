@@ -25,6 +25,7 @@ from antwort.providers.answer_parser import (
     delta_size,
     normalize_logprobs,
     normalize_usage,
+    repair_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -143,7 +144,7 @@ def _parse_usage(reported: msgspec.Raw) -> Usage | None:
     try:
         usage = _usage_decoder.decode(reported)
     except DECODE_ERRORS:
-        return None
+        usage = repair_usage(msgspec.json.decode(reported), ReportedUsage)
     return None if usage is None else normalize_usage(usage)
 
 
