@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
-from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord, OnInference
+from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord
 from antwort.providers.member import Member, Slots
 from antwort.providers.retry_policy import (
     circuit_open,
@@ -54,13 +53,7 @@ class Attempt(msgspec.Struct, eq=False):
     """That of a half-open circuit breaker."""
     connect_limit: float | None = None
     """Most seconds to connect, where another candidate may have to be connected to after this one."""
-    has_begun: bool = False
-    """Whether a delta has gone out: from then on no other backend may answer."""
-    sent_at: float = 0.0
-    """When the request was sent whose answer has not ended; 0: there is none."""
-    first_delta_at: float = 0.0
-    last_batch: list[Delta] | None = None
-    """The last batch of deltas of the answer to the request; None: there is no answer yet."""
+    has_answered: bool = False
 
     @property
     def wait(self) -> float:
@@ -90,52 +83,54 @@ class Attempt(msgspec.Struct, eq=False):
 
     def record_answer(self) -> None:
         """Record that the backend has answered, if only with its headers."""
-        self.last_batch = []
+        self.has_answered = True
         self.member.record_answer()
         if self.connect_limit is not None:
             CONNECT_LIMIT_SECONDS.set(None)
 
-    def finish(self, on_inference: OnInference | None, error: AntwortError | None = None) -> list[Delta]:
-        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
-        sent, emulated = self.request, self.emulated
-        if on_inference is not None:
-            on_inference(self._inference_record("" if error is None else error.code))
-        self.request, self.sent_at = None, 0.0
-        if emulated is not None:
-            out = emulated.finish(error)
-            self.request, self.has_begun = emulated.request, self.has_begun or bool(out)
+    def finish(self, error: AntwortError | None, *, has_begun: bool) -> list[Delta]:
+        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands.
+        `has_begun`: a delta of the inference has gone out.
+        """
+        sent, self.request = self.request, None
+        if self.emulated is not None:
+            out = self.emulated.finish(error)
+            self.request = self.emulated.request
             return out
         if error is not None:
-            emulation = self.member.emulation
-            if emulation is not None and sent is not None and not self.has_begun:
+            if (emulation := self.member.emulation) is not None and sent is not None and not has_begun:
                 self.emulated = emulation.begin_after_refusal(sent, error)
             if self.emulated is None:
                 raise error
             self.request = self.emulated.request
         return []
 
-    def end(self, on_inference: OnInference | None) -> None:
-        """Give the slot back. A request that has not ended was cancelled, which says nothing about the backend: the
-        client has left, or the run was stopped.
-        """
-        if self.sent_at and on_inference is not None:
-            on_inference(self._inference_record("cancelled"))
+    def succeed(self) -> None:
+        if not self.has_answered:
+            self.record_answer()
+        if self.member.deprioritized_until:
+            self.member.deprioritized_until.discard(self.model)
+
+    def end(self) -> None:
+        """Give the slot back."""
         if self.connect_limit is not None:
             CONNECT_LIMIT_SECONDS.set(None)
         if self.trial is not None:
             self.member.breakers.leave(self.model, self.trial)
         self.member.slots.give_back()
 
-    def _inference_record(self, error: str) -> InferenceRecord:
-        assert self.request is not None
-        sent_at, batch, request = self.sent_at, self.last_batch, self.request
-        last = batch[-1] if batch else None
-        usage, first_delta = None, None
-        if isinstance(last, Finished):
-            error, usage = "", last.usage
-        if self.first_delta_at and request.stream is True:
-            first_delta = self.first_delta_at - sent_at
-        return InferenceRecord(self.member.name, request.model, perf_counter() - sent_at, first_delta, error, usage)
+
+def inference_record(
+    backend: str, request: ChatRequest, times: tuple[float, float, float], last: list[Delta] | None, error: str
+) -> InferenceRecord:
+    """Return what metrics count of a request to a backend. `times`: when it was sent, when its first delta came if one
+    did, and when it ended; `last`: the last batch of deltas; `error`: its code.
+    """
+    sent_at, first_delta_at, ended_at = times
+    first_delta = first_delta_at - sent_at if first_delta_at and request.stream is True else None
+    if last and isinstance(end := last[-1], Finished):
+        return InferenceRecord(backend, request.model, ended_at - sent_at, first_delta, "", end.usage)
+    return InferenceRecord(backend, request.model, ended_at - sent_at, first_delta, error, None)
 
 
 class Failover(msgspec.Struct, eq=False):
@@ -206,7 +201,7 @@ class Failover(msgspec.Struct, eq=False):
         errors = [*self.errors, *(circuit_open(each.wait) for each in self.left)]
         raise most_useful_error(self._worth_waiting_for() or errors)
 
-    def record_failure(self, attempt: Attempt, error: AntwortError) -> None:
+    def record_failure(self, attempt: Attempt, error: AntwortError, *, is_final: bool) -> None:
         """Record a failed attempt. Raises the error as the client may read it unless another candidate may be asked."""
         if attempt.connect_limit is not None and is_connection_failure(error):
             self.connect_seconds -= self.clock() - self.began_at
@@ -220,7 +215,7 @@ class Failover(msgspec.Struct, eq=False):
             reported = ModelNotFound(self.request.model)  # the client knows the model by this name
         self.failed.append(attempt)
         self.errors.append(reported)
-        if attempt.has_begun or not may_fail_over(error):
+        if is_final or not may_fail_over(error):
             raise reported from error.__cause__
 
     def _worth_waiting_for(self) -> Sequence[AntwortError]:

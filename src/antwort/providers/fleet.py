@@ -17,7 +17,7 @@ from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
-from antwort.providers.failover import Attempt, Failover
+from antwort.providers.failover import Attempt, Failover, inference_record
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
@@ -97,54 +97,55 @@ class Fleet:
         """
         tried, last_start = 1, self._clock() + self._retry.budget
         has_answered = has_begun = False
+        only, on_inference = self._only, self._on_inference
         while True:
             try:
-                only = self._only
                 candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
                 failover = Failover(request, candidates, self._is_shared, self._clock)
                 while True:
                     attempt = failover.begin(failover.take() or await failover.wait())
+                    failure: AntwortError | None = None
                     try:
-                        while attempt.request is not None:
-                            emulated, attempt.last_batch, attempt.first_delta_at = attempt.emulated, None, 0.0
-                            attempt.sent_at = perf_counter()
-                            batches = attempt.member.provider.infer(attempt.request)
+                        while (sent := attempt.request) is not None:
+                            last: list[Delta] | None = None
+                            first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
+                            emulated, failure = attempt.emulated, None
+                            batches = attempt.member.provider.infer(sent)
                             try:
                                 async for batch in batches:
-                                    if attempt.last_batch is None:
+                                    if last is None:
+                                        last = batch
                                         attempt.record_answer()
                                     if batch:
-                                        if not attempt.last_batch:
-                                            attempt.first_delta_at = perf_counter()
-                                        attempt.last_batch = batch
-                                    if emulated is not None:
-                                        batch = emulated.feed(batch)  # noqa: PLW2901
-                                    if batch:
-                                        attempt.has_begun = has_answered = True
-                                        yield batch
+                                        last = batch
+                                        first_delta_at = first_delta_at or perf_counter()
+                                    out = batch if emulated is None else emulated.feed(batch)
+                                    if out:
+                                        has_begun = has_answered = True
+                                        yield out
                                     elif not has_answered:
                                         has_answered = True
-                                        yield batch
+                                        yield out
+                                error_code = ""
                             except AntwortError as error:
-                                rest = attempt.finish(self._on_inference, error)
-                            else:
-                                rest = attempt.finish(self._on_inference)
+                                failure, error_code = error, error.code
                             finally:
                                 await batches.aclose()
-                            if rest:
-                                yield rest
-                        if attempt.last_batch is None:
-                            attempt.record_answer()
-                        if attempt.member.deprioritized_until:
-                            attempt.member.deprioritized_until.discard(attempt.model)
+                                if on_inference is not None:
+                                    times = sent_at, first_delta_at, perf_counter()
+                                    on_inference(inference_record(attempt.member.name, sent, times, last, error_code))
+                            if out := attempt.finish(failure, has_begun=has_begun):
+                                has_begun = True
+                                yield out
+                        attempt.succeed()
                         return
                     except AntwortError as error:
-                        failure, has_begun = error, attempt.has_begun
+                        failure = error
                         attempt.member.record_failure(error, attempt.model, attempt.trial)
                     finally:
-                        attempt.end(self._on_inference)
+                        attempt.end()
                     self._look_into(attempt, failure)
-                    failover.record_failure(attempt, failure)
+                    failover.record_failure(attempt, failure, is_final=has_begun)
             except AntwortError as error:
                 delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
                 if has_begun or delay is None:
