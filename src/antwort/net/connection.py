@@ -94,7 +94,6 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._deadline = 0.0
-        self._is_paused = False
         self.is_closed = False
 
     def send(self, message: Sequence[bytes], timeouts: Timeouts) -> HttpResponse:
@@ -139,9 +138,10 @@ class HttpConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Read from the socket again after a pause."""
-        if self._is_paused and self._transport is not None and not self._transport.is_closing():
-            self._is_paused = False
-            self._transport.resume_reading()
+        response, transport = self._response, self._transport
+        if response is not None and response.is_paused and transport is not None and not transport.is_closing():
+            response.is_paused = False
+            transport.resume_reading()
             self._set_deadline(self._idle_seconds)
 
     # ---- called by the event loop ----
@@ -170,10 +170,13 @@ class HttpConnection(asyncio.Protocol):
             if response.buffered_bytes > DRAIN_BYTES:
                 self.abort()
         elif response.has_head:
-            self._set_deadline(self._idle_seconds)
-            if response.buffered_bytes > HIGH_WATER_BYTES:
-                self._pause()
-            response.notify()
+            self._deadline = deadline = self._loop.time() + self._idle_seconds
+            if deadline < self._timer_at:
+                self._arm_timer()
+            if response.buffered_bytes > HIGH_WATER_BYTES and not response.is_paused:
+                self._pause(response)
+            if not (waiter := response.waiter).done():
+                waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -192,10 +195,10 @@ class HttpConnection(asyncio.Protocol):
         """Return the connection to the pool if it is clean, and wake the reader."""
         transport, owner = self._transport, self._owner
         assert transport is not None
+        if response.is_paused:
+            self.resume()
         self._response = None
         if response.reads > 1 or owner.quick_ack:
-            if self._is_paused:  # only possible after more than one read
-                self.resume()
             owner.record_reads(response.reads)
         if (
             response.keep_alive
@@ -213,9 +216,9 @@ class HttpConnection(asyncio.Protocol):
         if not (waiter := response.waiter).done():
             waiter.set_result(None)
 
-    def _pause(self) -> None:
-        if not self._is_paused and self._transport is not None and not self._transport.is_closing():
-            self._is_paused = True
+    def _pause(self, response: HttpResponse) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            response.is_paused = True
             self._transport.pause_reading()
 
     def _set_deadline(self, seconds: float) -> None:

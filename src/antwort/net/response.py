@@ -188,6 +188,8 @@ class HttpResponse(msgspec.Struct, eq=False):
     """Whether the body ends with the connection."""
     is_draining: bool = False
     """Whether the rest of the body is discarded."""
+    is_paused: bool = False
+    """Whether its connection does not read from the socket until the reader has taken what has arrived."""
     reader_lagged: bool = False
     """Whether `chunks` held unread data when the connection's timer last fired."""
     error: HttpError | None = None
@@ -289,10 +291,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         self.parser = None  # breaks the reference cycle between the two
         if error is not None and not self.is_complete and self.error is None:
             self.error = error
-        self.notify()
-
-    def notify(self) -> None:
-        """Wake the reader."""
         if not (waiter := self.waiter).done():
             waiter.set_result(None)
 
@@ -332,10 +330,9 @@ class HttpResponse(msgspec.Struct, eq=False):
             await self.waiter
         if self.buffered_bytes > READ_BYTES:
             return self._take_first()
-        data = self.take()
-        if not self.is_complete:
+        if self.is_paused:
             self.connection.resume()
-        return data
+        return self.take()
 
     def release(self) -> None:
         """Discard the rest of the response in the background, so that its connection can be used again."""

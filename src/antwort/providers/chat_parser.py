@@ -104,13 +104,10 @@ _chunk_decoder = msgspec.json.Decoder(_Chunk)
 _fallback_decoder = msgspec.json.Decoder(_UncheckedChunk)
 
 
-def _decode_chunk(payload: bytes) -> _Chunk:
-    """Decode a chunk. A usage that cannot be read is no reason to fail an answer."""
-    try:
-        return _chunk_decoder.decode(payload)
-    except DECODE_ERRORS:
-        chunk = _fallback_decoder.decode(payload)
-        return _Chunk(chunk.choices, chunk.error, repair_usage(chunk.usage, _ChatUsage))
+def _decode_unchecked(payload: bytes) -> _Chunk:
+    """Decode a chunk whose usage cannot be read as it is, which is no reason to fail an answer."""
+    chunk = _fallback_decoder.decode(payload)
+    return _Chunk(chunk.choices, chunk.error, repair_usage(chunk.usage, _ChatUsage))
 
 
 # ---- parsers ----
@@ -130,7 +127,10 @@ class ChatStreamParser(StreamParser):
             self._answer.finish_reason = self._answer.finish_reason or "stop"
             self._end(out)
             return
-        chunk = _decode_chunk(payload)
+        try:
+            chunk = _chunk_decoder.decode(payload)
+        except DECODE_ERRORS:
+            chunk = _decode_unchecked(payload)
         if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
             self._fail(error)
             return
@@ -150,7 +150,10 @@ def parse_chat_body(
     body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
 ) -> list[Delta]:
     """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
-    chunk, body = decode_body(_decode_chunk, body)
+    try:
+        chunk = _chunk_decoder.decode(body)
+    except DECODE_ERRORS:
+        chunk, body = decode_body(_decode_unchecked, body)
     if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
         raise error
     if not chunk.choices:
@@ -184,16 +187,16 @@ class _ChatAnswer(msgspec.Struct):
         for choice in chunk.choices or ():
             if choice.index:  # requests ask for one choice
                 continue
-            message = choice.message if choice.delta is None else choice.delta
-            if message is not None:
-                reasoning = message.reasoning_content or message.reasoning
-                content, refusal = message.content, message.refusal
-                if self._calls is not None and (content or reasoning or refusal):
+            if (message := choice.delta or choice.message) is not None:
+                content = message.content
+                if self._calls is not None and (
+                    content or message.reasoning_content or message.reasoning or message.refusal
+                ):
                     self._calls.emit_named(out)
-                if reasoning:
+                if reasoning := message.reasoning_content or message.reasoning:
                     self.size.bytes += byte_size(reasoning)
                     out.append(ReasoningDelta(reasoning))
-                if refusal:
+                if refusal := message.refusal:
                     self.size.bytes += byte_size(refusal)
                     out.append(RefusalDelta(refusal))
                 if isinstance(content, list):

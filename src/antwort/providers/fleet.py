@@ -121,11 +121,11 @@ class Fleet:
                                         first_delta_at = first_delta_at or perf_counter()
                                     out = batch if emulated is None else emulated.feed(batch)
                                     if out:
-                                        has_begun = has_answered = True
-                                        yield out
-                                    elif not has_answered:
-                                        has_answered = True
-                                        yield out
+                                        has_begun = True
+                                    elif has_answered:
+                                        continue
+                                    has_answered = True
+                                    yield out
                                 error_code = ""
                             except AntwortError as error:
                                 failure, error_code = error, error.code
