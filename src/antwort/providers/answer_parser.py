@@ -45,17 +45,8 @@ DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
 
 
-class OutputSize(msgspec.Struct, gc=False):
-    """Count the bytes of an answer's output. It is shared by a parser and its parts."""
-
-    bytes: int = 0
-
-
 class StreamParser(ABC):
-    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`.
-
-    A subclass adds to `_size` what each event contains, except for text, which is counted here for a whole batch.
-    """
+    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`."""
 
     __slots__ = ("_events", "_failure", "_max_bytes", "_sent", "_size", "ended", "is_cut")
 
@@ -68,11 +59,14 @@ class StreamParser(ABC):
         """Whether this parser ended the answer at its size limit, while the backend goes on."""
         self._events = SseParser()
         self._failure: AntwortError | None = None
-        self._size = OutputSize()
+        self._size = 0
+        """Bytes of the output so far."""
 
     @abstractmethod
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
-        """Append the deltas of one event. An event that cannot be decoded raises and changes nothing."""
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
+        """Append the deltas of one event, and return the bytes of its output, except for `TextDelta`s: these are
+        counted here. An event that cannot be decoded raises and changes nothing.
+        """
 
     @abstractmethod
     def _end(self, out: list[Delta]) -> None:
@@ -85,7 +79,7 @@ class StreamParser(ABC):
             if self.ended:
                 break
             try:
-                self._parse_event(payload, out)
+                self._size += self._parse_event(payload, out)
             except DECODE_ERRORS as exc:
                 self._parse_repaired(payload, out, exc)
         if (
@@ -94,8 +88,8 @@ class StreamParser(ABC):
             and not self.ended
         ):
             self._fail(BackendError("The backend sent an event that is too large."))
-        size = self._count_text(out)
-        return out if size <= self._max_bytes else self._cut(out)
+        self._count_text(out)
+        return out if self._size <= self._max_bytes else self._cut(out)
 
     def finish(self) -> list[Delta]:
         """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
@@ -105,12 +99,13 @@ class StreamParser(ABC):
         if not self.ended:
             try:
                 for payload in self._events.finish():  # an event without its blank line, if it is complete
-                    self._parse_event(payload, out)
+                    self._size += self._parse_event(payload, out)
             except DECODE_ERRORS:
                 pass  # the stream was cut inside the event
         if not self.ended:
             self._end(out)
-        if self._count_text(out) > self._max_bytes and not self.is_cut:
+        self._count_text(out)
+        if self._size > self._max_bytes and not self.is_cut:
             return self._cut(out)
         if self._failure is not None:
             raise self._failure
@@ -123,7 +118,7 @@ class StreamParser(ABC):
         """Parse an event again with its lone surrogates replaced; fail where that does not help."""
         try:
             if (repaired := repair_surrogates(payload)) != payload:
-                self._parse_event(repaired, out)
+                self._size += self._parse_event(repaired, out)
                 return
         except DECODE_ERRORS as exc:
             problem = exc
@@ -131,20 +126,17 @@ class StreamParser(ABC):
         error.__cause__ = problem
         self._fail(error)
 
-    def _count_text(self, out: list[Delta]) -> int:
-        """Add the text of a batch, and return the size of the answer so far."""
-        size = self._size
+    def _count_text(self, out: list[Delta]) -> None:
         for delta in out:
-            if delta.__class__ is TextDelta:
+            if isinstance(delta, TextDelta):
                 text = delta.text
-                size.bytes += len(text) if text.isascii() else len(text.encode())
-        return size.bytes
+                self._size += len(text) if text.isascii() else len(text.encode())
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """End the answer, and return as much of the last deltas as the limit allows."""
         self.ended = self.is_cut = True
         self._failure = None
-        size_before = self._size.bytes - sum(map(delta_size, out))
+        size_before = self._size - sum(map(delta_size, out))
         kept = truncate(out, self._max_bytes - size_before)
         if not (kept and isinstance(kept[-1], Finished)):  # the excess is in calls that are still buffered
             kept.append(Finished(MAX_OUTPUT_BYTES))
@@ -244,10 +236,10 @@ class ReportedUsage(msgspec.Struct, gc=False):
 U = TypeVar("U", bound=ReportedUsage)
 
 
-def repair_usage(reported: Any, to: type[U]) -> U | None:
+def repair_usage(reported: msgspec.Raw, to: type[U]) -> U | None:
     """Return a usage that cannot be decoded, without the values that are no numbers of tokens: 10.0 is one."""
     try:
-        return msgspec.convert(_only_counts(reported), to | None)
+        return msgspec.convert(_only_counts(msgspec.json.decode(reported)), to | None)
     except DECODE_ERRORS:
         return None
 
