@@ -311,10 +311,10 @@ class HttpResponse(msgspec.Struct, eq=False):
             size += len(chunks[-1])
             if size > limit:
                 break
-        chunks.append(self.take())
-        if size + len(chunks[-1]) > limit:
+        last = self.take()
+        if size + len(last) > limit:
             raise ResponseTooLarge("the answer is too long")
-        return b"".join(chunks)  # does not copy a single chunk
+        return b"".join((*chunks, last))  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -121,16 +122,17 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 def inference_record(
-    backend: str, request: ChatRequest, times: tuple[float, float, float], last: list[Delta] | None, error: str
+    backend: str, request: ChatRequest, sent_at: float, first_delta_at: float, last: list[Delta] | None, error: str
 ) -> InferenceRecord:
-    """Return what metrics count of a request to a backend. `times`: when it was sent, when its first delta came if one
-    did, and when it ended; `last`: the last batch of deltas; `error`: its code.
+    """Return what metrics count of a request that ends now. `first_delta_at`: 0 where none came; `last`: the last batch
+    of deltas; `error`: the code.
     """
-    sent_at, first_delta_at, ended_at = times
-    first_delta = first_delta_at - sent_at if first_delta_at and request.stream is True else None
+    seconds, usage, first_delta = perf_counter() - sent_at, None, None
+    if first_delta_at and request.stream is True:
+        first_delta = first_delta_at - sent_at
     if last and isinstance(end := last[-1], Finished):
-        return InferenceRecord(backend, request.model, ended_at - sent_at, first_delta, "", end.usage)
-    return InferenceRecord(backend, request.model, ended_at - sent_at, first_delta, error, None)
+        error, usage = "", end.usage
+    return InferenceRecord(backend, request.model, seconds, first_delta, error, usage)
 
 
 class Failover(msgspec.Struct, eq=False):

@@ -132,8 +132,12 @@ class Fleet:
                             finally:
                                 await batches.aclose()
                                 if on_inference is not None:
-                                    times = sent_at, first_delta_at, perf_counter()
-                                    on_inference(inference_record(attempt.member.name, sent, times, last, error_code))
+                                    backend = attempt.member.name
+                                    on_inference(
+                                        inference_record(backend, sent, sent_at, first_delta_at, last, error_code)
+                                    )
+                            if failure is None and emulated is None:
+                                break
                             if out := attempt.finish(failure, has_begun=has_begun):
                                 has_begun = True
                                 yield out
