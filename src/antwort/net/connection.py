@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from antwort.api.wire import Wire
 from antwort.net.response import ConnectionLost, HttpError, HttpResponse, InvalidResponse, ResponseTimeout
+
+if TYPE_CHECKING:
+    from antwort.net.client import HttpClient
 
 HIGH_WATER_BYTES = 64 * 1024
 """Unread bytes of a response above which reading from the socket pauses."""
@@ -52,40 +55,10 @@ class Timeouts(Wire):
         return min(self.connect, limit)
 
 
-class ConnectionOwner(Protocol):
-    """The client that a connection belongs to, as the connection uses it."""
-
-    @property
-    def idle(self) -> list[HttpConnection]:
-        """Open connections that carry nothing."""
-        ...
-
-    @property
-    def max_idle(self) -> int: ...
-
-    @property
-    def idle_expiry(self) -> float: ...
-
-    @property
-    def quick_ack(self) -> bool:
-        """Whether the first packet of a response is acknowledged at once (TCP_QUICKACK). A server that writes head and
-        body separately, without TCP_NODELAY, sends the body only after that acknowledgement: about 40 ms later.
-        """
-        ...
-
-    def record_reads(self, reads: int) -> None:
-        """Record in how many reads a response arrived. Only called with 1 while `quick_ack` is set."""
-        ...
-
-    def connection_opened(self, connection: HttpConnection) -> None: ...
-
-    def connection_closed(self, connection: HttpConnection) -> None: ...
-
-
 class HttpConnection(asyncio.Protocol):
     """A connection to one origin. Its timer is re-armed only when it fires, or for an earlier deadline."""
 
-    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: HttpClient, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None

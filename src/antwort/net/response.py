@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import httptools
 import msgspec
+
+if TYPE_CHECKING:
+    from antwort.net.connection import HttpConnection
 
 READ_BYTES = 64 * 1024
 """Most bytes of a body that one read returns."""
@@ -151,16 +154,6 @@ HEAD_CACHE = ResponseHeadCache()
 # ---- responses ----
 
 
-class ConnectionControl(Protocol):
-    """The connection that a response arrives on, as the response uses it."""
-
-    def resume(self) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class HttpResponse(msgspec.Struct, eq=False):
     """One response: the connection feeds it, and the caller reads its body whole or in chunks.
 
@@ -172,7 +165,7 @@ class HttpResponse(msgspec.Struct, eq=False):
 
     waiter: asyncio.Future[None]
     """Done when the head or more of the body has arrived, or nothing more will. There is one reader at a time."""
-    connection: ConnectionControl
+    connection: HttpConnection
     status: int = 0
     headers: Headers = _NO_HEADERS
     reads: int = 0

@@ -52,7 +52,7 @@ class Fleet:
         *,
         retry: RetryPolicy = NO_RETRY,
         refresh: float = 60.0,
-        health: float = 10.0,
+        health: float | None = 10.0,
         on_inference: OnInference | None = None,
         random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
@@ -60,7 +60,7 @@ class Fleet:
         later: CallLater = call_later,
     ) -> None:
         """`refresh` and `health` are the seconds between two refreshes of the lists of models, and between two checks
-        of unreachable members. `on_inference` is called after each request to a backend.
+        of unreachable members; None: no checks. `on_inference` is called after each request to a backend.
         """
         self._members = tuple(members)
         self._is_shared = len(members) > 1
@@ -277,7 +277,7 @@ class SingleBackend(Fleet):
     ) -> None:
         self._member = Member("backend", provider, emulation=emulation, failures=math.inf, clock=clock, log=_SILENT)
         self._provider = provider
-        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, later=_no_timer)
+        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, health=None)
 
     async def open(self) -> None:
         pass
@@ -312,15 +312,6 @@ class Retrying(SingleBackend):
 
 
 _SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
-
-
-class _NoTimer:
-    def cancel(self) -> None:
-        pass
-
-
-def _no_timer(seconds: float, call: Callable[[], None]) -> _NoTimer:  # noqa: ARG001 - a timer that never goes off
-    return _NoTimer()
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:
