@@ -124,12 +124,11 @@ class Attempt(msgspec.Struct, eq=False):
 def inference_record(
     backend: str, request: ChatRequest, sent_at: float, first_delta_at: float, last: list[Delta] | None, error: str
 ) -> InferenceRecord:
-    """Return what metrics count of a request that ends now. `first_delta_at`: 0 where none came; `last`: the last batch
+    """Return what metrics count of a request that ends now. `first_delta_at`: 0 where none was streamed; `last`: the last batch
     of deltas; `error`: the code.
     """
-    seconds, usage, first_delta = perf_counter() - sent_at, None, None
-    if first_delta_at and request.stream is True:
-        first_delta = first_delta_at - sent_at
+    seconds, usage = perf_counter() - sent_at, None
+    first_delta = first_delta_at - sent_at if first_delta_at else None
     if last and isinstance(end := last[-1], Finished):
         error, usage = "", end.usage
     return InferenceRecord(backend, request.model, seconds, first_delta, error, usage)
@@ -147,9 +146,7 @@ class Failover(msgspec.Struct, eq=False):
     """How long further candidates may take to connect, if there are several."""
     began_at: float = 0.0
     """When the last attempt with a limit began."""
-    failed: list[Attempt] = []
-    errors: list[AntwortError] = []
-    """Those of the failed attempts."""
+    failed: list[tuple[Attempt, AntwortError]] = []
 
     def take(self) -> Attempt | None:
         """Take a slot of the first healthy candidate that has one free."""
@@ -200,7 +197,7 @@ class Failover(msgspec.Struct, eq=False):
             if not chosen.wait:
                 return chosen
             chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
-        errors = [*self.errors, *(circuit_open(each.wait) for each in self.left)]
+        errors = [*(error for _, error in self.failed), *(circuit_open(each.wait) for each in self.left)]
         raise most_useful_error(self._worth_waiting_for() or errors)
 
     def record_failure(self, attempt: Attempt, error: AntwortError, *, is_final: bool) -> None:
@@ -215,8 +212,7 @@ class Failover(msgspec.Struct, eq=False):
         reported = error
         if isinstance(error, ModelNotFound) and attempt.model != self.request.model:
             reported = ModelNotFound(self.request.model)  # the client knows the model by this name
-        self.failed.append(attempt)
-        self.errors.append(reported)
+        self.failed.append((attempt, reported))
         if is_final or not may_fail_over(error):
             raise reported from error.__cause__
 
@@ -224,12 +220,14 @@ class Failover(msgspec.Struct, eq=False):
         """Return the errors that pass soon, of candidates that may take what others have found too long: a request that
         has only to wait need not be shortened.
         """
-        asked = list(zip(self.failed, self.errors, strict=True))
         too_long = [
-            error.limit or each.context_length or 0 for each, error in asked if isinstance(error, ContextTooLong)
+            error.limit or each.context_length or 0 for each, error in self.failed if isinstance(error, ContextTooLong)
         ]
         if not too_long:
             return ()
         most = max(too_long)
-        waiting = [each for each in asked if is_short_wait(each[1]) and not each[0].is_small]
-        return [error for each, error in waiting if (each.context_length or most + 1) > most]
+        return [
+            error
+            for each, error in self.failed
+            if is_short_wait(error) and not each.is_small and (each.context_length or most + 1) > most
+        ]

@@ -97,7 +97,7 @@ class Fleet:
         """
         tried, last_start = 1, self._clock() + self._retry.budget
         has_answered = has_begun = False
-        only, on_inference = self._only, self._on_inference
+        only, on_inference, is_streamed = self._only, self._on_inference, request.stream is True
         while True:
             try:
                 candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
@@ -118,7 +118,8 @@ class Fleet:
                                         attempt.record_answer()
                                     if batch:
                                         last = batch
-                                        first_delta_at = first_delta_at or perf_counter()
+                                        if is_streamed and not first_delta_at:
+                                            first_delta_at = perf_counter()
                                     out = batch if emulated is None else emulated.feed(batch)
                                     if out:
                                         has_begun = True
