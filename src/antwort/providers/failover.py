@@ -124,8 +124,8 @@ class Attempt(msgspec.Struct, eq=False):
 def inference_record(
     backend: str, request: ChatRequest, sent_at: float, first_delta_at: float, last: list[Delta] | None, error: str
 ) -> InferenceRecord:
-    """Return what metrics count of a request that ends now. `first_delta_at`: 0 where none was streamed; `last`: the last batch
-    of deltas; `error`: the code.
+    """Return what metrics count of a request that ends now. `first_delta_at` is 0 where none was streamed, `last` the
+    last batch of deltas, and `error` the code.
     """
     seconds, usage = perf_counter() - sent_at, None
     first_delta = first_delta_at - sent_at if first_delta_at else None
