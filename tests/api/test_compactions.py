@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, OpaqueItem
-from antwort.api.limits import Limits
 from antwort.api.requests import CompactRequest, as_compaction, parse_compaction, read_request
 from antwort.api.wire import encode
 from antwort.errors import InvalidField

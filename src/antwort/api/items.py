@@ -7,10 +7,11 @@ request is read, so that everything behind that point sees whole items.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET, UnsetType, Wire
+from antwort.ids import new_id
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
@@ -275,3 +276,33 @@ OutputItem: TypeAlias = (
 )
 KnownItem: TypeAlias = OutputItem | ItemReference
 InputItem: TypeAlias = KnownItem | OpaqueItem
+
+ADDITIONAL = "additional_tools"
+"""The type of items that declare tools from their position on (`tool_parsing.py`)."""
+MAX_ITEM_ID = 512
+"""Characters of the id of an item: those of clients have about forty."""
+_ID_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "item_reference": "ref",
+    ADDITIONAL: "at",
+}
+
+
+def new_item_id(kind: str) -> str:
+    """Make an id for an item of this type."""
+    return new_id(_ID_PREFIXES.get(kind, "item"))
+
+
+def is_additional(item: object) -> TypeGuard[OpaqueItem]:
+    """Return whether an item declares tools."""
+    return isinstance(item, OpaqueItem) and item.type == ADDITIONAL

@@ -170,13 +170,13 @@ Forced: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | ForcedHosted
 ToolChoice: TypeAlias = ChoiceMode | Forced | AllowedTools
 
 
-_SECRET = ("authorization", "headers")
+SECRET = ("authorization", "headers")
 
 
 def echo_tool(tool: Tool) -> Plain:
     """The tool as a response repeats it. Credentials are never repeated, nor what an address carries of them."""
     shown: Plain = to_plain(tool)
-    for field in _SECRET:
+    for field in SECRET:
         shown.pop(field, None)
     if isinstance(tool, McpTool) and isinstance(tool.server_url, str):
         shown["server_url"] = shown_url(tool.server_url)

@@ -7,14 +7,11 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.bodies import body_steps, known_fields
+from antwort.api.decoding import Limits, Steps, body_steps, kind_of, known_fields
 from antwort.api.events import Event, StreamEvent
-from antwort.api.limits import Limits
 from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
-from antwort.api.steps import Steps
-from antwort.api.validation import kind_of
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import InvalidField

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.decoding import without_inner_nulls
 from antwort.api.items import (
     TEXTS,
     Compaction,
@@ -31,7 +32,6 @@ from antwort.api.items import (
     ResultPart,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.validation import without_inner_nulls
 from antwort.api.wire import UNSET, Plain, replace, to_plain
 from antwort.engine.history.calls import (
     CALL_TYPES,

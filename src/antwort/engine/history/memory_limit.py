@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from antwort.api.limits import Limits
+from antwort.api.decoding import Limits
 from antwort.errors import ContextTooLong, HistoryMemoryFull
 from antwort.storage.base import Bound, HistoryTooLarge
 

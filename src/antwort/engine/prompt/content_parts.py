@@ -7,6 +7,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from antwort.api.decoding import Steps
 from antwort.api.items import (
     TEXTS,
     ContentPart,
@@ -22,7 +23,6 @@ from antwort.api.items import (
     ResultPart,
     SummaryText,
 )
-from antwort.api.steps import Steps
 from antwort.engine.history.calls import is_output, result_of
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.net.media import AddressNotAllowed, MediaHosts

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from antwort.api.additional_tools import Declaration
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
-from antwort.api.tool_declarations import own_tools
+from antwort.api.tool_parsing import Declaration, own_tools
 from antwort.api.tools import McpTool, OpaqueTool, Tool, may_be_called
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import side_by_side

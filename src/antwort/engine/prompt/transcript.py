@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -25,6 +24,7 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
     Reasoning,
+    is_additional,
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import is_trigger
