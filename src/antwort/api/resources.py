@@ -1,4 +1,4 @@
-"""Approvals and conversations: what clients can list, retrieve and change beside responses."""
+"""Approvals and conversations, which clients can retrieve and change beside responses."""
 
 from __future__ import annotations
 
