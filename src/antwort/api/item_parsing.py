@@ -58,17 +58,10 @@ def input_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, .
     return (yield from item_steps(value, "input", limits, most=limits.input_items))
 
 
-def read_items(
-    value: object, path: str, limits: Limits, *, most: int
-) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """Return the items of a list, and the JSON of each as it was received."""
-    return at_once(item_steps(value, path, limits, most=most))
-
-
 def item_steps(
     value: object, path: str, limits: Limits, *, most: int
 ) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
-    """Do what `read_items` does, in pieces."""
+    """Parse a list of items, in pieces. Return them, and the JSON of each as it was received."""
     if not isinstance(value, list):
         raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
     if len(value) > most:

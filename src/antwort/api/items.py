@@ -186,7 +186,7 @@ class McpCall(Wire, tag="mcp_call"):
     """A call that antwort runs or refuses, and its result in one item.
 
     If it is completed without `output` and `error`, it has not run yet, because the turn is paused. `call_id` is an
-    extension; the item of the later run has none, and is tied to the first by its id (engine/history/calls.py).
+    extension; the item that shows the later run has another id and no `call_id`.
     `content` is an extension, too: the parts of a result that is not text alone. `output` then has `[type]` for the
     others. `error` is an object, as SDKs expect; older records and clients have its text alone.
     """
@@ -227,7 +227,7 @@ class McpApprovalResponse(Wire, tag="mcp_approval_response"):
 
 
 class ItemReference(Wire, tag="item_reference"):
-    """A reference to an item of an earlier response. `engine/history/history.py` replaces it by the item."""
+    """A reference to an item of an earlier response, which takes its place."""
 
     id: str
 

@@ -46,7 +46,6 @@ __all__ = [
     "as_compaction",
     "check_metadata",
     "compaction_steps",
-    "parse_compaction",
     "parse_request",
     "read_input",
     "read_item",
@@ -335,7 +334,7 @@ def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, .
 # ---- compaction ----
 
 COMPACTION_FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
-"""The fields that count. Clients send others that they have at hand, such as tools: those are ignored."""
+"""The fields that count. Others that clients send, such as tools, are ignored."""
 _COMPACTION_BODY = known_fields(*COMPACTION_FIELDS)
 
 
@@ -343,20 +342,15 @@ class CompactRequest(CreateRequest):
     """A request for a compacted context instead of an answer. Nothing of it is stored."""
 
 
-def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
-    """Parse the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
-    return at_once(compaction_steps(body, limits))
-
-
 def compaction_steps(body: bytes, limits: Limits) -> Steps[CompactRequest]:
-    """Do what `parse_compaction` does, in pieces."""
+    """Parse the request in `body`, in pieces. Raises `InvalidField` for the first thing that is wrong."""
     plain, raw = yield from body_steps(body, _COMPACTION_BODY, limits)
     known = {name: plain[name] for name in COMPACTION_FIELDS if name in plain}
     return as_compaction((yield from read_steps(known, limits, raw=raw)))
 
 
 def as_compaction(request: CreateRequest) -> CompactRequest:
-    """Return what counts of a request when it asks for a compaction. It must name the model, because a default cannot
+    """Return the request with the fields that count for a compaction. It must name the model, because a default cannot
     know which model summarizes and which one continues.
     """
     if not request.model:
