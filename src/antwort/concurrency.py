@@ -76,6 +76,8 @@ class Once(Generic[T]):
     _value: T
     error: Exception | None = None
     """What was set in place of the value."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """The event loop of the tasks that wait, if it is known: on Python 3.11, each lookup is a system call."""
     _waiters: tuple[asyncio.Future[None], ...] = ()
 
     def set(self, value: T) -> None:
@@ -98,7 +100,7 @@ class Once(Generic[T]):
     async def wait(self) -> T:
         """Return the value as soon as it is set."""
         while not self.is_set:
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = (self.loop or asyncio.get_running_loop()).create_future()
             self._waiters += (waiter,)
             await waiter
         if self.error is not None:
