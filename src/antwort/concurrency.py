@@ -8,6 +8,7 @@ from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+CANCEL_SECONDS = 1.0
 
 
 class Signal:
@@ -129,16 +130,15 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
 
 async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Run coroutines concurrently and return their results in order. The first error cancels the others and is raised
-    as it is.
+    as it is. Coroutines that ignore being cancelled are waited for no longer than `CANCEL_SECONDS`.
     """
     if len(work) <= 1:
         return [await each for each in work]
+    tasks = [asyncio.ensure_future(each) for each in work]
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+        return await asyncio.gather(*tasks)
+    finally:
+        await stop(tasks, CANCEL_SECONDS)
 
 
 async def within(seconds: Callable[[], float], work: Coroutine[Any, Any, T]) -> T:
