@@ -33,8 +33,8 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page
 from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import EventRecord, Fenced, Lease, RunEnding, Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time
@@ -60,11 +60,11 @@ def ended_as(response: Response) -> ResponseCompleted:
 # ---- durable runs: each batch ----
 
 
-class Paper(MemoryRunLog):
+class Paper(SqlRunLog):
     """Takes what is written, when it is let; `faults` are what is raised first."""
 
     def __init__(self, *faults: Exception) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(MemoryStore().database)
         self.written: list[EventRecord] = []
         self.finished: list[EventRecord] = []
         self.endings: list[RunEnding] = []

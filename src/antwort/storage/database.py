@@ -26,6 +26,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
+Durability: TypeAlias = Literal["process", "system", "disk"]
+"""What a committed transaction survives: nothing, the end of the process, the end of the machine."""
 Value: TypeAlias = str | int | float | bytes | list[int] | list[str] | list[bytes] | None
 """A value of a column. A truth value is passed as `bool` and tested by its name alone (`AND is_on`). Lists are for
 PostgreSQL only.
@@ -119,8 +121,17 @@ class DatabaseSession(Protocol):
 class TransactionQueue:
     """Runs operations in the order in which they come, on one thread for each session."""
 
-    def __init__(self, name: str, sessions: Sequence[DatabaseSession], max_batch: int | None = None) -> None:
-        """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
+    def __init__(
+        self,
+        name: str,
+        sessions: Sequence[DatabaseSession],
+        max_batch: int | None = None,
+        *,
+        is_threaded: bool = True,
+    ) -> None:
+        """`max_batch`: operations in one transaction at most, so that each of several threads gets some. Unless it
+        `is_threaded`, the caller runs each operation itself, over the only session.
+        """
         self._sessions = sessions
         self._max_batch = max_batch
         self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
@@ -128,7 +139,9 @@ class TransactionQueue:
         self._is_open = True
         # Daemons: a program that forgets to close must still be able to end, and a database survives that.
         self._threads = [
-            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True) for session in sessions
+            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True)
+            for session in sessions
+            if is_threaded
         ]
         for thread in self._threads:
             thread.start()
@@ -139,7 +152,11 @@ class TransactionQueue:
         with self._lock:  # a job behind the end mark would never be run
             if not self._is_open:
                 raise StoreFault(CLOSED)
-            self._queue.put(job)
+            if self._threads:
+                self._queue.put(job)
+            else:
+                self._run(self._sessions[0], [job])
+                job.resolve()
         return future
 
     def stop(self, deadline: float | None = None) -> bool:
@@ -195,6 +212,7 @@ class Database:
     """`open` it before use and `close` it at the end. Every failure of the database is a `StoreFault`."""
 
     dialect: Dialect
+    durability: Durability
     _queues: tuple[TransactionQueue, ...] = ()
     """The writer's, the reader's, and others that the database has; empty while it is closed."""
 

@@ -406,7 +406,7 @@ def drop_staged(connection: Connection, values: RowValues | None = None) -> None
     """Remove the hidden row of a response that did not begin; without a name, all that ended processes have left."""
     statement = _ALL_STAGED if values is None else _STAGED
     for row in connection.execute(statement, values or {}).fetchall():
-        _remove_hidden(connection, [row])
+        remove_hidden(connection, [row])
 
 
 # ---- deletion and recovery ----
@@ -453,7 +453,7 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
         delete_approvals(connection, key)
         for statement in _DELETE_RUN:
             connection.execute(statement, (key,))
-    _remove_hidden(connection, rows)
+    remove_hidden(connection, rows)
     return bool(rows)
 
 
@@ -489,7 +489,7 @@ def update_response(connection: Connection, key: int, response: Response) -> Non
     connection.execute(_UPDATE, (response.status, response.completed_at, to_body(response), key))
 
 
-def _remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:
+def remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:
     """Remove the response with that key, and the hidden ones before it, as far as nothing follows them."""
     while rows and rows[0][0] is not None:
         rows = connection.execute(_REMOVE_HIDDEN, rows[0]).fetchall()

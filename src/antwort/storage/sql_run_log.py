@@ -225,7 +225,7 @@ class SqlRunLog:
 
     @property
     def traits(self) -> Traits:
-        return Traits(durability="system" if self._is_alone else "disk", many=not self._is_alone)
+        return Traits(durability=self._database.durability, many=not self._is_alone)
 
     async def close(self) -> None:
         await self._appends.close()
