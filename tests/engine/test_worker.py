@@ -332,8 +332,7 @@ async def test_a_run_of_the_foreground_whose_client_is_there_is_renewed_and_can_
         await run.read()
         await asyncio.sleep(300)
         assert (engine.live, (await log.load()).running) == (1, 1)
-        (held,) = log._open.values()
-        held.fence += 1  # as if another process had it
+        await log.query("UPDATE runs SET fence = fence + 1 RETURNING 1")  # as if another process had it
         await run.wait()
         assert engine.told == []
         with pytest.raises(HandedOver):
