@@ -11,19 +11,20 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import lru_cache, partial, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from antwort.errors import StoreFault
+from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
-from antwort.storage.rules import no_such
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+Client = TypeVar("Client", bound="DatabaseClient")
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 Durability: TypeAlias = Literal["process", "system", "disk"]
@@ -287,6 +288,43 @@ class Database:
         raise NotImplementedError
 
 
+class DatabaseClient:
+    """Base of classes whose methods are operations on one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def _read(self, operation: Operation[T]) -> T:
+        return await self.database.read(operation)
+
+    async def _write(self, operation: Operation[T]) -> T:
+        return await self.database.write(operation)
+
+
+def reading(
+    operation: Callable[Concatenate[Client, Connection, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """Make an async method of an operation, which is called with a connection in a transaction that reads."""
+
+    @wraps(operation)
+    async def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda connection: operation(self, connection, *args, **kwargs))
+
+    return method
+
+
+def writing(
+    operation: Callable[Concatenate[Client, Connection, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """Do the same as `reading` with a transaction that writes."""
+
+    @wraps(operation)
+    async def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._write(lambda connection: operation(self, connection, *args, **kwargs))
+
+    return method
+
+
 def _wake(jobs: Sequence[Job[object]]) -> None:
     """Resolve the futures with one call for each event loop."""
     waiting: defaultdict[asyncio.AbstractEventLoop, list[Job[object]]] = defaultdict(list)
@@ -304,6 +342,8 @@ def _resolve(jobs: Sequence[Job[object]]) -> None:
 
 # ---- SQL ----
 
+_LONGEST_QUOTE = 100
+"""Characters of an id that an error repeats to the client."""
 _COMMON_PARTS: dict[Dialect, dict[str, str]] = {
     "sqlite": {"lock": "", "skip_locked": ""},  # it has one writer
     "postgresql": {"lock": "FOR UPDATE", "skip_locked": "FOR UPDATE SKIP LOCKED"},
@@ -370,7 +410,7 @@ def page_terms(connection: Connection, page: Page, columns: Sequence[str], place
         query = place.format(last_first="DESC" if is_greater else "ASC")
         row = connection.execute(query, values | {"cursor": cursor}).fetchone()
         if row is None:
-            raise no_such(param, cursor)
+            raise InvalidField(param, f"there is nothing with id {cursor[:_LONGEST_QUOTE]!r} in this list.")
         names = [f"{param}_{column}" for column in columns]
         values |= zip(names, row, strict=True)
         terms += f" AND ({', '.join(columns)}) {'>' if is_greater else '<'} ({', '.join(f':{each}' for each in names)})"

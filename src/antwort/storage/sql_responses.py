@@ -21,12 +21,13 @@ import msgspec
 
 from antwort.api.events import Mark
 from antwort.api.resources import Approval
-from antwort.api.responses import Response
-from antwort.api.status import FINAL, IllegalTransition, ResponseStatus
-from antwort.api.wire import UNSET
+from antwort.api.responses import Response, ResponseError
+from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
+from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
+from antwort.storage.bounds import in_pieces
 from antwort.storage.database import Connection, Database, per_dialect
 from antwort.storage.event_codec import compress
 from antwort.storage.rows import (
@@ -43,8 +44,7 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.rules import check_beginning, check_ending, check_running, failed, in_pieces
-from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
+from antwort.storage.sql_calls import approval_rows, decide, decision_rows, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
@@ -81,7 +81,8 @@ class UpdateRows(NamedTuple):
 def to_new_rows(new: NewResponse) -> NewRows:
     """Raises `IllegalTransition` for a response that has ended."""
     response = new.response
-    check_beginning(response.status)
+    if response.status in FINAL:
+        raise IllegalTransition(f"a response cannot begin as {response.status}")
     name = name_of(new.identity, response.id)
     values: RowValues = {
         "parent_id": response.previous_response_id,
@@ -279,7 +280,8 @@ OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' 
 def record_turn(connection: Connection, update: UpdateRows) -> None:
     """Do what `ResponseStore.record_turn` does. `update.items` may be without those that are stored."""
     key, status, items, turns = _recorded(connection, update)
-    check_running(status)
+    if status != "in_progress":
+        raise IllegalTransition(f"a response that is {status} does not go on")
     connection.execute(_UPDATE_BODY, (update.values["body"], key))
     _insert_items(connection, key, update.values, [item for item in update.items if item[2] >= items])
     connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
@@ -289,7 +291,9 @@ def finish_response(connection: Connection, end: UpdateRows) -> int:
     """Do what `ResponseStore.finish` does, and return the key of the row."""
     response = end.response
     key, status, items, turns = _recorded(connection, end)
-    check_ending(status, response.status)
+    if status in FINAL or response.status not in FINAL:  # an outcome is written once
+        raise IllegalTransition(f"a response cannot end as {response.status} from {status}")
+    transition(status, response.status)
     connection.execute(_UPDATE, (response.status, response.completed_at, end.values["body"], key))
     if items > len(end.items):  # another end was staged before
         (recorded,) = connection.execute(_RECORDED_ITEMS, (key,)).fetchone()
@@ -413,7 +417,8 @@ def drop_staged(connection: Connection, values: RowValues | None = None) -> None
 
 # A transaction that ends or claims a run locks its row first, and then the row of its response.
 _LOCK_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
-_DELETE_RUN = (
+_DELETE_PARTS = (
+    "DELETE FROM approvals WHERE response_key = ?",
     "DELETE FROM runs WHERE response_key = ?",
     "DELETE FROM run_events WHERE response_key = ?",
     "DELETE FROM run_logs WHERE response_key = ?",
@@ -450,8 +455,7 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
     connection.execute(_LOCK_RUN[connection.dialect], values)
     rows = connection.execute(_HIDE, values).fetchall()
     for (key,) in rows:
-        delete_approvals(connection, key)
-        for statement in _DELETE_RUN:
+        for statement in _DELETE_PARTS:
             connection.execute(statement, (key,))
     remove_hidden(connection, rows)
     return bool(rows)
@@ -475,12 +479,16 @@ def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
 
 def fail_response(connection: Connection, key: int, body: bytes, message: str) -> bool:
     """End a response as failed, and return whether its body could be read; if not, only its columns are set."""
+    error = ResponseError(code="server_error", message=message)
     try:
-        response = failed(to_response(body), message)
+        response = to_response(body)
+        # A queued one has to start before it can fail.
+        begun = response.status if response.status != "queued" else transition(response.status, "in_progress")
+        failed = replace(response, status=transition(begun, "failed"), error=error, completed_at=None)
     except (StoreFault, IllegalTransition):
         connection.execute(_FAIL, (key,))
         return False
-    update_response(connection, key, response)
+    update_response(connection, key, failed)
     return True
 
 
