@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -46,6 +46,8 @@ from antwort.storage.rows import (
 )
 from antwort.storage.sql_calls import approval_rows, decide, decision_rows, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
+
+T = TypeVar("T")
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
 """Bytes of items in one transaction, unless a single one is larger."""
@@ -287,26 +289,26 @@ def record_turn(connection: Connection, update: UpdateRows) -> None:
     connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
 
 
-def finish_response(connection: Connection, end: UpdateRows) -> int:
+def finish_response(connection: Connection, update: UpdateRows) -> int:
     """Do what `ResponseStore.finish` does, and return the key of the row."""
-    response = end.response
-    key, status, items, turns = _recorded(connection, end)
+    response = update.response
+    key, status, items, turns = _recorded(connection, update)
     if status in FINAL or response.status not in FINAL:  # an outcome is written once
         raise IllegalTransition(f"a response cannot end as {response.status} from {status}")
     transition(status, response.status)
-    connection.execute(_UPDATE, (response.status, response.completed_at, end.values["body"], key))
-    if items > len(end.items):  # another end was staged before
+    connection.execute(_UPDATE, (response.status, response.completed_at, update.values["body"], key))
+    if items > len(update.items):  # another end was staged before
         (recorded,) = connection.execute(_RECORDED_ITEMS, (key,)).fetchone()
-        connection.execute(_DROP_OUTPUT, (key, max(recorded, len(end.items))))
-    _insert_items(connection, key, end.values, end.items[items:])
-    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
-    insert_approvals(connection, end.approvals, response_key=key)
-    if end.entries and response.conversation is not UNSET:
-        insert_entries(connection, end.values | {"id": response.conversation.id}, end.entries)
-    if end.log is not None:
-        is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), end.log[0].data)).rowcount
-        if is_new and len(end.log) > 1:
-            connection.executemany(INSERT_RECORD, rest_of_log(key, end.log))
+        connection.execute(_DROP_OUTPUT, (key, max(recorded, len(update.items))))
+    _insert_items(connection, key, update.values, update.items[items:])
+    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
+    insert_approvals(connection, update.approvals, response_key=key)
+    if update.entries and response.conversation is not UNSET:
+        insert_entries(connection, update.values | {"id": response.conversation.id}, update.entries)
+    if update.log is not None:
+        is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), update.log[0].data)).rowcount
+        if is_new and len(update.log) > 1:
+            connection.executemany(INSERT_RECORD, rest_of_log(key, update.log))
     return key
 
 
@@ -338,42 +340,41 @@ def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, Response
 # ---- large responses ----
 
 
-@asynccontextmanager
-async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
-    """Write a large new response, hidden, but for its last piece, and yield what is left to write. If the body raises,
+async def write_new(database: Database, new: NewRows, write: Callable[[NewRows], Awaitable[T]]) -> T:
+    """Write a new response by `write`, a large one before that, hidden, but for its last piece. If `write` raises,
     all of it is removed.
     """
     pieces = early_pieces(database, new.items)
     if not pieces:
-        yield new
-        return
+        return await write(new)
 
     def stage(items: list[ItemRow]) -> Awaitable[None]:
         return database.write(partial(_stage_input, values=new.values, items=items))
 
+    rest = new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
     try:
-        async with staged_output(database, new.items, stage):
-            yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
+        return await write_output(database, new.items, stage, partial(write, rest))
     except BaseException:
         with suppress(StoreFault):  # what is left then is removed when the file is opened again
             await database.write(partial(drop_staged, values=new.values))
         raise
 
 
-@asynccontextmanager
-async def staged_output(
-    database: Database, items: Sequence[ItemRow], stage: Callable[[list[ItemRow]], Awaitable[None]]
-) -> AsyncIterator[None]:
-    """Write all but the last piece of `items` by `stage`. The caller writes the rest."""
+async def write_output(
+    database: Database,
+    items: Sequence[ItemRow],
+    stage: Callable[[list[ItemRow]], Awaitable[None]],
+    write: Callable[[], Awaitable[T]],
+) -> T:
+    """Write all but the last piece of `items` by `stage`, and the rest by `write`."""
     pieces = early_pieces(database, items)
     if not pieces:
-        yield
-        return
+        return await write()
     for piece in pieces:
         async with database.staging:
             await stage(piece)
     async with database.staging:
-        yield
+        return await write()
 
 
 def early_pieces(database: Database, items: Sequence[ItemRow]) -> list[list[ItemRow]]:

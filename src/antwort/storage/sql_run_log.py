@@ -62,10 +62,10 @@ from antwort.storage.sql_responses import (
     finish_response,
     has_begun,
     stage_output,
-    staged,
-    staged_output,
     to_new_rows,
     to_update_rows,
+    write_new,
+    write_output,
 )
 from antwort.storage.sql_run_claims import (
     DELETE_RUN,
@@ -288,6 +288,11 @@ class SqlRunLog(DatabaseClient):
         name = name_of(new.identity, new.response.id)
         first = events.to_row(EventRecord(0, 0, run.events))
 
+        async def write(rows: NewRows) -> None:
+            queued = await self.database.write(partial(submit, new_rows=rows))
+            if queued is not None:
+                raise QueueFull(queued)
+
         def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
             if new_rows.is_staged:
@@ -316,10 +321,7 @@ class SqlRunLog(DatabaseClient):
                 queued = await self.database.read(_count_queued)
                 if queued >= self._queue:
                     raise QueueFull(queued)
-            async with staged(self.database, rows) as new_rows:
-                full = await self.database.write(partial(submit, new_rows=new_rows))
-                if full is not None:
-                    raise QueueFull(full)
+            await write_new(self.database, rows, write)
         except StoreFault as exc:
             raise Unavailable.because_of(exc) from exc
         self._notifications.work.set()
@@ -441,10 +443,14 @@ class SqlRunLog(DatabaseClient):
         row = None if last is None else events.to_row(last)
         update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
-        def stage(connection: Connection, items: list[ItemRow]) -> None:
+        def stage(items: list[ItemRow]) -> Awaitable[None]:
             """Write a part of a large output in advance, unless another worker has the run."""
-            if connection.execute(events.HELD_BY, values).fetchone() is not None:
-                stage_output(connection, update.values, items)
+
+            def write(connection: Connection) -> None:
+                if connection.execute(events.HELD_BY, values).fetchone() is not None:
+                    stage_output(connection, update.values, items)
+
+            return self._write(write)
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
@@ -468,9 +474,7 @@ class SqlRunLog(DatabaseClient):
 
         if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
             await self._write(lambda connection: connection.execute(_DELETE_OUTPUT, values).rowcount)
-        async with staged_output(self.database, update.items, lambda items: self._write(partial(stage, items=items))):
-            is_written = await self._write(end)
-        if not is_written:
+        if not await write_output(self.database, update.items, stage, partial(self._write, end)):
             raise Fenced
         self._notifications.work.set()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as chained
 from itertools import repeat
@@ -187,11 +187,13 @@ class SqlStore(SqlConversations, SqlCalls):
     # ---- writing ----
 
     async def begin(self, new: NewResponse) -> None:
-        async with sql.staged(self.database, sql.to_new_rows(new)) as rows:
-            await self.database.write_once(
+        def write(rows: sql.NewRows) -> Awaitable[int]:
+            return self.database.write_once(
                 partial(sql.begin_response, new=rows),
                 lambda connection, _: sql.has_begun(connection, rows.values),
             )
+
+        await sql.write_new(self.database, sql.to_new_rows(new), write)
 
     @reading
     def claimed(self, connection: Connection, identity: Identity, key: str, now: int) -> Claimed | None:
@@ -214,11 +216,7 @@ class SqlStore(SqlConversations, SqlCalls):
     ) -> None:
         packed = None if log is None else await sql.compressed(log)
         end = sql.to_update_rows(identity, response, marks, entries, approvals, packed)
-        async with sql.staged_output(self.database, end.items, partial(self._stage, end)):
-            await self.database.write_once(
-                partial(sql.finish_response, end=end),
-                lambda connection, _: sql.has_finished(connection, end),
-            )
+        await self._write_update(end, sql.finish_response, sql.has_finished)
 
     async def record_turn(
         self,
@@ -228,12 +226,22 @@ class SqlStore(SqlConversations, SqlCalls):
         items_from: int = 0,
     ) -> None:
         update = sql.to_update_rows(identity, response, marks, items_from=items_from)
-        async with sql.staged_output(self.database, update.items, partial(self._stage, update)):
-            # To write it twice changes nothing.
-            await self.database.write_once(partial(sql.record_turn, update=update), lambda *_: False)
+        await self._write_update(update, sql.record_turn, lambda *_: False)  # to write it twice changes nothing
 
-    async def _stage(self, update: sql.UpdateRows, items: Sequence[ItemRow]) -> None:
-        await self.database.write(partial(sql.stage_output, values=update.values, items=items))
+    async def _write_update(
+        self,
+        update: sql.UpdateRows,
+        operation: Callable[..., object],
+        is_done: Callable[[Connection, sql.UpdateRows], bool],
+    ) -> None:
+        def stage(items: Sequence[ItemRow]) -> Awaitable[None]:
+            return self.database.write(partial(sql.stage_output, values=update.values, items=items))
+
+        def has_written(connection: Connection, _: object) -> bool:
+            return is_done(connection, update)
+
+        write = partial(self.database.write_once, partial(operation, update=update), has_written)
+        await sql.write_output(self.database, update.items, stage, write)
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
         values = name_of(identity, response_id) | {"now": int(time.time())}

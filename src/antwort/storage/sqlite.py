@@ -55,7 +55,7 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._files: dict[str, os.stat_result] = {}
         self._lock: int | None = None
         self._checkpointer: _Checkpointer | None = None
 
@@ -70,7 +70,7 @@ class SqliteDatabase(Database):
             for is_reader in (False, True, False):
                 connections.append(connection := connect(self.path))
                 _configure(connection, is_reader=is_reader)
-            self._files = {path: _identity(path) for path in (self.path, log) if path.exists()}
+            self._files = {str(path): path.stat() for path in (self.path, log) if path.exists()}
         except (sqlite3.Error, OSError) as exc:
             for connection in connections:
                 connection.close()
@@ -102,8 +102,9 @@ class SqliteDatabase(Database):
         """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would continue to
         write into the deleted file, whose content is lost when the process ends.
         """
-        for path, identity in self._files.items():
-            if _identity(path) != identity:
+        for path, known in self._files.items():
+            found = os.stat(path)  # noqa: PTH116 - called after each commit
+            if found.st_ino != known.st_ino or found.st_dev != known.st_dev:
                 raise FileNotFoundError(errno.ENOENT, "a file of the database was replaced")
 
 
@@ -209,11 +210,6 @@ def _checkpoint(connection: SqliteConnection) -> int:
     except sqlite3.Error:  # nothing is lost, and the next commit reports the same fault
         return 0
     return int(total) - int(copied)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def connect(path: Path | str) -> SqliteConnection:
