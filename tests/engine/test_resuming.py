@@ -214,15 +214,6 @@ async def test_turns_calls_and_tokens_of_the_one_before_count() -> None:
 
 
 @jumping_time
-async def test_a_plan_that_was_made_for_the_request_here_serves_its_run_here() -> None:
-    log, door = Log(), Door()
-    async with engine_on(log, Story(answer(say("Hello."))), door) as engine:
-        response = await engine.ended((await engine.create(ask(background=True, tools=[DEPOT]))).id)
-    assert response.status == "completed"
-    assert len(door.found) == 1
-
-
-@jumping_time
 async def test_what_cannot_be_planned_any_more_has_failed_and_says_why() -> None:
     log = Log()
     async with front_of(log) as front:
