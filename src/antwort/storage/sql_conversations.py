@@ -6,6 +6,7 @@ several operations, so that others do not wait for all of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -147,6 +148,7 @@ class SqlConversations(DatabaseClient):
             raise found
         items, pieces = found
         for first, last in pieces:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
             piece = await self.database.read(partial(_read_piece, values=values, first=first, last=last))
             if piece is None:
                 return None

@@ -519,6 +519,8 @@ class SqlRunLog(DatabaseClient):
                     piece = await self._next_piece(name, after, piece)
 
     async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
+        if last is not None and last.has_more:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
         async with self._read_slots:
             piece = await self._read(
                 partial(events.read_piece, name=name, after=after, last=last, shared=self._large_records)

@@ -6,6 +6,7 @@ operations, so that others do not wait for all of it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import defaultdict
@@ -273,6 +274,7 @@ class SqlStore(SqlConversations, SqlCalls):
             raise found
         links, pieces = found
         for keys in pieces:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
             piece = await self.database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
             if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
