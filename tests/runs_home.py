@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypedDict, Unpack
 from antwort import MemoryStore
 from antwort.storage.base import ResponseStore
 from antwort.storage.database import Database
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.run_log import RunLog
 from antwort.storage.sql_run_log import SqlRunLog
@@ -40,24 +39,6 @@ class Home(Protocol):
     async def close(self) -> None: ...
 
 
-class MemoryHome:
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self._log: MemoryRunLog | None = None
-
-    async def open(self, **options: Unpack[Options]) -> RunLog:
-        assert self._log is None, "it is open already"
-        self._log = MemoryRunLog(self.store, **options)
-        return self._log
-
-    async def other(self, **options: Unpack[Options]) -> RunLog:
-        return self._log or await self.open(**options)
-
-    async def close(self) -> None:
-        if self._log is not None:
-            await self._log.close()
-
-
 class SqlHome:
     """Over databases; each process has its own connections."""
 
@@ -84,6 +65,10 @@ class SqlHome:
             await log.close()
         for database in self._databases:
             await database.close()
+
+
+def memory_home() -> SqlHome:
+    return SqlHome(MemoryStore().database)
 
 
 async def sqlite_home(path: Path) -> SqlHome:

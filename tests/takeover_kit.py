@@ -19,7 +19,6 @@ from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import (
     ClaimedRun,
     EventRecord,
@@ -32,6 +31,7 @@ from antwort.storage.run_log import (
     Unavailable,
     WorkerInfo,
 )
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from engine_kit import sent
@@ -46,7 +46,7 @@ class Rows(MemoryStore):
         return 0
 
 
-class Log(MemoryRunLog):
+class Log(SqlRunLog):
     """Outlives those who write it, as far as a test can tell. `dies_at` is the place of the record before which whoever
     is to write it dies; `outages` are places where the log is away, before or after it was written.
     """
@@ -55,7 +55,7 @@ class Log(MemoryRunLog):
 
     def __init__(self, store: Rows | None = None, **options: Any) -> None:
         self.store = store or Rows()
-        super().__init__(self.store, **options)
+        super().__init__(self.store.database, **options)
         self.dies_at: int | None = None
         self.outages: dict[int, list[str]] = {}
         self.dead: set[str] = set()
@@ -104,6 +104,15 @@ class Log(MemoryRunLog):
         if due and due[0] == when:
             due.pop(0)
             raise Unavailable
+
+    async def query(self, statement: str) -> list[Any]:
+        """What is there, or is changed there behind the backs of all."""
+        return await self.store.database.write(lambda connection: connection.execute(statement).fetchall())
+
+    async def kill(self, run_id: str | None = None) -> None:
+        """Whoever holds the run, or any run, dies; it is not known yet."""
+        held = await self.query("SELECT id, worker FROM runs WHERE worker IS NOT NULL")
+        self.dead |= {worker for name, worker in held if run_id in (None, name)}
 
     async def bury(self) -> None:
         """Let it be known who is dead."""

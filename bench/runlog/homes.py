@@ -13,7 +13,6 @@ from typing import Literal, TypeAlias
 import psycopg
 
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.migrations import migrate
 from antwort.storage.postgres import PostgresDatabase
 from antwort.storage.run_log import RunLog
@@ -79,7 +78,7 @@ async def place(home: Home) -> AsyncIterator[Place]:
 async def opened(home: Home, folder: Path, dsn: str | None) -> AsyncIterator[RunLog]:
     """As a server opens it, but that as many runs may wait as are asked for."""
     if home == "memory":
-        yield MemoryRunLog(MemoryStore(), queue=_QUEUE)
+        yield SqlRunLog(MemoryStore().database, queue=_QUEUE)
         return
     database = _database(folder, dsn)
     await database.open()

@@ -168,7 +168,7 @@ print([name for name in SLOW if name in sys.modules], file=sys.stderr)
 
 
 async def test_a_server_without_a_file_and_a_store_starts_without_what_they_need() -> None:
-    slow = ["yaml", "sqlalchemy", "alembic", "sqlite3", "prometheus_client", "platformdirs", "httpx", "email.parser"]
+    slow = ["yaml", "sqlalchemy", "alembic", "prometheus_client", "platformdirs", "httpx", "email.parser"]
     slow += ["antwort.transport.openapi.document", "llguidance", "cryptography"]
     code = f"SLOW = {slow!r}\n{STARTED}"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)

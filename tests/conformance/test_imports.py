@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "net.media",
         "storage.memory",
         "storage.event_codec",
-        "storage.rules",
+        "storage.bounds",
         "tools.routing",
         "tools.limits",
         "tools.grammar",

@@ -56,7 +56,7 @@ async def shows(log: Log, response_id: str, count: int) -> None:
 
 async def lose(log: Log) -> None:
     """Whoever holds a run is dead, and others know."""
-    log.dead |= {run.worker for run in log._open.values() if run.worker}
+    await log.kill()
     await log.bury()
 
 

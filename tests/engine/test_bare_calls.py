@@ -244,7 +244,7 @@ async def test_of_several_runs_that_were_cut_none_is_begun_again() -> None:
 async def test_nobody_looks_for_runs_where_no_call_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     depot = Depot()
     engine, _, first = await asked_first(depot)
-    monkeypatch.delattr(MemoryStore, "items")
+    monkeypatch.setattr(MemoryStore, "items", None, raising=False)
     await engine.create(ask([MORE], previous_response_id=first.id, tools=[SERVER]))
 
 

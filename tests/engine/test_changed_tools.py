@@ -326,9 +326,7 @@ async def test_a_run_that_another_process_goes_on_with_does_not_vouch_for_what_w
     async with first, second:
         queued = await first.create(ask(background=True, tools=[ONE_GUARDED]))
         await depot.begun.wait()
-        [holder] = {run.worker for run in log._open.values()}
-        assert holder is not None
-        log.dead.add(holder)
+        await log.kill()
         depot.change(description="Ship all boxes.")
         depot.gate.set()
         await log.bury()

@@ -17,8 +17,8 @@ from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, S
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import EventRecord, Gone, Unavailable
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
 from jumping_time import jumping_time
@@ -66,11 +66,11 @@ async def test_whoever_comes_while_it_runs_reads_on_to_its_end(fields: dict[str,
 # ---- from the log ----
 
 
-class Faulty(MemoryRunLog):
+class Faulty(SqlRunLog):
     """Cannot be read now and then."""
 
     def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store, poll=0.1)
+        super().__init__(store.database, poll=0.1)
         self.faults, self.asked = list[Exception](), list[int]()
 
     async def read(
@@ -89,7 +89,8 @@ async def ended_in(log: Faulty, store: MemoryStore) -> tuple[Engine, str]:
     engine = Engine(ScriptedProvider(answer(say("Hello out there"))), store=store, runs=log)
     await engine.open()
     response = await engine.create(ask(background=True))
-    await until(lambda: engine.live_runs == {} and log._open == {})
+    while (await log.load()).running or engine.live_runs:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0)
     return engine, response.id
 
 

@@ -308,7 +308,7 @@ async def test_a_call_in_progress_when_its_process_dies_is_on_record(name: str, 
         run.leave()
     (call_id,) = stock.ran
     assert CallBegun(call_id=call_id) in events_of(await records_of(log, run.response_id, follow=False))
-    log.dead |= set(log._workers)
+    await log.kill()
     await log.bury()
     stock.gate.set()
     async with engine_on(log, Story(*story), stock) as second:
@@ -329,7 +329,7 @@ async def test_a_call_that_may_not_be_repeated_does_not_begin_before_its_turn_ha
     run = await begun(first)
     await stock.asked.wait()
     assert stock.asked_for == Counter({'look {"n":2}': 1})
-    log.dead |= set(log._workers)
+    await log.kill()
     await log.bury()
     hold.set()
     async with engine_on(log, Story(*story), stock) as second:

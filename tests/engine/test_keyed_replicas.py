@@ -178,7 +178,7 @@ async def test_the_key_of_a_run_whose_process_has_died_stands_for_what_another_p
     await first.open()
     reader = await first.start(request, key="key", on_disconnect="continue")
     await depot.asked.wait()
-    log.dead |= set(log._workers)
+    await log.kill()
     await log.bury()
     depot.gate.set()
     async with engine_on(log, Story(*story), depot) as second:

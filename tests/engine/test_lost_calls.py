@@ -157,7 +157,7 @@ class House:
             noon = {"type": "function_call_output", "call_id": clock.call_id, "output": "12:00"}
             queued = await engine.create(ask([noon], background=True, previous_response_id=first.id, tools=self.tools))
             await self._is_asked.wait()
-            self.log.dead |= {run.worker for run in self.log._open.values() if run.worker}
+            await self.log.kill()
             await self.log.bury()
             self._may_end.set()
             yield queued.id
@@ -184,8 +184,7 @@ async def test_a_function_that_an_earlier_response_asked_for_is_not_run_twice_wh
 async def test_nor_where_the_run_was_tried_too_often() -> None:
     house = House()
     async with house.left() as response_id:
-        [run] = house.log._open.values()
-        run.attempt = EngineSettings().background.attempts
+        await house.log.query(f"UPDATE runs SET attempt = {EngineSettings().background.attempts} RETURNING 1")
         async with house.engine(answer(say("Ok."))) as engine:
             response = await house.check_once(engine, response_id)
     assert response.error is not None

@@ -74,9 +74,7 @@ async def test_a_call_that_was_begun_is_run_again_only_where_that_does_no_harm(n
     async with first, second:
         queued = await first.create(ask(background=True, tools=[DEPOT]))
         await depot.asked.wait()
-        [holder] = {run.worker for run in log._open.values()}
-        assert holder is not None
-        log.dead.add(holder)
+        await log.kill()
         depot.gate.set()
         await log.bury()
         events = check_log(await records_of(log, queued.id, follow=True), await second.retrieve(ANONYMOUS, queued.id))

@@ -109,17 +109,16 @@ async def test_who_hears_that_another_has_its_run_stops_and_tells_nobody(caplog:
     async with engine_on(log, Story(LOOKS), server) as one:
         queued = await one.create(ask(background=True, tools=[DEPOT]))
         await server.asked.wait()
-        [run] = log._open.values()
-        length = len(run.log)
-        run.fence += 1  # as a claim of another does
-        log._cancels.set()
+        length = await log.query("SELECT count(*) FROM run_events")
+        await log.query("UPDATE runs SET fence = fence + 1 RETURNING 1")  # as a claim of another does
+        log._notifications.cancels.set()
         while one.live:  # noqa: ASYNC110 - nothing tells of it, and that is the point
             await asyncio.sleep(0)
-        assert len(run.log) == length
+        assert await log.query("SELECT count(*) FROM run_events") == length
         assert not one.told
         one.stop_claiming()  # the other one is to have it
-        run.worker = None
-        log._work.set()
+        await log.query("UPDATE runs SET worker = NULL RETURNING 1")
+        log._notifications.work.set()
         server.gate.set()
         async with engine_on(log, Story(LOOKS, DONE), server) as other:
             response = await other.ended(queued.id)
@@ -333,8 +332,7 @@ async def test_a_run_of_the_foreground_whose_client_is_there_is_renewed_and_can_
         await run.read()
         await asyncio.sleep(300)
         assert (engine.live, (await log.load()).running) == (1, 1)
-        (held,) = log._open.values()
-        held.fence += 1  # as if another process had it
+        await log.query("UPDATE runs SET fence = fence + 1 RETURNING 1")  # as if another process had it
         await run.wait()
         assert engine.told == []
         with pytest.raises(HandedOver):
@@ -447,7 +445,7 @@ async def test_rows_of_the_foreground_say_who_makes_them_where_others_have_to_kn
     shared = log(rows)
     async with engine_on(shared, ScriptedProvider(DONE), at_once=0) as engine:
         await engine.create(ask())
-        [name] = shared._workers
+        [(name,)] = await shared.query("SELECT name FROM workers")
     [row] = rows.begun
     assert row.worker == (name if shared.traits.many else None)
 
@@ -456,17 +454,17 @@ async def test_rows_of_the_foreground_say_who_makes_them_where_others_have_to_kn
 async def test_who_leaves_is_not_there_any_more() -> None:
     log = Log()
     async with engine_on(log, ScriptedProvider()):
-        assert len(log._workers) == 1
-    assert not log._workers
+        assert await log.query("SELECT count(*) FROM workers") == [(1,)]
+    assert await log.query("SELECT count(*) FROM workers") == [(0,)]
 
 
 @jumping_time
 async def test_where_others_reach_it_is_told_with_its_name() -> None:
     log = Log()
     async with Engine(ScriptedProvider(), store=log.store, runs=log, address="http://10.0.0.7:9000"):
-        [worker] = log._workers.values()
-    assert worker.address == "http://10.0.0.7:9000"
-    assert worker.name.startswith("worker_")
+        [(name, address)] = await log.query("SELECT name, address FROM workers")
+    assert address == "http://10.0.0.7:9000"
+    assert name.startswith("worker_")
 
 
 # ---- what ends with the process ----

@@ -65,6 +65,19 @@ async def test_a_new_file_gets_all_tables(tmp_path: Path) -> None:
     assert tables(tmp_path / "100% new" / "antwort.db") == TABLES | {"alembic_version"}
 
 
+async def test_a_new_file_has_the_same_tables_as_one_that_was_migrated(path: Path, tmp_path: Path) -> None:
+    await (await SqliteStore.open(tmp_path / "new.db")).close()
+    assert schema(tmp_path / "new.db") == schema(path)
+
+
+def schema(path: Path) -> dict[str, str]:
+    """Each statement without white space."""
+    connection = sqlite3.connect(path)
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    connection.close()
+    return {name: "".join(statement.split()) for name, statement in found.items()}
+
+
 def test_all_revisions_can_be_taken_back(path: Path) -> None:
     migrations.downgrade(path, "base")
     assert tables(path) == {"alembic_version"}

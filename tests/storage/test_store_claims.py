@@ -12,6 +12,7 @@ from antwort.api.wire import replace
 from antwort.errors import KeyInUse, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Claim, Claimed, NewResponse, ResponseStore
+from antwort.storage.database import Connection
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, tell
@@ -122,6 +123,10 @@ async def test_the_key_of_a_run_that_died_stands_for_the_failed_response(store: 
     assert response.status == "failed"
 
 
+def count_claims(connection: Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM idempotency_keys").fetchone()[0])
+
+
 async def test_a_response_that_memory_has_no_room_for_takes_its_key_along() -> None:
     store = MemoryStore(max_responses=1)
     first = claiming()
@@ -129,7 +134,7 @@ async def test_a_response_that_memory_has_no_room_for_takes_its_key_along() -> N
     await store.finish(ME, ended(first), STOPPED)
     await tell(store, "another")
     assert await store.claimed(ME, "key-1", NOW) is None
-    assert store._claims == {}
+    assert await store.database.read(count_claims) == 0
 
 
 async def test_a_row_that_goes_late_leaves_the_key_to_who_has_it_by_then() -> None:

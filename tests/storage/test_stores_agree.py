@@ -70,9 +70,9 @@ class Teller:
         return found
 
 
-async def tell_both(on_disk: SqlStore, acts: list[Act]) -> None:
+async def tell_both(on_postgres: SqlStore, acts: list[Act]) -> None:
     identity = Identity(f"tenant-{next(TENANTS)}", "ann")
-    tellers = [Teller(MemoryStore(), identity), Teller(on_disk, identity)]
+    tellers = [Teller(MemoryStore(), identity), Teller(on_postgres, identity)]
     for act in acts:
         first, second = [await teller.act(act) for teller in tellers]
         assert first == second, act
@@ -80,13 +80,7 @@ async def tell_both(on_disk: SqlStore, acts: list[Act]) -> None:
     assert first_all == second_all
 
 
-@settings(max_examples=80, deadline=None)
-@given(acts=ACTS)
-def test_both_stores_tell_the_same_story(acts: list[Act], on_disk: SqlStore, runner: asyncio.Runner) -> None:
-    runner.run(tell_both(on_disk, acts))
-
-
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(acts=ACTS)
 def test_postgresql_tells_the_same_story(acts: list[Act], on_postgres: SqlStore, runner: asyncio.Runner) -> None:
     runner.run(tell_both(on_postgres, acts))

@@ -9,8 +9,8 @@ import pytest
 
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import EventRecord, Fenced, Lease, Load, Renewed, RunLog, Unavailable, WorkerInfo
+from antwort.storage.sql_run_log import SqlRunLog
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
 from antwort.telemetry.metrics import RunCounts
@@ -20,11 +20,11 @@ from runs_cases import ONE, TWO, claim_one, finish, new_run, said
 WORDS = "a response in the background "
 
 
-class Unsteady(MemoryRunLog):
+class Unsteady(SqlRunLog):
     """A log that can be made to fail, and to say of leases that they are lost."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryStore())
+        super().__init__(MemoryStore().database)
         self.is_away = False
         self.lost: list[Lease] = []
 

@@ -180,7 +180,7 @@ async def test_a_client_that_never_reads_does_not_hold_up_the_end_and_leaves_no_
 ) -> None:
     provider = ScriptedProvider(answer([TextDelta("x" * 10_000)] * 2000))
     async with served(provider, drain=0.05) as (server, port, serving), connected(port, buffer=65536) as wire:
-        wire.send("POST", RESPONSES, STREAMED)
+        wire.send("POST", RESPONSES, {**STREAMED, "store": False})
         await until(
             lambda: any(isinstance(one, Connection) and one.is_behind for one in server.server_state.connections)
         )

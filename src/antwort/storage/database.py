@@ -11,21 +11,24 @@ import asyncio
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import lru_cache, partial, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from antwort.errors import StoreFault
+from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
-from antwort.storage.rules import no_such
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+P = ParamSpec("P")
+Client = TypeVar("Client", bound="DatabaseClient")
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
+Durability: TypeAlias = Literal["process", "system", "disk"]
+"""What a committed transaction survives: nothing, the end of the process, the end of the machine."""
 Value: TypeAlias = str | int | float | bytes | list[int] | list[str] | list[bytes] | None
 """A value of a column. A truth value is passed as `bool` and tested by its name alone (`AND is_on`). Lists are for
 PostgreSQL only.
@@ -119,8 +122,17 @@ class DatabaseSession(Protocol):
 class TransactionQueue:
     """Runs operations in the order in which they come, on one thread for each session."""
 
-    def __init__(self, name: str, sessions: Sequence[DatabaseSession], max_batch: int | None = None) -> None:
-        """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
+    def __init__(
+        self,
+        name: str,
+        sessions: Sequence[DatabaseSession],
+        max_batch: int | None = None,
+        *,
+        is_threaded: bool = True,
+    ) -> None:
+        """`max_batch`: operations in one transaction at most, so that each of several threads gets some. Unless it
+        `is_threaded`, the caller runs each operation itself, over the only session.
+        """
         self._sessions = sessions
         self._max_batch = max_batch
         self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
@@ -128,7 +140,9 @@ class TransactionQueue:
         self._is_open = True
         # Daemons: a program that forgets to close must still be able to end, and a database survives that.
         self._threads = [
-            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True) for session in sessions
+            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True)
+            for session in sessions
+            if is_threaded
         ]
         for thread in self._threads:
             thread.start()
@@ -139,7 +153,11 @@ class TransactionQueue:
         with self._lock:  # a job behind the end mark would never be run
             if not self._is_open:
                 raise StoreFault(CLOSED)
-            self._queue.put(job)
+            if self._threads:
+                self._queue.put(job)
+            else:
+                self._run(self._sessions[0], [job])
+                job.resolve()
         return future
 
     def stop(self, deadline: float | None = None) -> bool:
@@ -195,6 +213,7 @@ class Database:
     """`open` it before use and `close` it at the end. Every failure of the database is a `StoreFault`."""
 
     dialect: Dialect
+    durability: Durability
     _queues: tuple[TransactionQueue, ...] = ()
     """The writer's, the reader's, and others that the database has; empty while it is closed."""
 
@@ -269,6 +288,43 @@ class Database:
         raise NotImplementedError
 
 
+class DatabaseClient:
+    """Base of classes whose methods are operations on one database."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def _read(self, operation: Operation[T]) -> T:
+        return await self.database.read(operation)
+
+    async def _write(self, operation: Operation[T]) -> T:
+        return await self.database.write(operation)
+
+
+def reading(
+    operation: Callable[Concatenate[Client, Connection, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """Make an async method of an operation, which is called with a connection in a transaction that reads."""
+
+    @wraps(operation)
+    async def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._read(lambda connection: operation(self, connection, *args, **kwargs))
+
+    return method
+
+
+def writing(
+    operation: Callable[Concatenate[Client, Connection, P], T],
+) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
+    """Do the same as `reading` with a transaction that writes."""
+
+    @wraps(operation)
+    async def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._write(lambda connection: operation(self, connection, *args, **kwargs))
+
+    return method
+
+
 def _wake(jobs: Sequence[Job[object]]) -> None:
     """Resolve the futures with one call for each event loop."""
     waiting: defaultdict[asyncio.AbstractEventLoop, list[Job[object]]] = defaultdict(list)
@@ -286,6 +342,8 @@ def _resolve(jobs: Sequence[Job[object]]) -> None:
 
 # ---- SQL ----
 
+_LONGEST_QUOTE = 100
+"""Characters of an id that an error repeats to the client."""
 _COMMON_PARTS: dict[Dialect, dict[str, str]] = {
     "sqlite": {"lock": "", "skip_locked": ""},  # it has one writer
     "postgresql": {"lock": "FOR UPDATE", "skip_locked": "FOR UPDATE SKIP LOCKED"},
@@ -352,7 +410,7 @@ def page_terms(connection: Connection, page: Page, columns: Sequence[str], place
         query = place.format(last_first="DESC" if is_greater else "ASC")
         row = connection.execute(query, values | {"cursor": cursor}).fetchone()
         if row is None:
-            raise no_such(param, cursor)
+            raise InvalidField(param, f"there is nothing with id {cursor[:_LONGEST_QUOTE]!r} in this list.")
         names = [f"{param}_{column}" for column in columns]
         values |= zip(names, row, strict=True)
         terms += f" AND ({', '.join(columns)}) {'>' if is_greater else '<'} ({', '.join(f':{each}' for each in names)})"

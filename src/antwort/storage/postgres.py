@@ -90,6 +90,7 @@ class PostgresStore(SqlStore):
 
 class PostgresDatabase(Database):
     dialect: Dialect = "postgresql"
+    durability = "disk"
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ every claim: a write under an older fence is rejected. Wake-ups are hints; the s
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -17,6 +17,7 @@ from antwort.api.responses import Response
 from antwort.errors import Damaged, HandedOver, StoreFault, StoreUnavailable
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse, ResponseStore
+from antwort.storage.database import Durability
 
 
 class Fenced(Exception):
@@ -161,8 +162,8 @@ class RunEnding(msgspec.Struct, frozen=True, kw_only=True):
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What an implementation guarantees."""
 
-    durability: Literal["process", "system", "disk"]
-    """What an acknowledged write survives: nothing, the end of the process, the end of the machine."""
+    durability: Durability
+    """What an acknowledged write survives."""
     many: bool
     """Whether several processes may share the log."""
 
@@ -337,17 +338,11 @@ class RunLogLimits(Protocol):
 
 def run_log_for(store: ResponseStore, limits: RunLogLimits) -> RunLog | None:
     """Return a run log over the records of the store; None for a store that is not one of ours."""
-    from antwort.storage.memory import MemoryStore
-
-    queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
-    if isinstance(store, MemoryStore):
-        from antwort.storage.memory_run_log import MemoryRunLog
-
-        return MemoryRunLog(store, queue=queue, per_owner=per_owner, keep_log=keep_log)
     from antwort.storage.sql_store import SqlStore
 
-    if isinstance(store, SqlStore):
-        from antwort.storage.sql_run_log import SqlRunLog
+    if not isinstance(store, SqlStore):
+        return None
+    from antwort.storage.sql_run_log import SqlRunLog
 
-        return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)
-    return None
+    queue, per_owner, keep_log = limits.queue, limits.per_owner, limits.keep_log
+    return SqlRunLog(store.database, lease=limits.lease, queue=queue, per_owner=per_owner, keep_log=keep_log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -11,6 +12,8 @@ from antwort.api.resources import Approval, ApprovalStatus
 from antwort.errors import ApprovalInUse, ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import (
+    SEEN_AGAIN_SECONDS,
+    WRITING_TOOLS_PER_SERVER,
     WRITING_TOOLS_PER_TENANT,
     ApprovalPage,
     CallClaim,
@@ -19,9 +22,9 @@ from antwort.storage.base import (
     Decision,
     Page,
 )
-from antwort.storage.database import Connection, Database, page_terms, sql_order
+from antwort.storage.bounds import take_page
+from antwort.storage.database import Connection, DatabaseClient, page_terms, reading, sql_order, writing
 from antwort.storage.rows import RowValues, decode
-from antwort.storage.rules import ALL_TOOLS, WritingTools, approval_size, take_page
 
 _IDS_PER_QUERY = 500
 _COLUMNS = (
@@ -58,7 +61,6 @@ _IS_OPEN = """
     SELECT 1 FROM approvals
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND (decided_by IS NULL OR decided_by <> :by)
 """
-_DELETE = "DELETE FROM approvals WHERE response_key = ?"
 _PLACE = "SELECT key FROM approvals WHERE tenant = :tenant AND owner = :owner AND id = :cursor"
 _FIND = "SELECT {columns} FROM approvals WHERE tenant = ? AND owner = ? AND id IN ({ids})"
 _LISTED = """
@@ -108,35 +110,31 @@ _OLDEST = """
 """
 
 
-class SqlCalls:
+class SqlCalls(DatabaseClient):
     """The approvals, claimed calls and names of writing tools of the store."""
 
-    _database: Database
+    @reading
+    def find_approvals(self, connection: Connection, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
+        found: dict[str, Approval] = {}
+        for start in range(0, len(ids), _IDS_PER_QUERY):
+            some = ids[start : start + _IDS_PER_QUERY]
+            query = _FIND.format(columns=_COLUMNS, ids=", ".join("?" * len(some)))
+            rows = connection.execute(query, (identity.tenant, identity.owner, *some))
+            found |= {approval.id: approval for approval in map(_to_approval, rows)}
+        return found
 
-    async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
-        def read(connection: Connection) -> dict[str, Approval]:
-            found: dict[str, Approval] = {}
-            for start in range(0, len(ids), _IDS_PER_QUERY):
-                some = ids[start : start + _IDS_PER_QUERY]
-                query = _FIND.format(columns=_COLUMNS, ids=", ".join("?" * len(some)))
-                rows = connection.execute(query, (identity.tenant, identity.owner, *some))
-                found |= {approval.id: approval for approval in map(_to_approval, rows)}
-            return found
-
-        return await self._database.read(read)
-
-    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None, now: int) -> ApprovalPage:
-        def read(connection: Connection) -> ApprovalPage:
-            values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "now": now}
-            values["limit"] = page.limit + 1
-            terms = page_terms(connection, page, ("key",), _PLACE, values)
-            terms += "" if status is None else _STATUS_TERMS[status]
-            query = _LISTED.format(columns=_COLUMNS, terms=terms, order=sql_order(page))
-            rows = connection.execute(query, values)
-            chosen, has_more = take_page(map(_to_approval, rows), page, approval_size)
-            return ApprovalPage(approvals=chosen, has_more=has_more)
-
-        return await self._database.read(read)
+    @reading
+    def approvals(
+        self, connection: Connection, identity: Identity, page: Page, status: ApprovalStatus | None, now: int
+    ) -> ApprovalPage:
+        values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "now": now}
+        values["limit"] = page.limit + 1
+        terms = page_terms(connection, page, ("key",), _PLACE, values)
+        terms += "" if status is None else _STATUS_TERMS[status]
+        query = _LISTED.format(columns=_COLUMNS, terms=terms, order=sql_order(page))
+        rows = connection.execute(query, values)
+        chosen, has_more = take_page(map(_to_approval, rows), page, lambda approval: len(approval.arguments.encode()))
+        return ApprovalPage(approvals=chosen, has_more=has_more)
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
         rows = decision_rows(identity, response_id, decisions)
@@ -144,7 +142,7 @@ class SqlCalls:
         def has_decided(connection: Connection, _: None) -> bool:
             return not any(connection.execute(_IS_OPEN, values).fetchone() for values in rows)
 
-        await self._database.write_once(partial(decide, decisions=rows), has_decided)
+        await self.database.write_once(partial(decide, decisions=rows), has_decided)
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
         values = _name(identity, claim.call_id) | {
@@ -161,28 +159,29 @@ class SqlCalls:
             row = connection.execute(_CALL, values).fetchone()
             return row is not None and row[0] == claim.settled_by
 
-        return await self._database.write_once(partial(_claim, values=values), is_claimed)
+        return await self.database.write_once(partial(_claim, values=values), is_claimed)
 
     async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
         values = _name(identity, call_id) | {"settled_by": settled_by, "result": msgspec.json.encode(result)}
         # To write it twice changes nothing.
-        await self._database.write_once(partial(_execute, statement=_FINISH, values=values), lambda *_: False)
+        await self.database.write_once(lambda connection: connection.execute(_FINISH, values), lambda *_: False)
 
-    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
-        values = _name(identity, call_id) | {"settled_by": settled_by}
-        await self._database.write(partial(_execute, statement=_RELEASE, values=values))
+    @writing
+    def release_call(self, connection: Connection, identity: Identity, call_id: str, settled_by: str) -> None:
+        connection.execute(_RELEASE, _name(identity, call_id) | {"settled_by": settled_by})
 
-    async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
-        return await self._database.read(partial(_call, values=_name(identity, call_id)))
+    @reading
+    def call_record(self, connection: Connection, identity: Identity, call_id: str) -> CallRecord | None:
+        return _call(connection, _name(identity, call_id))
 
     async def note_writing_tools(
         self, tenant: str, server: str, names: Collection[str], now: int
     ) -> frozenset[str] | None:
         values: RowValues = {"tenant": tenant, "server": server, "now": now}
-        tools = await self._database.read(partial(_writing_tools, values=values))
+        tools = await self.database.read(partial(_writing_tools, values=values))
         if not tools.has(names, now):
             note = partial(_note_writing_tools, values=values, names=frozenset(names), now=now)
-            tools = await self._database.write(note)
+            tools = await self.database.write(note)
         return tools.counted()
 
 
@@ -219,10 +218,6 @@ def decide(connection: Connection, decisions: Sequence[RowValues]) -> None:
             raise ApprovalInUse
 
 
-def delete_approvals(connection: Connection, response_key: int) -> None:
-    connection.execute(_DELETE, (response_key,))
-
-
 def _to_approval(row: Sequence[str | int | None]) -> Approval:
     return msgspec.convert(dict(zip(_COLUMNS.split(", "), row, strict=True)), Approval)
 
@@ -232,10 +227,6 @@ def _to_approval(row: Sequence[str | int | None]) -> Approval:
 
 def _name(identity: Identity, call_id: str) -> RowValues:
     return {"tenant": identity.tenant, "owner": identity.owner, "call_id": call_id}
-
-
-def _execute(connection: Connection, statement: str, values: RowValues) -> None:
-    connection.execute(statement, values)
 
 
 def _claim(connection: Connection, values: RowValues) -> CallRecord | None:
@@ -261,6 +252,31 @@ def _call(connection: Connection, values: RowValues) -> CallRecord | None:
 
 
 # ---- writing tools ----
+
+ALL_TOOLS = ""
+"""Stands for every tool of a server. No tool has this name."""
+
+
+class WritingTools(NamedTuple):
+    """The tools that a server has listed as writing, and when it was listed last."""
+
+    names: frozenset[str] = frozenset()
+    seen_at: int = 0
+
+    def has(self, names: Collection[str], now: int) -> bool:
+        """Return whether there is nothing new to write."""
+        is_old = bool(self.names) and now - self.seen_at >= SEEN_AGAIN_SECONDS
+        return not is_old and (ALL_TOOLS in self.names or self.names.issuperset(names))
+
+    def with_names(self, names: Collection[str], now: int) -> WritingTools:
+        more = self.names.union(names)
+        if ALL_TOOLS in self.names or len(more) > WRITING_TOOLS_PER_SERVER:
+            more = frozenset({ALL_TOOLS})
+        return WritingTools(more, now)
+
+    def counted(self) -> frozenset[str] | None:
+        """Return the names; None when every tool counts as writing."""
+        return None if ALL_TOOLS in self.names else self.names
 
 
 def _writing_tools(connection: Connection, values: RowValues) -> WritingTools:

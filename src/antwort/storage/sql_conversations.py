@@ -6,6 +6,7 @@ several operations, so that others do not wait for all of it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -15,7 +16,8 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.database import Connection, Database, page_terms, per_dialect, sql_order
+from antwort.storage.bounds import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
+from antwort.storage.database import Connection, DatabaseClient, page_terms, per_dialect, reading, sql_order, writing
 from antwort.storage.rows import (
     SCHEMA_VERSION,
     EntryRow,
@@ -27,7 +29,6 @@ from antwort.storage.rows import (
     to_metadata,
     to_shown,
 )
-from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import approval_rows, insert_approvals
 
 _LAST_POSITION = 2**31 - 1
@@ -95,10 +96,8 @@ _PAGE = """
 """
 
 
-class SqlConversations:
+class SqlConversations(DatabaseClient):
     """The conversations of the store."""
-
-    _database: Database
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
@@ -114,21 +113,20 @@ class SqlConversations:
             connection.execute(_INSERT, values)
             insert_entries(connection, values, rows)
 
-        await self._database.write_once(begin, lambda connection, _: _exists(connection, values))
+        await self.database.write_once(begin, lambda connection, _: _exists(connection, values))
 
-    async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
-        return await self._database.read(partial(_get, values=name_of(identity, conversation_id)))
+    @reading
+    def conversation(self, connection: Connection, identity: Identity, conversation_id: str) -> Conversation | None:
+        return _get(connection, name_of(identity, conversation_id))
 
-    async def describe_conversation(
-        self, identity: Identity, conversation_id: str, metadata: Metadata
+    @writing
+    def describe_conversation(
+        self, connection: Connection, identity: Identity, conversation_id: str, metadata: Metadata
     ) -> Conversation | None:
         values = name_of(identity, conversation_id) | {"metadata": encode(metadata)}
 
-        def describe(connection: Connection) -> Conversation | None:
-            connection.execute(_DESCRIBE, values)
-            return _get(connection, values)
-
-        return await self._database.write(describe)
+        connection.execute(_DESCRIBE, values)
+        return _get(connection, values)
 
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
         values = name_of(identity, conversation_id)
@@ -136,45 +134,46 @@ class SqlConversations:
         def delete(connection: Connection) -> bool:
             return connection.execute(_DELETE, values).rowcount > 0
 
-        return await self._database.write_once(delete, lambda connection, _: not _exists(connection, values))
+        return await self.database.write_once(delete, lambda connection, _: not _exists(connection, values))
 
     async def said(
         self, identity: Identity, conversation_id: str, bound: Bound | None = None
     ) -> tuple[InputItem, ...] | None:
         values = name_of(identity, conversation_id)
-        found = await self._database.read(partial(_read_all, values=values, bound=bound))
+        found = await self.database.read(partial(_read_all, values=values, bound=bound))
         if found is None:
             return None
         if isinstance(found, HistoryTooLarge):
             raise found
         items, pieces = found
         for first, last in pieces:
-            piece = await self._database.read(partial(_read_piece, values=values, first=first, last=last))
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
+            piece = await self.database.read(partial(_read_piece, values=values, first=first, last=last))
             if piece is None:
                 return None
             items += piece
         return tuple(items)
 
-    async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
-        def read(connection: Connection) -> ItemPage | None:
-            row = connection.execute(_KEY, name_of(identity, conversation_id)).fetchone()
-            if row is None:
-                return None
-            values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": row[0]}
-            values["limit"] = page.limit + 1
-            terms = page_terms(connection, page, ("position",), _PLACE, values)
-            found = connection.execute(_PAGE.format(terms=terms, order=sql_order(page)), values)
-            rows, has_more = take_page(found, page, lambda row: len(row[2]))
-            return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
+    @reading
+    def conversation_items(
+        self, connection: Connection, identity: Identity, conversation_id: str, page: Page
+    ) -> ItemPage | None:
+        row = connection.execute(_KEY, name_of(identity, conversation_id)).fetchone()
+        if row is None:
+            return None
+        values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": row[0]}
+        values["limit"] = page.limit + 1
+        terms = page_terms(connection, page, ("position",), _PLACE, values)
+        found = connection.execute(_PAGE.format(terms=terms, order=sql_order(page)), values)
+        rows, has_more = take_page(found, page, lambda row: len(row[2]))
+        return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
 
-        return await self._database.read(read)
-
-    async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None:
-        def read(connection: Connection) -> InputItem | None:
-            row = connection.execute(_ENTRY, name_of(identity, conversation_id) | {"item_id": item_id}).fetchone()
-            return None if row is None else to_shown(*row)
-
-        return await self._database.read(read)
+    @reading
+    def conversation_item(
+        self, connection: Connection, identity: Identity, conversation_id: str, item_id: str
+    ) -> InputItem | None:
+        row = connection.execute(_ENTRY, name_of(identity, conversation_id) | {"item_id": item_id}).fetchone()
+        return None if row is None else to_shown(*row)
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
@@ -189,7 +188,7 @@ class SqlConversations:
                 insert_approvals(connection, approval_values, conversation_key=key)
             return ids
 
-        ids = await self._database.write_once(add, lambda connection, ids: _has_any(connection, values, ids or ()))
+        ids = await self.database.write_once(add, lambda connection, ids: _has_any(connection, values, ids or ()))
         if ids is None:
             return None
         return tuple(added_item(entry, item_id) for entry, item_id in zip(entries, ids, strict=True))
@@ -200,9 +199,7 @@ class SqlConversations:
         def delete(connection: Connection) -> bool:
             return connection.execute(_DELETE_ENTRY, values).rowcount > 0
 
-        return await self._database.write_once(
-            delete, lambda connection, _: not _has_any(connection, values, [item_id])
-        )
+        return await self.database.write_once(delete, lambda connection, _: not _has_any(connection, values, [item_id]))
 
 
 # ---- operations ----

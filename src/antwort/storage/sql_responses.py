@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from antwort.api.events import Mark
 from antwort.api.resources import Approval
-from antwort.api.responses import Response
-from antwort.api.status import FINAL, IllegalTransition, ResponseStatus
-from antwort.api.wire import UNSET
+from antwort.api.responses import Response, ResponseError
+from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
+from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
+from antwort.storage.bounds import in_pieces
 from antwort.storage.database import Connection, Database, per_dialect
 from antwort.storage.event_codec import compress
 from antwort.storage.rows import (
@@ -43,9 +44,10 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.rules import check_beginning, check_ending, check_running, failed, in_pieces
-from antwort.storage.sql_calls import approval_rows, decide, decision_rows, delete_approvals, insert_approvals
+from antwort.storage.sql_calls import approval_rows, decide, decision_rows, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
+
+T = TypeVar("T")
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
 """Bytes of items in one transaction, unless a single one is larger."""
@@ -81,7 +83,8 @@ class UpdateRows(NamedTuple):
 def to_new_rows(new: NewResponse) -> NewRows:
     """Raises `IllegalTransition` for a response that has ended."""
     response = new.response
-    check_beginning(response.status)
+    if response.status in FINAL:
+        raise IllegalTransition(f"a response cannot begin as {response.status}")
     name = name_of(new.identity, response.id)
     values: RowValues = {
         "parent_id": response.previous_response_id,
@@ -279,30 +282,33 @@ OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' 
 def record_turn(connection: Connection, update: UpdateRows) -> None:
     """Do what `ResponseStore.record_turn` does. `update.items` may be without those that are stored."""
     key, status, items, turns = _recorded(connection, update)
-    check_running(status)
+    if status != "in_progress":
+        raise IllegalTransition(f"a response that is {status} does not go on")
     connection.execute(_UPDATE_BODY, (update.values["body"], key))
     _insert_items(connection, key, update.values, [item for item in update.items if item[2] >= items])
     connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
 
 
-def finish_response(connection: Connection, end: UpdateRows) -> int:
+def finish_response(connection: Connection, update: UpdateRows) -> int:
     """Do what `ResponseStore.finish` does, and return the key of the row."""
-    response = end.response
-    key, status, items, turns = _recorded(connection, end)
-    check_ending(status, response.status)
-    connection.execute(_UPDATE, (response.status, response.completed_at, end.values["body"], key))
-    if items > len(end.items):  # another end was staged before
+    response = update.response
+    key, status, items, turns = _recorded(connection, update)
+    if status in FINAL or response.status not in FINAL:  # an outcome is written once
+        raise IllegalTransition(f"a response cannot end as {response.status} from {status}")
+    transition(status, response.status)
+    connection.execute(_UPDATE, (response.status, response.completed_at, update.values["body"], key))
+    if items > len(update.items):  # another end was staged before
         (recorded,) = connection.execute(_RECORDED_ITEMS, (key,)).fetchone()
-        connection.execute(_DROP_OUTPUT, (key, max(recorded, len(end.items))))
-    _insert_items(connection, key, end.values, end.items[items:])
-    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
-    insert_approvals(connection, end.approvals, response_key=key)
-    if end.entries and response.conversation is not UNSET:
-        insert_entries(connection, end.values | {"id": response.conversation.id}, end.entries)
-    if end.log is not None:
-        is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), end.log[0].data)).rowcount
-        if is_new and len(end.log) > 1:
-            connection.executemany(INSERT_RECORD, rest_of_log(key, end.log))
+        connection.execute(_DROP_OUTPUT, (key, max(recorded, len(update.items))))
+    _insert_items(connection, key, update.values, update.items[items:])
+    connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
+    insert_approvals(connection, update.approvals, response_key=key)
+    if update.entries and response.conversation is not UNSET:
+        insert_entries(connection, update.values | {"id": response.conversation.id}, update.entries)
+    if update.log is not None:
+        is_new = connection.execute(_INSERT_LOG, (key, int(time.time()), update.log[0].data)).rowcount
+        if is_new and len(update.log) > 1:
+            connection.executemany(INSERT_RECORD, rest_of_log(key, update.log))
     return key
 
 
@@ -334,42 +340,41 @@ def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, Response
 # ---- large responses ----
 
 
-@asynccontextmanager
-async def staged(database: Database, new: NewRows) -> AsyncIterator[NewRows]:
-    """Write a large new response, hidden, but for its last piece, and yield what is left to write. If the body raises,
+async def write_new(database: Database, new: NewRows, write: Callable[[NewRows], Awaitable[T]]) -> T:
+    """Write a new response by `write`, a large one before that, hidden, but for its last piece. If `write` raises,
     all of it is removed.
     """
     pieces = early_pieces(database, new.items)
     if not pieces:
-        yield new
-        return
+        return await write(new)
 
     def stage(items: list[ItemRow]) -> Awaitable[None]:
         return database.write(partial(_stage_input, values=new.values, items=items))
 
+    rest = new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
     try:
-        async with staged_output(database, new.items, stage):
-            yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
+        return await write_output(database, new.items, stage, partial(write, rest))
     except BaseException:
         with suppress(StoreFault):  # what is left then is removed when the file is opened again
             await database.write(partial(drop_staged, values=new.values))
         raise
 
 
-@asynccontextmanager
-async def staged_output(
-    database: Database, items: Sequence[ItemRow], stage: Callable[[list[ItemRow]], Awaitable[None]]
-) -> AsyncIterator[None]:
-    """Write all but the last piece of `items` by `stage`. The caller writes the rest."""
+async def write_output(
+    database: Database,
+    items: Sequence[ItemRow],
+    stage: Callable[[list[ItemRow]], Awaitable[None]],
+    write: Callable[[], Awaitable[T]],
+) -> T:
+    """Write all but the last piece of `items` by `stage`, and the rest by `write`."""
     pieces = early_pieces(database, items)
     if not pieces:
-        yield
-        return
+        return await write()
     for piece in pieces:
         async with database.staging:
             await stage(piece)
     async with database.staging:
-        yield
+        return await write()
 
 
 def early_pieces(database: Database, items: Sequence[ItemRow]) -> list[list[ItemRow]]:
@@ -406,14 +411,15 @@ def drop_staged(connection: Connection, values: RowValues | None = None) -> None
     """Remove the hidden row of a response that did not begin; without a name, all that ended processes have left."""
     statement = _ALL_STAGED if values is None else _STAGED
     for row in connection.execute(statement, values or {}).fetchall():
-        _remove_hidden(connection, [row])
+        remove_hidden(connection, [row])
 
 
 # ---- deletion and recovery ----
 
 # A transaction that ends or claims a run locks its row first, and then the row of its response.
 _LOCK_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
-_DELETE_RUN = (
+_DELETE_PARTS = (
+    "DELETE FROM approvals WHERE response_key = ?",
     "DELETE FROM runs WHERE response_key = ?",
     "DELETE FROM run_events WHERE response_key = ?",
     "DELETE FROM run_logs WHERE response_key = ?",
@@ -450,10 +456,9 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
     connection.execute(_LOCK_RUN[connection.dialect], values)
     rows = connection.execute(_HIDE, values).fetchall()
     for (key,) in rows:
-        delete_approvals(connection, key)
-        for statement in _DELETE_RUN:
+        for statement in _DELETE_PARTS:
             connection.execute(statement, (key,))
-    _remove_hidden(connection, rows)
+    remove_hidden(connection, rows)
     return bool(rows)
 
 
@@ -475,12 +480,16 @@ def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
 
 def fail_response(connection: Connection, key: int, body: bytes, message: str) -> bool:
     """End a response as failed, and return whether its body could be read; if not, only its columns are set."""
+    error = ResponseError(code="server_error", message=message)
     try:
-        response = failed(to_response(body), message)
+        response = to_response(body)
+        # A queued one has to start before it can fail.
+        begun = response.status if response.status != "queued" else transition(response.status, "in_progress")
+        failed = replace(response, status=transition(begun, "failed"), error=error, completed_at=None)
     except (StoreFault, IllegalTransition):
         connection.execute(_FAIL, (key,))
         return False
-    update_response(connection, key, response)
+    update_response(connection, key, failed)
     return True
 
 
@@ -489,7 +498,7 @@ def update_response(connection: Connection, key: int, response: Response) -> Non
     connection.execute(_UPDATE, (response.status, response.completed_at, to_body(response), key))
 
 
-def _remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:
+def remove_hidden(connection: Connection, rows: Sequence[tuple[int | None]]) -> None:
     """Remove the response with that key, and the hidden ones before it, as far as nothing follows them."""
     while rows and rows[0][0] is not None:
         rows = connection.execute(_REMOVE_HIDDEN, rows[0]).fetchall()

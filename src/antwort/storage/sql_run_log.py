@@ -23,7 +23,17 @@ from antwort.api.wire import UNSET
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import sql_run_events as events
-from antwort.storage.database import Connection, Database, Operation, Value, Values, per_dialect
+from antwort.storage.database import (
+    Connection,
+    Database,
+    DatabaseClient,
+    Operation,
+    Value,
+    Values,
+    per_dialect,
+    reading,
+    writing,
+)
 from antwort.storage.event_codec import encode_identity, without_output
 from antwort.storage.notifications import KEEPALIVE_SECONDS, Notifications
 from antwort.storage.rows import ItemRow, RowValues, name_of, to_response
@@ -52,10 +62,10 @@ from antwort.storage.sql_responses import (
     finish_response,
     has_begun,
     stage_output,
-    staged,
-    staged_output,
     to_new_rows,
     to_update_rows,
+    write_new,
+    write_output,
 )
 from antwort.storage.sql_run_claims import (
     DELETE_RUN,
@@ -189,7 +199,7 @@ _LOCK_ORPHANS = per_dialect("""
 """)
 
 
-class SqlRunLog:
+class SqlRunLog(DatabaseClient):
     """A run log in an open and migrated database, which the store closes: `close` this one first.
 
     SQLite belongs to one process, which has a lock on the file: a worker lives as long as the process, and those of
@@ -208,7 +218,8 @@ class SqlRunLog:
         keepalive_seconds: tuple[float, float] = KEEPALIVE_SECONDS,
     ) -> None:
         """`poll` and `keepalive_seconds` are those of `Notifications`."""
-        self._database, self._lease_seconds = database, lease
+        super().__init__(database)
+        self._lease_seconds = lease
         self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
         self._is_alone = database.dialect == "sqlite"
         self._has_joined = not self._is_alone
@@ -225,7 +236,7 @@ class SqlRunLog:
 
     @property
     def traits(self) -> Traits:
-        return Traits(durability="system" if self._is_alone else "disk", many=not self._is_alone)
+        return Traits(durability=self.database.durability, many=not self._is_alone)
 
     async def close(self) -> None:
         await self._appends.close()
@@ -256,7 +267,7 @@ class SqlRunLog:
             cancelled = frozenset(response_id for (response_id,) in connection.execute(_CANCELLED, of_worker))
             return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
 
-        renewed = await _as_unavailable(self._database.write_urgent(renew))
+        renewed = await _as_unavailable(self.database.write_urgent(renew))
         # A run that is being finished has ended, or `finish` will tell that it was lost.
         return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
 
@@ -264,13 +275,11 @@ class SqlRunLog:
         expires_at = _FOREVER if self._is_alone else clock(connection) + self._lease_seconds
         connection.execute(_JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
 
-    async def owner(self, identity: Identity, response_id: str) -> WorkerInfo | None:
-        def find(connection: Connection) -> WorkerInfo | None:
-            values: Values = {**name_of(identity, response_id), "now": clock(connection)}
-            row = connection.execute(_OWNER, values).fetchone()
-            return None if row is None else WorkerInfo(*row)
-
-        return await self._read(find)
+    @reading
+    def owner(self, connection: Connection, identity: Identity, response_id: str) -> WorkerInfo | None:
+        values: Values = {**name_of(identity, response_id), "now": clock(connection)}
+        row = connection.execute(_OWNER, values).fetchone()
+        return None if row is None else WorkerInfo(*row)
 
     # ---- new runs ----
 
@@ -278,6 +287,11 @@ class SqlRunLog:
         new = run.new
         name = name_of(new.identity, new.response.id)
         first = events.to_row(EventRecord(0, 0, run.events))
+
+        async def write(rows: NewRows) -> None:
+            queued = await self.database.write(partial(submit, new_rows=rows))
+            if queued is not None:
+                raise QueueFull(queued)
 
         def submit(connection: Connection, new_rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
@@ -303,14 +317,11 @@ class SqlRunLog:
 
         try:
             rows = to_new_rows(new)
-            if early_pieces(self._database, rows.items):  # before much is written in vain
-                queued = await self._database.read(_count_queued)
+            if early_pieces(self.database, rows.items):  # before much is written in vain
+                queued = await self.database.read(_count_queued)
                 if queued >= self._queue:
                     raise QueueFull(queued)
-            async with staged(self._database, rows) as new_rows:
-                full = await self._database.write(partial(submit, new_rows=new_rows))
-                if full is not None:
-                    raise QueueFull(full)
+            await write_new(self.database, rows, write)
         except StoreFault as exc:
             raise Unavailable.because_of(exc) from exc
         self._notifications.work.set()
@@ -362,12 +373,14 @@ class SqlRunLog:
             self._notifications.work.set_later(_RETRY_SECONDS)
         return claimed
 
-    async def take(self, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
-        return await self._write(partial(claim_one, worker=worker, name=name_of(identity, response_id)))
+    @writing
+    def take(self, connection: Connection, worker: str, identity: Identity, response_id: str) -> ClaimedRun | None:
+        return claim_one(connection, worker, name_of(identity, response_id))
 
-    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+    @reading
+    def is_busy(self, connection: Connection, identity: Identity, conversation_id: str) -> bool:
         values = {"tenant": identity.tenant, "owner": identity.owner, "conversation_id": conversation_id}
-        return await self._read(lambda connection: connection.execute(_IS_BUSY, values).fetchone() is not None)
+        return connection.execute(_IS_BUSY, values).fetchone() is not None
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         def release(connection: Connection) -> None:
@@ -396,10 +409,10 @@ class SqlRunLog:
                     return None
             return False
 
-        is_found = await _as_unavailable(self._database.write_urgent(cancel))
+        is_found = await _as_unavailable(self.database.write_urgent(cancel))
         while is_found is None:
             await asyncio.sleep(_RETRY_SECONDS)
-            is_found = await _as_unavailable(self._database.write_urgent(cancel))
+            is_found = await _as_unavailable(self.database.write_urgent(cancel))
         if is_found:
             self._notifications.cancels.set()
             self._notifications.work.set()
@@ -430,10 +443,14 @@ class SqlRunLog:
         row = None if last is None else events.to_row(last)
         update = to_update_rows(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
 
-        def stage(connection: Connection, items: list[ItemRow]) -> None:
+        def stage(items: list[ItemRow]) -> Awaitable[None]:
             """Write a part of a large output in advance, unless another worker has the run."""
-            if connection.execute(events.HELD_BY, values).fetchone() is not None:
-                stage_output(connection, update.values, items)
+
+            def write(connection: Connection) -> None:
+                if connection.execute(events.HELD_BY, values).fetchone() is not None:
+                    stage_output(connection, update.values, items)
+
+            return self._write(write)
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
@@ -457,9 +474,7 @@ class SqlRunLog:
 
         if self._is_alone and lease.fence > 1:  # an earlier holder may have been about to finish it in another way
             await self._write(lambda connection: connection.execute(_DELETE_OUTPUT, values).rowcount)
-        async with staged_output(self._database, update.items, lambda items: self._write(partial(stage, items=items))):
-            is_written = await self._write(end)
-        if not is_written:
+        if not await write_output(self.database, update.items, stage, partial(self._write, end)):
             raise Fenced
         self._notifications.work.set()
 
@@ -504,6 +519,8 @@ class SqlRunLog:
                     piece = await self._next_piece(name, after, piece)
 
     async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
+        if last is not None and last.has_more:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
         async with self._read_slots:
             piece = await self._read(
                 partial(events.read_piece, name=name, after=after, last=last, shared=self._large_records)
@@ -512,28 +529,24 @@ class SqlRunLog:
             raise Gone
         return piece
 
-    async def has_log(self, identity: Identity, response_id: str) -> bool:
-        name = name_of(identity, response_id)
-        return await self._read(lambda connection: connection.execute(_HAS_LOG, name).fetchone() is not None)
+    @reading
+    def has_log(self, connection: Connection, identity: Identity, response_id: str) -> bool:
+        return connection.execute(_HAS_LOG, name_of(identity, response_id)).fetchone() is not None
 
-    async def sent(self, identity: Identity, response_id: str) -> int:
-        def count(connection: Connection) -> int:
-            row = connection.execute(events.SENT, name_of(identity, response_id)).fetchone()
-            if row is None:
-                return 0
-            key, end = row
-            if end is None and (packed := events.read_packed(connection, key, 0)) is not None:
-                return packed.next  # the only piece
-            return end or 0
+    @reading
+    def sent(self, connection: Connection, identity: Identity, response_id: str) -> int:
+        row = connection.execute(events.SENT, name_of(identity, response_id)).fetchone()
+        if row is None:
+            return 0
+        key, end = row
+        if end is None and (packed := events.read_packed(connection, key, 0)) is not None:
+            return packed.next  # the only piece
+        return end or 0
 
-        return await self._read(count)
-
-    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
-        def find(connection: Connection) -> Outline | None:
-            row = connection.execute(_OUTLINE, name_of(identity, response_id)).fetchone()
-            return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
-
-        return await self._read(find)
+    @reading
+    def outline(self, connection: Connection, identity: Identity, response_id: str) -> Outline | None:
+        row = connection.execute(_OUTLINE, name_of(identity, response_id)).fetchone()
+        return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
 
     # ---- hints ----
 
@@ -543,13 +556,11 @@ class SqlRunLog:
     async def wait_for_cancels(self, seconds: float) -> None:
         await self._notifications.cancels.wait(seconds)
 
-    async def load(self) -> Load:
-        def count(connection: Connection) -> Load:
-            total, running, first = connection.execute(_LOAD).fetchone()
-            oldest = 0.0 if first is None else max(clock(connection) - first, 0.0)
-            return Load(queued=total - running, running=running, oldest=oldest)
-
-        return await self._read(count)
+    @reading
+    def load(self, connection: Connection) -> Load:
+        total, running, first = connection.execute(_LOAD).fetchone()
+        oldest = 0.0 if first is None else max(clock(connection) - first, 0.0)
+        return Load(queued=total - running, running=running, oldest=oldest)
 
     # ---- housekeeping ----
 
@@ -607,10 +618,10 @@ class SqlRunLog:
     # ---- the database ----
 
     async def _write(self, operation: Operation[T]) -> T:
-        return await _as_unavailable(self._database.write(operation))
+        return await _as_unavailable(self.database.write(operation))
 
     async def _read(self, operation: Operation[T]) -> T:
-        return await _as_unavailable(self._database.read(operation))
+        return await _as_unavailable(self.database.read(operation))
 
 
 def _count_queued(connection: Connection) -> int:

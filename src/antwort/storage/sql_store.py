@@ -6,10 +6,11 @@ operations, so that others do not wait for all of it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as chained
 from itertools import repeat
@@ -22,7 +23,7 @@ from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import replace
-from antwort.errors import StoreFault
+from antwort.errors import InvalidField, StoreFault
 from antwort.identity import Identity
 from antwort.storage import sql_responses as sql
 from antwort.storage.base import (
@@ -40,7 +41,8 @@ from antwort.storage.base import (
     ResponsePage,
     Wanted,
 )
-from antwort.storage.database import Connection, Cursor, Database, page_terms, sql_order
+from antwort.storage.bounds import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
+from antwort.storage.database import Connection, Cursor, Database, page_terms, reading, sql_order, writing
 from antwort.storage.migrations import migrate
 from antwort.storage.rows import (
     ItemRow,
@@ -53,7 +55,6 @@ from antwort.storage.rows import (
     to_span,
     without_input,
 )
-from antwort.storage.rules import DECLARED_BYTES, PIECE_BYTES, cycle, first_within, in_pieces, newest_within, take_page
 from antwort.storage.sql_calls import SqlCalls
 from antwort.storage.sql_conversations import SqlConversations
 
@@ -166,8 +167,8 @@ _PUT_SEAL = """
 
 class SqlStore(SqlConversations, SqlCalls):
     def __init__(self, database: Database) -> None:
-        """`database` is open and migrated; the store closes it."""
-        self._database = database
+        """`database` is open and migrated; the store closes it, and it is open as long as the store is."""
+        super().__init__(database)
         self._warned: set[str] = set()
         """Ids of responses that lists have left out."""
 
@@ -184,33 +185,26 @@ class SqlStore(SqlConversations, SqlCalls):
             raise
         return cls(database)
 
-    @property
-    def database(self) -> Database:
-        """The database, open as long as the store is."""
-        return self._database
-
     # ---- writing ----
 
     async def begin(self, new: NewResponse) -> None:
-        async with sql.staged(self._database, sql.to_new_rows(new)) as rows:
-            await self._database.write_once(
+        def write(rows: sql.NewRows) -> Awaitable[int]:
+            return self.database.write_once(
                 partial(sql.begin_response, new=rows),
                 lambda connection, _: sql.has_begun(connection, rows.values),
             )
 
-    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
-        def read(connection: Connection) -> Claimed | None:
-            values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
-            row = connection.execute(_CLAIMED, values).fetchone()
-            return None if row is None else Claimed(request_hash=row[0], response_id=row[1])
+        await sql.write_new(self.database, sql.to_new_rows(new), write)
 
-        return await self._database.read(read)
+    @reading
+    def claimed(self, connection: Connection, identity: Identity, key: str, now: int) -> Claimed | None:
+        values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
+        row = connection.execute(_CLAIMED, values).fetchone()
+        return None if row is None else Claimed(request_hash=row[0], response_id=row[1])
 
-    async def release(self, identity: Identity, key: str, response_id: str) -> None:
-        def release(connection: Connection) -> None:
-            connection.execute(_RELEASE, name_of(identity, response_id) | {"key": key})
-
-        await self._database.write(release)
+    @writing
+    def release(self, connection: Connection, identity: Identity, key: str, response_id: str) -> None:
+        connection.execute(_RELEASE, name_of(identity, response_id) | {"key": key})
 
     async def finish(
         self,
@@ -223,11 +217,7 @@ class SqlStore(SqlConversations, SqlCalls):
     ) -> None:
         packed = None if log is None else await sql.compressed(log)
         end = sql.to_update_rows(identity, response, marks, entries, approvals, packed)
-        async with sql.staged_output(self._database, end.items, partial(self._stage, end)):
-            await self._database.write_once(
-                partial(sql.finish_response, end=end),
-                lambda connection, _: sql.has_finished(connection, end),
-            )
+        await self._write_update(end, sql.finish_response, sql.has_finished)
 
     async def record_turn(
         self,
@@ -237,74 +227,81 @@ class SqlStore(SqlConversations, SqlCalls):
         items_from: int = 0,
     ) -> None:
         update = sql.to_update_rows(identity, response, marks, items_from=items_from)
-        async with sql.staged_output(self._database, update.items, partial(self._stage, update)):
-            # To write it twice changes nothing.
-            await self._database.write_once(partial(sql.record_turn, update=update), lambda *_: False)
+        await self._write_update(update, sql.record_turn, lambda *_: False)  # to write it twice changes nothing
 
-    async def _stage(self, update: sql.UpdateRows, items: Sequence[ItemRow]) -> None:
-        await self._database.write(partial(sql.stage_output, values=update.values, items=items))
+    async def _write_update(
+        self,
+        update: sql.UpdateRows,
+        operation: Callable[..., object],
+        is_done: Callable[[Connection, sql.UpdateRows], bool],
+    ) -> None:
+        def stage(items: Sequence[ItemRow]) -> Awaitable[None]:
+            return self.database.write(partial(sql.stage_output, values=update.values, items=items))
+
+        def has_written(connection: Connection, _: object) -> bool:
+            return is_done(connection, update)
+
+        write = partial(self.database.write_once, partial(operation, update=update), has_written)
+        await sql.write_output(self.database, update.items, stage, write)
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
         values = name_of(identity, response_id) | {"now": int(time.time())}
-        return await self._database.write_once(
+        return await self.database.write_once(
             partial(sql.delete_response, values=values),
             lambda connection, _: sql.is_gone(connection, values),
         )
 
     async def fail_running(self, message: str) -> int:
-        count, damaged = await self._database.write(partial(sql.fail_running, message=message))
+        count, damaged = await self.database.write(partial(sql.fail_running, message=message))
         for response_id in damaged:
             log.warning("the record of %s, left running, is damaged: only its status could be set", response_id)
         return count
 
     # ---- reading ----
 
-    async def get(self, identity: Identity, response_id: str) -> Response | None:
-        def read(connection: Connection) -> Response | None:
-            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
-            if row is None:
-                return None
-            key, body = row
-            return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
-
-        return await self._database.read(read)
+    @reading
+    def get(self, connection: Connection, identity: Identity, response_id: str) -> Response | None:
+        row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+        if row is None:
+            return None
+        key, body = row
+        return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
         values = name_of(identity, response_id)
-        found = await self._database.read(partial(_read_chain, values=values, bound=bound))
+        found = await self.database.read(partial(_read_chain, values=values, bound=bound))
         if isinstance(found, HistoryTooLarge):
             raise found
         links, pieces = found
         for keys in pieces:
-            piece = await self._database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
+            piece = await self.database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
             if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
             links += piece
         return links
 
-    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
-        def read(connection: Connection) -> Link | None:
-            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
-            if row is None:
-                return None
-            if with_input:
-                return _links(connection, row[:1])[0]
-            return _links(connection, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
+    @reading
+    def link(
+        self, connection: Connection, identity: Identity, response_id: str, *, with_input: bool = True
+    ) -> Link | None:
+        row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+        if row is None:
+            return None
+        if with_input:
+            return _links(connection, row[:1])[0]
+        return _links(connection, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
 
-        return await self._database.read(read)
-
-    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
-        def read(connection: Connection) -> ItemPage | None:
-            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
-            if row is None:
-                return None
-            values: RowValues = {"key": row[0], "limit": page.limit + 1}
-            terms = page_terms(connection, page, ("position",), _INPUT_PLACE, values)
-            query = _INPUT_PAGE.format(terms=terms, order=sql_order(page))
-            rows, has_more = take_page(connection.execute(query, values), page)
-            return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
-
-        return await self._database.read(read)
+    @reading
+    def input_items(self, connection: Connection, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
+        row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+        if row is None:
+            return None
+        values: RowValues = {"key": row[0], "limit": page.limit + 1}
+        terms = page_terms(connection, page, ("position",), _INPUT_PLACE, values)
+        query = _INPUT_PAGE.format(terms=terms, order=sql_order(page))
+        rows, has_more = take_page(connection.execute(query, values), page)
+        return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
 
     async def items(
         self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
@@ -316,13 +313,13 @@ class SqlStore(SqlConversations, SqlCalls):
                     return HistoryTooLarge(size, size)
             return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
 
-        found = await self._database.read(read)
+        found = await self.database.read(read)
         if isinstance(found, HistoryTooLarge):
             raise found
         return found
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        found, damaged = await self._database.read(partial(_list, identity=identity, page=page, wanted=wanted))
+        found, damaged = await self.database.read(partial(_list, identity=identity, page=page, wanted=wanted))
         for response_id in damaged:  # a warning for each, once: lists are read again and again
             if response_id not in self._warned and len(self._warned) < _MOST_WARNINGS:
                 self._warned.add(response_id)
@@ -330,11 +327,11 @@ class SqlStore(SqlConversations, SqlCalls):
         return found
 
     async def check(self) -> None:
-        await self._database.read(lambda connection: connection.execute(_CHECK_READ).fetchone())
-        await self._database.write(lambda connection: connection.execute(_CHECK_WRITE))
+        await self.database.read(lambda connection: connection.execute(_CHECK_READ).fetchone())
+        await self.database.write(lambda connection: connection.execute(_CHECK_WRITE))
 
     async def close(self) -> None:
-        await self._database.close()
+        await self.database.close()
 
 
 # ---- chains ----
@@ -348,7 +345,7 @@ def _read_chain(
     """
     rows = sorted(connection.execute(_CHAIN_SIZES, values | {"item_bytes": ITEM_BYTES}), key=itemgetter(0))
     if rows and rows[0][2] is not None:  # only a cycle has no beginning
-        raise cycle()
+        raise InvalidField("previous_response_id", "the chain of responses before it comes back to itself.")
     keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
     declaring: tuple[Link, ...] = ()
     if bound is not None and sum(sizes) > bound.most:

@@ -50,16 +50,17 @@ class SqliteStore(SqlStore):
 
 class SqliteDatabase(Database):
     dialect: Dialect = "sqlite"
+    durability = "system"
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
-        self._files: dict[Path, tuple[int, int]] = {}
+        self._files: dict[str, os.stat_result] = {}
         self._lock: int | None = None
         self._checkpointer: _Checkpointer | None = None
 
     def _open(self) -> None:
-        connections: list[_SqliteConnection] = []
+        connections: list[SqliteConnection] = []
         log = self.path.with_name(f"{self.path.name}-wal")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,9 +68,9 @@ class SqliteDatabase(Database):
             with contextlib.suppress(FileExistsError):  # SQLite gives the files beside it the same permissions
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
             for is_reader in (False, True, False):
-                connections.append(connection := _connect(self.path))
+                connections.append(connection := connect(self.path))
                 _configure(connection, is_reader=is_reader)
-            self._files = {path: _identity(path) for path in (self.path, log) if path.exists()}
+            self._files = {str(path): path.stat() for path in (self.path, log) if path.exists()}
         except (sqlite3.Error, OSError) as exc:
             for connection in connections:
                 connection.close()
@@ -78,8 +79,8 @@ class SqliteDatabase(Database):
         writer, reader, copier = connections
         self._checkpointer = checkpointer = _Checkpointer(copier, log)
         self._queues = (
-            TransactionQueue("writer", [_SqliteSession(writer, "BEGIN IMMEDIATE", self._verify, checkpointer)]),
-            TransactionQueue("reader", [_SqliteSession(reader, "BEGIN", self._verify)]),
+            TransactionQueue("writer", [SqliteSession(writer, "BEGIN IMMEDIATE", self._verify, checkpointer)]),
+            TransactionQueue("reader", [SqliteSession(reader, "BEGIN", self._verify)]),
         )
 
     def _close(self) -> None:
@@ -101,21 +102,22 @@ class SqliteDatabase(Database):
         """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would continue to
         write into the deleted file, whose content is lost when the process ends.
         """
-        for path, identity in self._files.items():
-            if _identity(path) != identity:
+        for path, known in self._files.items():
+            found = os.stat(path)  # noqa: PTH116 - called after each commit
+            if found.st_ino != known.st_ino or found.st_dev != known.st_dev:
                 raise FileNotFoundError(errno.ENOENT, "a file of the database was replaced")
 
 
-class _SqliteConnection(sqlite3.Connection):
+class SqliteConnection(sqlite3.Connection):
     dialect: Dialect = "sqlite"
 
 
-class _SqliteSession:
+class SqliteSession:
     def __init__(
         self,
-        connection: _SqliteConnection,
+        connection: SqliteConnection,
         begin: str,
-        verify: Callable[[], None],
+        verify: Callable[[], None] | None = None,
         checkpointer: _Checkpointer | None = None,
     ) -> None:
         self._connection, self._begin = connection, begin
@@ -129,7 +131,8 @@ class _SqliteSession:
             error = self._run(jobs)
             if error is None:
                 self._connection.execute("COMMIT")
-                self._verify()
+                if self._verify is not None:
+                    self._verify()
                 if self._checkpointer is not None:
                     self._checkpointer.check_size()
         except Exception as exc:
@@ -167,7 +170,7 @@ class _Checkpointer:
     there would always be a rest: the writer copies the last few pages itself.
     """
 
-    def __init__(self, connection: _SqliteConnection, log: Path) -> None:
+    def __init__(self, connection: SqliteConnection, log: Path) -> None:
         self._connection, self._log = connection, log
         self._is_due, self._is_nearly_done = Event(), Event()
         self._is_closed = False
@@ -179,7 +182,7 @@ class _Checkpointer:
         if self._log.stat().st_size > LOG_BYTES:
             self._is_due.set()
 
-    def finish(self, writer: _SqliteConnection) -> None:
+    def finish(self, writer: SqliteConnection) -> None:
         """Copy the last pages over the writer's connection. Called between two transactions."""
         if self._is_nearly_done.is_set():
             self._is_nearly_done.clear()
@@ -200,7 +203,7 @@ class _Checkpointer:
                 self._is_nearly_done.set()
 
 
-def _checkpoint(connection: _SqliteConnection) -> int:
+def _checkpoint(connection: SqliteConnection) -> int:
     """Return how many pages remain in the log: those that are being read, and those that were added meanwhile."""
     try:
         _, total, copied = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
@@ -209,16 +212,11 @@ def _checkpoint(connection: _SqliteConnection) -> int:
     return int(total) - int(copied)
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+def connect(path: Path | str) -> SqliteConnection:
+    return sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=SqliteConnection)
 
 
-def _connect(path: Path) -> _SqliteConnection:
-    return sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=_SqliteConnection)
-
-
-def _configure(connection: _SqliteConnection, *, is_reader: bool) -> None:
+def _configure(connection: SqliteConnection, *, is_reader: bool) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")

@@ -9,7 +9,7 @@ import pytest
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 from runs_cases import ONE, TWO
-from runs_home import Home, MemoryHome, postgres_home, sqlite_home
+from runs_home import Home, memory_home, postgres_home, sqlite_home
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -17,7 +17,7 @@ async def home(request: pytest.FixtureRequest) -> AsyncGenerator[Home, None]:
     home: Home
     match request.param:
         case "memory":
-            home = MemoryHome()
+            home = memory_home()
         case "sqlite":
             home = await sqlite_home(request.getfixturevalue("path"))
         case _:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -17,11 +15,11 @@ from antwort.errors import QueueFull
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.memory_run_log import MemoryRunLog
 from antwort.storage.run_log import ClaimedRun, EventRecord, Fenced, Gone, RunLog, WorkerInfo
 from antwort.storage.sql_run_log import SqlRunLog
+from postgres import Postgres
 from runs_cases import everything, marked, mixed, new_run, numbered, said, to_end
-from runs_home import SqlHome, sqlite_home
+from runs_home import SqlHome, postgres_home
 
 KINDS = ["submit", "submit", "claim", "claim", "append", "append", "append", "finish", "release", "leave", "cancel"]
 RARE = ["take", "delete", "sweep", "again"]
@@ -46,12 +44,13 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def on_disk(runner: asyncio.Runner, migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlHome]:
-    """One file for all examples; each deletes what it has made."""
-    path = Path(shutil.copy(migrated, tmp_path_factory.mktemp("agree")))
-    home = runner.run(sqlite_home(path))
+def shared(runner: asyncio.Runner, postgres: Postgres) -> Iterator[SqlHome]:
+    """One database for all examples; each deletes what it has made."""
+    dsn = postgres.migrated_database()
+    home = runner.run(postgres_home(dsn))
     yield home
     runner.run(home.close())
+    postgres.drop_database(dsn)
 
 
 class Teller:
@@ -172,12 +171,12 @@ class Teller:
             await self.log.leave(self._worker(number))
 
 
-async def tell_both(on_disk: SqlHome, acts: list[Act], per_owner: int | None) -> None:
+async def tell_both(shared: SqlHome, acts: list[Act], per_owner: int | None) -> None:
     tenant, store = f"tenant-{next(TENANTS)}", MemoryStore()
-    on_file = SqlRunLog(on_disk.database, queue=8, per_owner=per_owner)
+    on_postgres = SqlRunLog(shared.database, queue=8, per_owner=per_owner)
     tellers = [
-        Teller(MemoryRunLog(store, queue=8, per_owner=per_owner), store, tenant),
-        Teller(on_file, on_disk.store, tenant),
+        Teller(SqlRunLog(store.database, queue=8, per_owner=per_owner), store, tenant),
+        Teller(on_postgres, shared.store, tenant),
     ]
     try:
         await tell(tellers, acts)
@@ -196,9 +195,9 @@ async def tell(tellers: list[Teller], acts: list[Act]) -> None:
     assert first_all == second_all
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(acts=ACTS, per_owner=st.sampled_from([None, 1, 2]))
 def test_both_logs_keep_the_rules_and_tell_the_same_story(
-    acts: list[Act], per_owner: int | None, on_disk: SqlHome, runner: asyncio.Runner
+    acts: list[Act], per_owner: int | None, shared: SqlHome, runner: asyncio.Runner
 ) -> None:
-    runner.run(tell_both(on_disk, acts, per_owner))
+    runner.run(tell_both(shared, acts, per_owner))

@@ -19,7 +19,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
 from antwort.identity import Identity
 from antwort.storage.base import Bound, HistoryTooLarge, Link
-from antwort.storage.rules import declaring_links, first_within
+from antwort.storage.bounds import declaring_links, first_within
 
 CONNECTION_BYTES = 32 * 2**20
 """The most that one connection remembers, by default."""

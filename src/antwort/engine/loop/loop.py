@@ -60,7 +60,7 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
-            if live.is_handing_over:
+            if live.is_handing_over and not live.tools.has_early_calls:
                 raise HandedOver
             if isinstance(step, Infer):
                 if live.run.marks:

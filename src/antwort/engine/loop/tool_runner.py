@@ -89,6 +89,11 @@ class ToolRunner:
         """Whether any call of this response may."""
         return may_be_early(self._plan)
 
+    @property
+    def has_early_calls(self) -> bool:
+        """Whether calls of the last turn have begun whose results are not taken yet."""
+        return bool(self._early)
+
     def begin(self, calls: Iterable[Ready]) -> None:
         """Start calls whose turn is still being written. The step that asks for them takes them over."""
         for ready in calls:

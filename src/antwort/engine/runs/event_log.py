@@ -6,7 +6,7 @@ import asyncio
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Protocol, Self, TypeAlias
@@ -18,6 +18,7 @@ from antwort.api.payload import CUT_FROM, PIECE, fitting, payload_of_all
 from antwort.engine.loop.fold import Run
 from antwort.engine.settings import LoopSettings
 from antwort.errors import ServerFault
+from antwort.storage.run_log import EventRecord
 
 EVENT_OVERHEAD_BYTES = 256
 """What a buffered event takes beside its text, about."""
@@ -37,6 +38,16 @@ class NumberedBatch(msgspec.Struct, frozen=True):
     events: list[StreamEvent]
     is_large: bool = False
     """Whether it is best written in slices."""
+
+
+def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
+    """Return the events of recorded batches that are sent."""
+    batches: list[NumberedBatch] = []
+    for record in records:
+        events = [event for event in record.events if not isinstance(event, UNSENT)]
+        if events:
+            batches.append(NumberedBatch(record.first, events, payload_of_all(events) > CUT_FROM))
+    return batches
 
 
 class Recorder(Protocol):
@@ -331,6 +342,11 @@ class LogReader:
                 await self._waiter
             finally:
                 self._waiter = None
+
+    async def batches(self) -> AsyncGenerator[list[NumberedBatch], None]:
+        """Yield what `read` returns, to the end of the log."""
+        while batches := await self.read():
+            yield batches
 
     def _take(self) -> list[NumberedBatch]:
         """Take as many batches as are sent at once."""

@@ -86,8 +86,6 @@ class TurnRecorder:
         self._commit_deadline = Signal()
         self.is_durable = False
         self.failure: Exception | None = None
-        self.has_events = False
-        """Whether the events were recorded with the outcome, so that they can be replayed by their numbers."""
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:  # noqa: ARG002 - packed logs begin at 0
         return await self._record_outcome(batch, last, run) if isinstance(last := batch[-1], TERMINAL) else batch
@@ -116,13 +114,13 @@ class TurnRecorder:
         events: PackedLog | None = None
         if self._plan.request.stream and (before := self._events()) is not None:
             events = pack([*before, batch])
-        self.has_events, self._events = events is not None, lambda: None  # the log holds this recorder
+        self._events = lambda: None  # the log holds this recorder
         try:
             await self._commit_deadline.race(partial(self._commit, response, run, events))
         except Exception as error:
             _log.error("the response %s could not be stored", response.id, exc_info=error)
             fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
-            self.failure, self.has_events = fault, False
+            self.failure = fault
             failed = replace(
                 response, status="failed", error=error_of(fault), incomplete_details=None, completed_at=None
             )

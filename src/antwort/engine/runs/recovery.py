@@ -119,12 +119,9 @@ class LoadedRun(msgspec.Struct, frozen=True):
     claimed: ClaimedRun
     records: Sequence[EventRecord]
     plan: Plan
-    """Its request as it is on record; unless it `is_planned`, no question is answered but that of its deadline."""
-    deadline: float
-    """By the clock of the event loop."""
+    """Its request as it is on record. No question is answered yet but that of its deadline."""
     problem: AntwortError | None = None
     """Why its request cannot be answered here."""
-    is_planned: bool = False
 
     @property
     def events(self) -> list[RunEvent]:
@@ -165,17 +162,6 @@ class Recovery:
         assert resources.runs is not None, "runs are claimed from a log"
         self._resources, self._runs, self._planner, self._locks = resources, resources.runs, planner, locks
         self._live, self._settings = live, resources.settings
-        self._plans: dict[str, Plan] = {}
-        """Plans of runs that were submitted here and may be claimed here, too."""
-
-    def keep_plan(self, plan: Plan) -> None:
-        """Cache a plan for the case that this process claims the run. One with a large history is not cached, as it
-        would take memory as long as the run waits.
-        """
-        if plan.request.conversation is None and not plan.toolbox.silent and plan.reader is None:
-            self._plans[plan.response.id] = plan
-            while len(self._plans) > self._settings.background.at_once:
-                self._plans.pop(next(iter(self._plans)))
 
     async def run(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
@@ -238,19 +224,15 @@ class Recovery:
         """
         run_id = claimed.lease.run_id
         records = await _available(lambda: self._runs.records(claimed.lease), held)
-        plan, problem = self._plans.pop(run_id, None), None
-        is_planned = plan is not None and len(records) == 1
-        if plan is None or not is_planned:
-            link = await _available(lambda: self._resources.store.link(claimed.identity, run_id), held)
-            if link is None:
-                raise Fenced
-            try:
-                request = recorded_request(SealedItems(self._resources.vault, claimed.identity), link)
-            except AntwortError as error:  # another version has taken it, or its keys are gone
-                request, problem = _unread_request(link), error
-            plan = self._bare_plan(claimed, request)
-        deadline = asyncio.get_running_loop().time() + plan.budget.seconds - self._seconds_since(claimed)
-        return LoadedRun(claimed, records, plan, deadline, problem, is_planned)
+        link = await _available(lambda: self._resources.store.link(claimed.identity, run_id), held)
+        if link is None:
+            raise Fenced
+        problem = None
+        try:
+            request = recorded_request(SealedItems(self._resources.vault, claimed.identity), link)
+        except AntwortError as error:  # another version has taken it, or its keys are gone
+            request, problem = _unread_request(link), error
+        return LoadedRun(claimed, records, self._bare_plan(claimed, request), problem)
 
     def _seconds_since(self, claimed: ClaimedRun) -> float:
         """Seconds since it was claimed for the first time."""
@@ -259,12 +241,14 @@ class Recovery:
     def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
         """Return a plan without history and tools: all that is known of a run without I/O."""
         identity, vault = claimed.identity, self._resources.vault
+        budget = budget_of(request, self._settings)
         return Plan(
             request=request,
             identity=identity,
             settings=self._settings,
             response=claimed.response,
-            budget=budget_of(request, self._settings),
+            budget=budget,
+            deadline=asyncio.get_running_loop().time() + budget.seconds - self._seconds_since(claimed),
             toolbox=Toolbox(tools={}, may_run=False),
             sealed=SealedItems(vault, identity),
             meter=TokenEstimator(self._resources.provider),
@@ -278,29 +262,28 @@ class Recovery:
         """Plan the run. Raises the reason for its end if it is not to be continued. A
         store that is not available is retried until the deadline.
         """
-        claimed, request = found.claimed, found.plan.request
+        claimed, request, deadline = found.claimed, found.plan.request, found.plan.deadline
+        assert deadline is not None, "it was set with the plan"
         if claimed.is_cancelled:
             raise Cancelled
         if claimed.attempt > self._settings.background.attempts:
             raise AttemptsExhausted(claimed.attempt - 1)
-        if found.deadline <= asyncio.get_running_loop().time():
+        if deadline <= asyncio.get_running_loop().time():
             raise DeadlinePassed
         if found.problem is not None:
             raise found.problem
-        if found.is_planned:
-            return msgspec.structs.replace(found.plan, deadline=found.deadline)
         identity, lock = claimed.identity, None
         if request.conversation is not None:
             lock = self._locks.request((identity.tenant, identity.owner, request.conversation))
-        resumed = Resumed(claimed.response, found.deadline)
+        resumed = Resumed(claimed.response, deadline)
         prepare = partial(self._planner.prepared, request, identity, None, lock=lock, resumed=resumed)
         try:
-            async with asyncio.timeout_at(found.deadline):
+            async with asyncio.timeout_at(deadline):
                 plan = await _available(partial(_with_servers, prepare, found.events))
         except BaseException as error:
             if lock is not None:
                 lock.release()
-            is_late = asyncio.get_running_loop().time() >= found.deadline
+            is_late = asyncio.get_running_loop().time() >= deadline
             if is_late and isinstance(error, TimeoutError | AntwortError):
                 raise DeadlinePassed from error
             raise

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
-from antwort.api.events import UNSENT, ResponseCreated, RunEvent, StreamEvent
+from antwort.api.events import ResponseCreated, RunEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
-from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
@@ -20,7 +19,7 @@ from antwort.concurrency import backoff
 from antwort.engine.history.calls import call_id_of, results_in, unanswered_server_call
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.resources import Resources
-from antwort.engine.runs.event_log import EventLog, NumberedBatch
+from antwort.engine.runs.event_log import EventLog, NumberedBatch, numbered
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.replay import replay_events
 from antwort.engine.runs.subscription import Batches, LiveSubscription, StoredSubscription, Subscription
@@ -48,7 +47,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log import EventRecord, Gone, RunLog, Unavailable
+from antwort.storage.run_log import Gone, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -73,11 +72,16 @@ class Responses:
         """Responses that have readers right now, by tenant, owner and id."""
         self._loading = asyncio.Lock()
 
+    def _find_unlogged(self, identity: Identity, response_id: str) -> LiveRun | None:
+        """Return the run of a response that is in progress here, unless the run log has its events."""
+        run = self._live.find(identity, response_id)
+        return None if run is None or run.is_durable else run
+
     # ---- reading ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
-        run = self._live.find(identity, response_id)
-        if run is not None and run.response.store and not run.is_durable:
+        run = self._find_unlogged(identity, response_id)
+        if run is not None and run.response.store:
             return run.response if run.response.status not in FINAL else await _result(run)
         return await self._so_far(identity, await self._stored(identity, response_id))
 
@@ -111,8 +115,8 @@ class Responses:
 
     async def _listed(self, identity: Identity, stored: Response) -> Response:
         """Of a run that has ended, return the record: its end does not show before it is written."""
-        run = self._live.find(identity, stored.id)
-        if run is None or run.is_durable:
+        run = self._find_unlogged(identity, stored.id)
+        if run is None:
             return await self._so_far(identity, stored)
         return stored if run.response.status in FINAL else run.response
 
@@ -199,8 +203,8 @@ class Responses:
         Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or the events are
         not kept by their numbers.
         """
-        run = self._live.find(identity, response_id)
-        if run is not None and not run.is_durable and run.log.is_whole:
+        run = self._find_unlogged(identity, response_id)
+        if run is not None and run.log.is_whole:
             if after >= run.log.next:
                 raise _unknown_number(after)
             return LiveSubscription(run, run.log.read(after), is_client=False)
@@ -242,7 +246,7 @@ class Responses:
 
         if not log.is_whole:
             log = EventLog.of_response(replay_events(response, self._settings))
-        return StoredSubscription(response, _buffered(log), ended)
+        return StoredSubscription(response, log.read().batches(), ended)
 
     def follow_log(
         self, identity: Identity, response: Response, after: int = -1, *, waits: bool = False
@@ -366,8 +370,8 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
         try:
             async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
                 async for records in reading:
-                    batches, pauses = [*_numbered(records, after)], backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
-                    after = max([after, *(record.next - 1 for record in records)])
+                    batches, pauses = numbered(records), backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+                    after = records[-1].next - 1 if records else after
                     if batches or clock() - last_sent >= every:
                         last_sent = clock()
                         yield batches or [NumberedBatch(after + 1, [])]
@@ -376,15 +380,6 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
             await asyncio.sleep(next(pauses))
         except Gone:
             raise ResponseNotFound(response_id) from None
-
-
-def _numbered(records: Iterable[EventRecord], after: int) -> Iterator[NumberedBatch]:
-    """The events of records that are sent, behind the event of that number."""
-    for record in records:
-        events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]
-        seen = max(after + 1 - record.first, 0)
-        if events[seen:]:
-            yield NumberedBatch(record.first + seen, events[seen:], payload_of_all(events[seen:]) > CUT_FROM)
 
 
 async def _replayed(
@@ -397,13 +392,6 @@ async def _replayed(
         yield [NumberedBatch(0, [])]
     events = replay_events(response, settings)
     log = EventLog.of_response(events) if after < 0 else EventLog.of_response(events[-1:], first=after + 1)
-    reader = log.read()
-    while batches := await reader.read():
-        yield batches
-
-
-async def _buffered(log: EventLog) -> Batches:
-    """Read a log in memory that has ended."""
-    reader = log.read()
-    while batches := await reader.read():
-        yield batches
+    async with aclosing(log.read().batches()) as reading:
+        async for batches in reading:
+            yield batches

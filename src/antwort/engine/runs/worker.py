@@ -21,7 +21,7 @@ from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, Shut
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
-from antwort.storage.run_log import DETACHED, Lease, RunLog, Unavailable, WorkerInfo
+from antwort.storage.run_log import DETACHED, ClaimedRun, Lease, RunLog, Unavailable, WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
 
@@ -90,8 +90,6 @@ class Worker:
                 if not left:
                     raise
                 await asyncio.sleep(SUBMIT_RETRY_SECONDS)
-        if self._claims:
-            self._recovery.keep_plan(plan)
         return run.new.response
 
     async def adopt(self, plan: Plan) -> Lease:
@@ -109,8 +107,7 @@ class Worker:
         await self.start()
         claimed = await self.runs.take(self.name, identity, response_id)
         if claimed is not None:
-            held = LeasedRun(claimed.lease)
-            self._hold(held, partial(self._recovery.run, held, claimed))
+            self._hold_claimed(claimed)
 
     async def foreground_name(self) -> str | None:
         """The name to record for foreground runs of this process, where other processes need it."""
@@ -216,6 +213,10 @@ class Worker:
 
     # ---- one run ----
 
+    def _hold_claimed(self, claimed: ClaimedRun) -> None:
+        held = LeasedRun(claimed.lease)
+        self._hold(held, partial(self._recovery.run, held, claimed))
+
     def _hold(self, held: LeasedRun, work: Callable[[], Awaitable[None]]) -> None:
         """Hold a run until `work` is done. It raises one of `DETACHED` where the run has not ended."""
         self._held[held.lease.run_id] = held
@@ -289,8 +290,7 @@ class Worker:
                 if self._leaving.reason is not None or self._free <= 0:
                     await self._release(claimed.lease)
                 else:
-                    held = LeasedRun(claimed.lease)
-                    self._hold(held, partial(self._recovery.run, held, claimed))
+                    self._hold_claimed(claimed)
             if len(found) < free:
                 await asyncio.sleep(0)  # a log may wake it at once, again and again
                 await self._leaving.race(partial(self.runs.wait_for_work, min(POLL_SECONDS, self._settings.lease / 4)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -43,6 +44,9 @@ async def migrate(database: Database) -> None:
     revision = await database.read(_revision)
     if revision == HEAD:
         return
+    if revision is None and database.dialect == "sqlite":
+        await database.write(create_tables)
+        return
     _check(revision, database.dialect)
     await asyncio.to_thread(upgrade, database)
 
@@ -50,6 +54,19 @@ async def migrate(database: Database) -> None:
 def _check(revision: str | None, dialect: Dialect) -> None:
     if revision is not None and revision not in REVISIONS:
         raise StoreFault(f"The {_PLACES[dialect]} was written by a newer version of antwort.")
+
+
+def create_tables(connection: Link) -> None:
+    """Make the tables of `HEAD` in an empty SQLite database. The migrations make the same, more slowly."""
+    for statement in _statements():
+        connection.execute(statement)
+    connection.execute("INSERT INTO alembic_version VALUES (?)", (HEAD,))
+
+
+@cache
+def _statements() -> list[str]:
+    script = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+    return script.split(";\n")
 
 
 def _revision(connection: Link) -> str | None:
