@@ -30,6 +30,7 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
 from antwort.tools.base import ToolExecutor
+from antwort.tools.limits import all_limited
 from engine_kit import replies
 
 STEADY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -46,7 +47,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of `request`, after what was said `earlier`."""
     chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, Discovery(tuple(executors), ANONYMOUS, chosen, capabilities))
+    toolbox, listings = await build_toolbox(request, Discovery(all_limited(executors), ANONYMOUS, chosen, capabilities))
     return Plan(
         request=request,
         identity=ANONYMOUS,

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import msgspec
 
 from antwort.config.problems import CannotStart
-from antwort.tools.base import Labelled, ToolExecutor, ToolKind
+from antwort.tools.base import ToolExecutor, ToolKind
+from antwort.tools.limits import labels_of
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.toolset import Toolset, ToolsetInfo
 
@@ -42,7 +43,7 @@ class LoadedTools(msgspec.Struct, frozen=True):
     @property
     def labels(self) -> dict[str, tuple[str, ...] | None]:
         """All of them, also of executors of other kinds, each with the names of its tools where they are known."""
-        others = {executor.label: None for executor in self.executors if isinstance(executor, Labelled)}
+        others = {label: None for executor in self.executors for label in labels_of(executor)}
         return {**others, **{toolset.label: toolset.tools for toolset in self.toolsets}}
 
 

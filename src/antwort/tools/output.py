@@ -17,7 +17,7 @@ MediaPart: TypeAlias = InputImage | InputFile | InputVideo
 _WORDS: dict[type[MediaPart], str] = {InputImage: "image", InputFile: "file", InputVideo: "video"}
 
 
-def cap(output: Output, text_bytes: int, media_bytes: int) -> Output:
+def cut_output(output: Output, text_bytes: int, media_bytes: int) -> Output:
     """The output with at most so many bytes of text and of other content, each over all parts together.
 
     Text is cut at a character and followed by a mark; another part that does not fit is replaced by a sentence.
@@ -25,14 +25,14 @@ def cap(output: Output, text_bytes: int, media_bytes: int) -> Output:
     if isinstance(output, str):
         if output.isascii() and len(output) <= text_bytes:
             return output
-        (part,) = _cap_texts((Text(text=output),), text_bytes)
+        (part,) = _cut_text((Text(text=output),), text_bytes)
         return part.text
-    capped = iter(_cap_texts([part for part in output if isinstance(part, TextPart)], text_bytes))
+    capped = iter(_cut_text([part for part in output if isinstance(part, TextPart)], text_bytes))
     parts = (next(capped, None) if isinstance(part, TextPart) else part for part in output)
-    return tuple(_cap_media([part for part in parts if part is not None], media_bytes))
+    return tuple(_cut_media([part for part in parts if part is not None], media_bytes))
 
 
-def _cap_texts(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
+def _cut_text(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
     """The parts up to the one that reaches the limit; that one carries the mark, and those behind it are gone."""
     texts = [_utf8(part.text) for part in parts]
     total, left = sum(map(len, texts)), limit
@@ -47,7 +47,7 @@ def _cap_texts(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list
     return kept
 
 
-def _cap_media(parts: list[ResultPart], limit: int) -> Iterator[ResultPart]:
+def _cut_media(parts: list[ResultPart], limit: int) -> Iterator[ResultPart]:
     left = limit
     for part in parts:
         if isinstance(part, TextPart):

@@ -12,14 +12,12 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from antwort.properties import kept_property
-from antwort.tools.base import Describing, ToolDefinition, ToolExecutor, ToolKind, ToolServer
-from antwort.tools.bounds import holds_to_its_word
-from antwort.tools.limits import Limited, offers
+from antwort.tools.base import BaseExecutor, ToolDefinition, ToolKind
 
 _log = logging.getLogger("antwort.tools")
 
@@ -38,7 +36,7 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a request offers the model, and who is there to run it."""
 
     tools: Mapping[str, ToolDefinition]
-    executors: tuple[ToolExecutor, ...] = ()
+    executors: tuple[BaseExecutor, ...] = ()
     allowed: frozenset[str] | None = None
     """None: all. An empty set allows none."""
     may_run: bool
@@ -50,19 +48,10 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     silent: Mapping[str, str] = {}
     """The servers that could not be asked for their tools, by their labels, each with what is to be said of that."""
 
-    @kept_property
+    @cached_property
     def ways(self) -> dict[str, Way]:
         """Where calls of its tools go, as far as that was asked and would be answered the same again."""
         return {}
-
-
-def are_steady(executors: Iterable[ToolExecutor]) -> bool:
-    """Whether each of them says of a tool what it said of it before. What others say may be the fault of a moment."""
-    return all(map(_is_steady, executors))
-
-
-def _is_steady(executor: ToolExecutor) -> bool:
-    return executor.holds_to_its_word if isinstance(executor, Limited) else holds_to_its_word(executor)
 
 
 class Route(enum.Enum):
@@ -75,7 +64,7 @@ class Route(enum.Enum):
     UNKNOWN = "unknown"  # not declared, or declared and nobody is there to run it
 
 
-Way: TypeAlias = tuple[Route, ToolExecutor | None]
+Way: TypeAlias = tuple[Route, BaseExecutor | None]
 """Where a call goes, and who runs it if it is ours."""
 
 
@@ -89,7 +78,7 @@ class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
     held: tuple[Call, ...] = ()
 
 
-def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> ToolExecutor | None:
+def find_executor(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> BaseExecutor | None:
     """The first executor that runs this tool."""
     for executor in executors:
         if _claims(executor, definition):
@@ -97,17 +86,17 @@ def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor])
     return None
 
 
-def may_claim_function(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> bool:
+def may_claim_function(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> bool:
     """Return whether an executor might run a declared function of which only the name is known. One that describes its
     functions knows them by name; any other may look at the whole definition.
     """
     return any(
-        _claims(executor, definition) or (_is_asked(executor, definition) and not offers(executor, Describing))
+        _claims(executor, definition) or (_is_asked(executor, definition) and not executor.describes_functions)
         for executor in executors
     )
 
 
-def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
+def is_registered(executors: Iterable[BaseExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
     """Whether there is somebody here to run tools for a request that offers `tools`."""
     return any(_counts(executor, tools) for executor in executors)
 
@@ -128,7 +117,7 @@ def routed(name: str, toolbox: Toolbox) -> Way:
     if definition is None:
         return Route.CLIENT, None
     way = _way_of(definition, toolbox)
-    if are_steady(toolbox.executors):
+    if all(executor.is_steady for executor in toolbox.executors):
         toolbox.ways[name] = way
     return way
 
@@ -161,14 +150,14 @@ def refusal(name: str, toolbox: Toolbox) -> str:
     return f"The tool {name!r} is not available at the moment."
 
 
-def _is_asked(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+def _is_asked(executor: BaseExecutor, definition: ToolDefinition) -> bool:
     """Return whether the executor may claim a tool of this sort at all."""
     if executor.kind is ToolKind.FUNCTION or definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
         return False
-    return definition.is_search or offers(executor, ToolServer) is (definition.kind is not ToolKind.FUNCTION)
+    return definition.is_search or executor.is_server is (definition.kind is not ToolKind.FUNCTION)
 
 
-def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+def _claims(executor: BaseExecutor, definition: ToolDefinition) -> bool:
     if not _is_asked(executor, definition):
         return False
     try:
@@ -178,7 +167,7 @@ def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
         return False
 
 
-def _counts(executor: ToolExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
+def _counts(executor: BaseExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
     """What the program or the operator put here counts always; a server only where the request can reach it."""
     match executor.kind:
         case ToolKind.FUNCTION:

@@ -15,7 +15,7 @@ import msgspec
 
 from antwort.api.wire import encode
 from antwort.schema.normalize import normalize_all
-from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.ranking import index_of, is_indexed
 
 SEARCH = "tool_search"
@@ -64,11 +64,11 @@ class _Result(msgspec.Struct, omit_defaults=True):
     hint: str | None = None
 
 
-class ToolSearch:
+class ToolSearch(BaseExecutor):
     """Runs searches in a catalogue: the tools that the model must look for, and may call."""
 
     kind = ToolKind.MCP
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(self, name: str, catalogue: Sequence[ToolDefinition], hints: Sequence[str] = ()) -> None:
         """`hints` tell the model what there is to be found, a line each."""
@@ -86,7 +86,8 @@ class ToolSearch:
     def can_execute(self, tool: ToolDefinition) -> bool:
         return is_search(tool) and tool.name == self.definition.name
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:  # noqa: ARG002 - the contract's
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        context.began()
         try:
             asked = msgspec.json.decode(call.arguments, type=_Asked)
         except (msgspec.DecodeError, UnicodeError, RecursionError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,8 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.window import window_of
 from antwort.engine.loop.accounting import accounted
-from antwort.engine.loop.dispatch import ask_again, run_tools, standing
-from antwort.engine.loop.early import beginnings, kept
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
-from antwort.engine.loop.result_events import NOT_BEGUN
+from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_results
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.stops import closing
 from antwort.engine.loop.turn import Turn
@@ -35,7 +33,6 @@ from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Inte
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS
 from antwort.storage.run_log import DETACHED
-from antwort.tools.base import ToolResult
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -66,7 +63,7 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 case Infer():
                     source = infer(live)
                 case RunTools():
-                    source = run_tools(step, live)
+                    source = live.tools.run(step)
                 case Compact():
                     source = compact(live)
             try:
@@ -199,8 +196,8 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
-                    if turn.has_whole and not turn.is_finished and tools.may_begin_early:
-                        tools.begin(beginnings(turn, plan.calls_left(before), plan))
+                    if turn.has_whole and not turn.is_finished:
+                        tools.begin_early(turn, before)
         except Exception as error:
             failure = error
         finally:
@@ -220,7 +217,9 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     if failure is None and not turn.is_finished:
         failure = BackendCut("The backend's answer broke off.")
     live.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
-    results = await _stop_early_calls(live, turn, failure)
+    results = await tools.stop_early(turn)
+    if isinstance(failure, DETACHED):  # another process makes the whole inference anew
+        results = {}
     if failure is not None:
         turn.abort(results)
     elif (ended := turn.finish(results)).finish in _LIMITS:
@@ -228,16 +227,8 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     if batch := turn.take():
         yield accounted(batch, live.run, first, request, window.meter, last)
     is_broken = failure is not None and not isinstance(failure, DETACHED)
-    if (results or is_broken) and (batch := standing(results, live.run, plan, is_broken=is_broken)):
+    if (results or is_broken) and (batch := early_results(results, live.run, plan, is_broken=is_broken)):
         yield accounted(batch, live.run, first, request, window.meter, last)
     if failure is not None:
         raise failure
     window.learn(full, request, turn.usage)
-
-
-async def _stop_early_calls(live: LiveRun, turn: Turn, failure: Exception | None) -> Mapping[str, ToolResult]:
-    """Stop the calls that began early, because their turn did not come to its end, and return their results. A run that
-    another process continues needs none: the turn is inferred again, whole.
-    """
-    results = await live.tools.halt()
-    return {} if isinstance(failure, DETACHED) else kept(results, turn)

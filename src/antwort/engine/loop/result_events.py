@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -21,8 +21,10 @@ from antwort.api.events import (
     RunEvent,
 )
 from antwort.api.items import (
+    FunctionCall,
     FunctionCallOutput,
     InputText,
+    McpApprovalRequest,
     McpCall,
     OutputItem,
     OutputText,
@@ -33,9 +35,11 @@ from antwort.api.items import (
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.engine.history.approvals import new_request_id
 from antwort.engine.history.calls import call_id_of, run_ids
-from antwort.engine.loop.steps import Ready, Refused
-from antwort.engine.plan import OpenCall
+from antwort.engine.loop.fold import Run
+from antwort.engine.loop.steps import Ready, Refused, answer_to, asked_again, open_calls, ready
+from antwort.engine.plan import OpenCall, Plan
 from antwort.ids import new_id
 from antwort.tools.base import Output, ToolResult
 
@@ -196,3 +200,38 @@ def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:
         return output, UNSET
     is_text = all(isinstance(part, InputText | OutputText | Text) for part in output)
     return text_of(output), UNSET if is_text else output
+
+
+# ---- calls without a step ----
+
+
+def early_results(results: Mapping[str, ToolResult], run: Run, plan: Plan, *, is_broken: bool) -> Batch:
+    """Return the events of the results of calls that began early and whose turn was cut or broke off, by their ids. Of
+    a broken turn, the functions that have not begun are answered as well, so that no follow-up runs them.
+    """
+    calls: list[Ready | Refused] = []
+    for call in open_calls(run, plan.toolbox):
+        if call.call_id in results:
+            calls.append(ready(call, plan.toolbox))
+        elif is_broken and isinstance(call.item, FunctionCall) and isinstance(answer_to(call, plan), Ready):
+            calls.append(Refused(call, NOT_BEGUN))
+    answers = Answers(calls, run.output)
+    batch = answers.open()
+    for at, each in enumerate(calls):
+        call_id = each.call.call_id
+        answers.take(at, results.get(call_id) or ToolResult(call_id, NOT_BEGUN, is_error=True))
+    return [*batch, *answers.batch()]
+
+
+def ask_again(run: Run, plan: Plan) -> Batch:
+    """Return the events that ask once more for the approval of calls whose tools have changed since. They are published
+    with the end of the response, so that a request for approval that is shown is on record.
+    """
+    batch: Batch = []
+    for index, left in enumerate(asked_again(run.output, plan), len(run.output)):
+        assert isinstance(left.call.item, McpCall), "nothing else is approved"
+        label, name, arguments = left.call.item.server_label, left.call.item.name, left.call.arguments
+        item_id = new_request_id(plan.approval_ids, label, name, arguments)
+        item = McpApprovalRequest(id=item_id, server_label=label, name=name, arguments=arguments)
+        batch += [OutputItemAdded(output_index=index, item=item), OutputItemDone(output_index=index, item=item)]
+    return batch

@@ -21,14 +21,14 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.history.approvals import CHANGED, unasked
 from antwort.engine.history.calls import call_id_of, lost_calls, results_in
+from antwort.engine.loop.custom_input import input_of
 from antwort.engine.loop.fold import Finish, Run, open_among
 from antwort.engine.loop.stops import NO_MORE, closing, is_spent, stop_reason
-from antwort.engine.loop.unfit import is_unfit, unfit_refusal
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
-from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
+from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
 from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
@@ -50,7 +50,7 @@ class Ready(msgspec.Struct, frozen=True):
     definition: ToolDefinition
     is_search: bool
     """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-    executor: ToolExecutor | None = None
+    executor: BaseExecutor | None = None
     """Who runs it, as was found when the step was taken; None: it is looked for when it is run."""
 
     @property
@@ -59,7 +59,7 @@ class Ready(msgspec.Struct, frozen=True):
         return self.definition.read_only or self.definition.idempotent or self.is_search
 
 
-def ready(call: OpenCall, toolbox: Toolbox, executor: ToolExecutor | None = None) -> Ready:
+def ready(call: OpenCall, toolbox: Toolbox, executor: BaseExecutor | None = None) -> Ready:
     definition = toolbox.tools[call.name]
     return Ready(call, toolbox, definition, definition.is_search, executor)
 
@@ -259,6 +259,25 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
         return False
     tool = toolbox.tools.get(item.name)
     return tool is not None and is_search(tool)
+
+
+# ---- calls of free-form tools whose input does not fit ----
+
+
+def is_unfit(item: InputItem, toolbox: Toolbox) -> bool:
+    """Whether it is a call that the client could run, refused for its input alone. It shows under the model's name."""
+    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
+        return False
+    tool = toolbox.tools.get(item.name)
+    return tool is not None and tool.kind is ToolKind.CUSTOM and route(item.name, toolbox) is Route.CLIENT
+
+
+def unfit_refusal(call: OpenCall, plan: Plan) -> str:
+    """What was wrong, and where, in words the model can use."""
+    grammar = plan.toolbox.tools[call.name].grammar
+    place = None if grammar is None else plan.checks.mismatch(grammar, input_of(call.arguments))
+    where = "" if place is None else f" It stops matching at {place}."
+    return f"The input does not match the grammar of the tool {call.name!r}.{where} Call it again with one that does."
 
 
 # ---- reading the items ----

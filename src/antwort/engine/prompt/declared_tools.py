@@ -23,8 +23,7 @@ from antwort.errors import InvalidField
 from antwort.event_loop import in_turns
 from antwort.providers.base import Capabilities
 from antwort.schema.keywords import plain_pattern
-from antwort.tools.base import Describing, ToolDefinition, ToolKind
-from antwort.tools.limits import offers
+from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.routing import find_executor
 from antwort.vault import CannotOpen
 
@@ -96,7 +95,7 @@ def _function(tool: FunctionTool, discovery: Discovery) -> ToolDefinition:
     executor = find_executor(declared, discovery.executors)
     if executor is None:
         return _renamed(declared, legal_name(tool.name))
-    if not offers(executor, Describing) or (own := executor.describe(declared)) is None:
+    if (own := executor.describe(declared)) is None:
         return declared  # under the name that an executor here runs
     return replace(
         declared,

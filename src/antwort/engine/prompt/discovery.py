@@ -22,17 +22,11 @@ from antwort.ids import new_id
 from antwort.providers.base import Capabilities
 from antwort.tools.base import (
     HOUSE_LABEL,
-    Hosting,
-    Instructing,
-    Labelled,
-    Refreshing,
-    Standing,
+    BaseExecutor,
     ToolDefinition,
-    ToolExecutor,
-    ToolServer,
     Unanswered,
 )
-from antwort.tools.limits import offers
+from antwort.tools.limits import labels_of
 
 _tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
 
@@ -47,7 +41,7 @@ _LONGEST_DESCRIPTION = 200
 class Discovery(msgspec.Struct, frozen=True):
     """The executors and the identity that tools are discovered for, and what the model's backend can take."""
 
-    executors: tuple[ToolExecutor, ...]
+    executors: tuple[BaseExecutor, ...]
     identity: Identity
     settings: EngineSettings
     capabilities: Capabilities = Capabilities()
@@ -88,27 +82,16 @@ def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
     """Return the labels of the tool servers. Raises `ValueError` for one that two have: the first would hide the
     second.
     """
-    labels = Counter(label for executor in executors for label in _labels(executor))
+    labels = Counter(label for executor in executors for label in labels_of(executor))
     for label, number in labels.items():
         if number > 1:
             raise ValueError(f"There are two tool servers labelled {label!r}.")
     return tuple(labels)
 
 
-def _labels(executor: object) -> Sequence[str]:
-    if isinstance(executor, Hosting):
-        return executor.labels
-    return (executor.label,) if isinstance(executor, Labelled) else ()
-
-
 def standing(discovery: Discovery) -> list[McpTool]:
     """Return the servers that the operator has added to the request."""
-    return [
-        tool
-        for executor in discovery.executors
-        if offers(executor, Standing)
-        for tool in executor.standing(discovery.model, discovery.identity)
-    ]
+    return [tool for executor in discovery.executors for tool in executor.standing(discovery.model, discovery.identity)]
 
 
 # ---- what a server offers ----
@@ -149,7 +132,7 @@ async def _ask(tool: McpTool, discovery: Discovery, known: ToolOffer | None) -> 
     """Ask the executors for the server's tools. None: no server has the label."""
     label = tool.server_label
     for executor in discovery.executors:
-        if offers(executor, ToolServer):
+        if executor.is_server:
             try:
                 offer = await within(discovery.patience, _offer_of(tool, executor, discovery, known))
                 if offer is not None:
@@ -169,10 +152,10 @@ async def _ask(tool: McpTool, discovery: Discovery, known: ToolOffer | None) -> 
 
 
 async def _offer_of(
-    tool: McpTool, server: ToolServer, discovery: Discovery, known: ToolOffer | None
+    tool: McpTool, server: BaseExecutor, discovery: Discovery, known: ToolOffer | None
 ) -> ToolOffer | None:
     identity = discovery.identity
-    if tool.server_label in discovery.fresh and offers(server, Refreshing):
+    if tool.server_label in discovery.fresh:
         await server.refresh(tool, identity)
     found = await server.discover(tool, identity)
     if found is None:
@@ -180,7 +163,7 @@ async def _offer_of(
     is_known = known is not None and known.found is found and isinstance(found, tuple)
     tools = known.tools if known is not None and is_known else with_approvals(tool, _chosen(tool, found))
     # The instructions of a server without tools are of no use.
-    instructions = await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
+    instructions = await server.instruct(tool, identity) if tools else None
     if known is not None and is_known and instructions == known.instructions:
         return known
     return ToolOffer(tools, instructions, found=found)

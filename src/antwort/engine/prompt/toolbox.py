@@ -35,8 +35,8 @@ from antwort.engine.prompt.tool_names import OWN, Tools, named_apart
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 from antwort.schema.normalize import normalize_all
-from antwort.tools.base import HOUSE_LABEL, ToolExecutor
-from antwort.tools.routing import Toolbox, are_steady, is_registered
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor
+from antwort.tools.routing import Toolbox, is_registered
 
 _CACHED_TOOLBOXES = 8
 _tool_of = attrgetter("tool")
@@ -88,7 +88,8 @@ async def build_toolbox(
     if not is_hit:
         await normalize_all(_server_schemas(toolbox))
         if cache is not None and key is not None:
-            cache.add(CachedToolbox(key, sources, found, toolbox, are_steady(discovery.executors), lists))
+            is_steady = all(executor.is_steady for executor in discovery.executors)
+            cache.add(CachedToolbox(key, sources, found, toolbox, is_steady, lists))
     return toolbox, lists
 
 
@@ -266,7 +267,7 @@ class ToolboxKey(NamedTuple):
     standing: Sequence[McpTool]
     capabilities: object
     settings: object
-    executors: tuple[ToolExecutor, ...]
+    executors: tuple[BaseExecutor, ...]
 
 
 class CachedToolbox(NamedTuple):
