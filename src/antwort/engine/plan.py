@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import compress, repeat
 from operator import attrgetter, is_not
 from typing import Any, Literal
@@ -91,7 +91,7 @@ class History(msgspec.Struct, frozen=True):
     """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A request with every question answered before the first inference."""
 
     request: CreateRequest
@@ -151,12 +151,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def approval_ids(self) -> ApprovalIds | None:
         return None if self.sealed is None else self.sealed.approval_ids
 
-    @property
+    @cached_property
     def begins_otherwise(self) -> bool:
         """Whether the run begins with something else than an inference."""
         return self.request.generate is False or self.compacts or bool(self.history.leftovers)
 
-    @property
+    @cached_property
     def compact_threshold(self) -> int | None:
         """The tokens of context from which on it is compacted before an inference; None: never. It is at most three
         quarters of the context: more would never be reached.
@@ -169,7 +169,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 return min(asked or context, context * 3 // 4)
         return None
 
-    @property
+    @cached_property
     def budget(self) -> Budget:
         """The limits of the response."""
         return budget_of(self.request, self.settings)

@@ -164,7 +164,7 @@ class ToolRunner:
                     continue
                 if not (self._open and await self._take_over(at, each)):
                     waiting.append((at, each))
-            if batch := answers.batch():
+            if len(waiting) + len(self._open) < len(calls) and (batch := answers.batch()):
                 yield batch
             width = len(calls) if step.is_parallel else 1
             while waiting or self._open:
@@ -185,7 +185,8 @@ class ToolRunner:
             if not isinstance(error, DETACHED):  # the process that resumes the run decides about calls that have begun
                 answers.stop(self.has_begun, self.is_queued)
         finally:
-            await self.close()
+            if self._open:
+                await self.close()
         if rest := answers.rest():
             yield rest
         if failure is not None:
