@@ -22,7 +22,6 @@ from antwort.engine.prompt.tool_names import labelled_name, legal_name
 from antwort.errors import InvalidField
 from antwort.event_loop import in_turns
 from antwort.providers.base import Capabilities
-from antwort.schema.keywords import plain_pattern
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.routing import find_executor
 from antwort.vault import CannotOpen
@@ -148,13 +147,7 @@ def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) ->
 
 def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
     """Return the pattern that the backend enforces; None if it cannot."""
-    match capabilities.grammar:
-        case "described":
-            return None
-        case "plain_pattern":
-            return None if grammar.pattern is None else plain_pattern(grammar.pattern)
-        case "pattern":
-            return grammar.pattern
+    return None if capabilities.grammar == "described" else grammar.pattern
 
 
 def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
