@@ -1,4 +1,4 @@
-"""The contracts of tools: what a tool is, what a call and a result are, and who runs them."""
+"""The contracts of tools: definitions, calls, results and executors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from antwort.tools.limits import ToolLimits
 
 HOUSE_LABEL = "antwort"
-"""The server label of calls for which no server is meant: refused ones, and names nobody offered."""
+"""The server label of calls without a server: refused ones, and those to unknown names."""
 LABEL = "[A-Za-z0-9_-]{1,64}"
-"""What an operator may call a server: its tools are shown to models under names that begin so."""
+"""The form of a server's label: models see tools under names that begin with it."""
 LABEL_IN_WORDS = "1 to 64 letters, digits, '_' or '-'"
 
 
@@ -57,9 +57,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     read_only: bool = False
     idempotent: bool = False
     annotations: dict[str, Any] | None = None
-    """What its server says of it, as it says it."""
+    """As its server lists them."""
     declared: McpTool | None = None
-    """The declaration that a server's tool was found by. It may hold credentials, and is never shown."""
+    """The declaration of its server in the request. It may hold credentials, and is never shown."""
     needs_approval: bool | None = False
     """Whether the client must approve each call before it is run. As its server offers it: true is what the operator
     demands, whatever a request says; false, only where a request asks for it; None, unless a request says otherwise.
@@ -67,16 +67,16 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_serial: bool = False
     """Whether its calls must not overlap."""
     is_deferred: bool = False
-    """Whether the model must look for it before it sees it."""
+    """Whether the model must search for it before it sees it."""
 
     @cached_property
     def own_name(self) -> str:
-        """What its server calls it. The name that the model sees may be made up to tell it from others."""
+        """The name of the tool at its server. The model may see another one, so that no two tools have the same."""
         return self.server_tool or self.name
 
     @cached_property
     def digest(self) -> str:
-        """Fingerprint of what its server says of it: another one means that the tool has changed."""
+        """A fingerprint of the tool as its server describes it, to find out whether it has changed."""
         said = (self.own_name, self.description, self.parameters, self.annotations)
         try:
             text = msgspec.json.encode(said, order="sorted")
@@ -86,7 +86,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def is_search(self) -> bool:
-        """Whether it is the house's own function to look for tools, and nobody else's of that name."""
+        """Whether it is the search function, and not another tool of that name."""
         return self.kind is ToolKind.MCP and self.server_label == HOUSE_LABEL
 
 
@@ -103,7 +103,7 @@ Output: TypeAlias = str | tuple[ResultPart, ...]
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a call ended in. With `is_error`, `output` says what went wrong in words the model can use."""
+    """The end of a call. With `is_error`, `output` says what went wrong, in words that the model can use."""
 
     call_id: str
     output: Output
@@ -111,11 +111,11 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 Failure: TypeAlias = Literal["arguments", "timeout"]
-"""How a call failed that never came to its tool's own end."""
+"""Why a call failed other than by its tool."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a call has come, in units of the tool's own."""
+    """The progress of a call, in units of the tool's own."""
 
     message: str | None = None
     done: float | None = None
@@ -126,7 +126,7 @@ def _no_op(*_: object) -> None: ...
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running call may know and use."""
+    """The context of a running call."""
 
     response_id: str
     idempotency_key: str
@@ -281,8 +281,8 @@ _NO_ARGUMENTS = frozenset({"", "null"})
 
 
 def given_arguments(arguments: str) -> str:
-    """The arguments that a call is run with: none where the model wrote nothing or `null`, as some do, and U+FFFD for
-    each escaped half of a character.
+    """Return the arguments that a call is run with: `{}` for nothing and for `null`, which some models write, and U+FFFD
+    for each escaped lone surrogate.
     """
     if not arguments.startswith("{") and arguments.strip() in _NO_ARGUMENTS:
         return "{}"

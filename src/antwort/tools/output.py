@@ -1,4 +1,4 @@
-"""Keeping the output of a tool to a size, so that what was left out can be seen."""
+"""Cut the output of a tool to a size, and mark what is missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS: dict[type[MediaPart], str] = {InputImage: "image", InputFile: "file", In
 
 
 def cut_output(output: Output, text_bytes: int, media_bytes: int) -> Output:
-    """The output with at most so many bytes of text and of other content, each over all parts together.
+    """Return the output with at most so many bytes of text and of other content, each in all parts together.
 
     Text is cut at a character and followed by a mark; another part that does not fit is replaced by a sentence.
     """
@@ -33,7 +33,7 @@ def cut_output(output: Output, text_bytes: int, media_bytes: int) -> Output:
 
 
 def _cut_text(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
-    """The parts up to the one that reaches the limit; that one carries the mark, and those behind it are gone."""
+    """Return the parts up to the one that exceeds the limit, which is cut and marked."""
     texts = [_utf8(part.text) for part in parts]
     total, left = sum(map(len, texts)), limit
     kept: list[TextPart] = []
@@ -64,7 +64,7 @@ def _size(part: MediaPart) -> int:
 
 
 def _utf8(text: str) -> bytes:
-    """Half a surrogate pair is a character to Python and to nobody else; it could not be sent."""
+    """Encode a text without lone surrogates, which no client could decode."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Whose a call is: the client's, ours, or nobody's.
+"""Decide where a call goes: to the client, to an executor, or nowhere.
 
 The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
 either. A tool is claimed by its whole definition: a function that the request declares is run by the first executor, of
@@ -23,7 +23,7 @@ _log = logging.getLogger("antwort.tools")
 
 
 class Named(Protocol):
-    """Anything that says which tool it calls, by the name the model sees."""
+    """Anything with the name of a tool as the model sees it."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +33,7 @@ Call = TypeVar("Call", bound=Named)
 
 
 class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a request offers the model, and who is there to run it."""
+    """The tools that a request offers the model, and the executors that may run them."""
 
     tools: Mapping[str, ToolDefinition]
     executors: tuple[BaseExecutor, ...] = ()
@@ -42,15 +42,15 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     may_run: bool
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
     instructions: tuple[str, ...] = ()
-    """What the model is told about the tools beside their descriptions, by the servers that the request names too."""
+    """The instructions of the servers that the request names, and the grammars that descriptions cannot hold."""
     deferred: frozenset[str] = frozenset()
-    """The tools that the model is not told of until it has found them; it may call them all the same."""
+    """The tools that are not in the prompt until the model has found them. It may call them all the same."""
     silent: Mapping[str, str] = {}
-    """The servers that could not be asked for their tools, by their labels, each with what is to be said of that."""
+    """The labels of servers that did not list their tools, each with a message about it."""
 
     @cached_property
     def ways(self) -> dict[str, Way]:
-        """Where calls of its tools go, as far as that was asked and would be answered the same again."""
+        """A cache of where calls go, as far as the executors always give the same answers."""
         return {}
 
 
@@ -61,7 +61,7 @@ class Route(enum.Enum):
     SERVER = "server"
     HELD = "held"  # ours, but nothing is run in this request: shown as it is
     REJECTED = "rejected"  # declared, but outside the allowed list
-    UNKNOWN = "unknown"  # not declared, or declared and nobody is there to run it
+    UNKNOWN = "unknown"  # not declared, or no executor runs it
 
 
 Way: TypeAlias = tuple[Route, BaseExecutor | None]
@@ -79,7 +79,7 @@ class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
 
 
 def find_executor(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> BaseExecutor | None:
-    """The first executor that runs this tool."""
+    """Return the first executor that runs this tool."""
     for executor in executors:
         if _claims(executor, definition):
             return executor
@@ -97,7 +97,7 @@ def may_claim_function(definition: ToolDefinition, executors: Iterable[BaseExecu
 
 
 def is_registered(executors: Iterable[BaseExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
-    """Whether there is somebody here to run tools for a request that offers `tools`."""
+    """Return whether an executor counts as registered for a request that offers `tools`."""
     return any(_counts(executor, tools) for executor in executors)
 
 
@@ -106,7 +106,7 @@ def route(name: str, toolbox: Toolbox) -> Route:
 
 
 def routed(name: str, toolbox: Toolbox) -> Way:
-    """It is asked several times for each call, and looked for once where all who may run it hold to their word."""
+    """Return where a call goes and which executor runs it. Several steps ask that for each call, so it is cached."""
     if (known := toolbox.ways.get(name)) is not None:
         return known
     definition = toolbox.tools.get(name)
@@ -142,7 +142,7 @@ def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
 
 
 def refusal(name: str, toolbox: Toolbox) -> str:
-    """Why a call to `name` is refused, in words the model can use."""
+    """Return why a call to `name` is refused, in words that the model can use."""
     if name not in toolbox.tools:
         return f"There is no tool named {name!r}."
     if toolbox.allowed is not None and name not in toolbox.allowed:
@@ -168,7 +168,7 @@ def _claims(executor: BaseExecutor, definition: ToolDefinition) -> bool:
 
 
 def _counts(executor: BaseExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
-    """What the program or the operator put here counts always; a server only where the request can reach it."""
+    """Return whether an executor counts as registered: MCP only where it runs a tool of the request, others always."""
     match executor.kind:
         case ToolKind.FUNCTION:
             return False

@@ -1,4 +1,4 @@
-"""Results become events, here and nowhere else."""
+"""Convert the results of calls to events."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ NOT_BEGUN = "The call was not run: the response was stopped before it began."
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """Instead of a result: the call stays open for the client."""
+    """In place of a result: the call is handed to the client, and stays open."""
 
 
 Outcome: TypeAlias = ToolResult | Handed
 
 
 class Answers:
-    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
+    """Converts the results of a step to events, and assigns the output indexes of new items."""
 
     def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
         self._calls = calls
@@ -69,7 +69,7 @@ class Answers:
         self._events: Batch = []
 
     def open(self) -> Batch:
-        """A server's call that an earlier response left open shows under a new item; others are open already."""
+        """Return the events of new items for the server calls that earlier responses left open; others are open already."""
         for at, answer in enumerate(self._calls):
             call = answer.call
             if call.at is None and isinstance(call.item, McpCall):
@@ -80,7 +80,7 @@ class Answers:
         return isinstance(self._calls[at].call.item, McpCall)
 
     def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
-        """A run that was picked up may have shown it."""
+        """Return the item of such a call that a resumed run has shown already."""
         for at, item in enumerate(self._output):
             if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) == call.call_id:
                 return at, item
@@ -107,7 +107,7 @@ class Answers:
         return at, replace(item, arguments=call.arguments)
 
     def take(self, at: int, result: Outcome) -> None:
-        """Of those that came together, in the order of the calls."""
+        """Add the result of a call. Those that end together are added in the order of the calls."""
         call = self._calls[at].call
         if not isinstance(call.item, McpCall):
             self._waiting[at] = result
@@ -117,7 +117,7 @@ class Answers:
             self._write_mcp(at, call.at, call.item, result)
 
     def batch(self) -> Batch:
-        """The events of all results that may be written now."""
+        """Return the events of all results that may be written now."""
         if self._waiting:
             self._write_due()
         return self._taken()
@@ -133,7 +133,7 @@ class Answers:
         return events
 
     def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
-        """No more results come. Every call of this response is settled: without a result, it would look like one that
+        """Settle the calls without results, as the run stops: a call of this response without one would look like one that
         is still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
         """
         for at, answer in enumerate(self._calls):
@@ -147,7 +147,7 @@ class Answers:
                 self.take(at, ToolResult(call.call_id, NOT_BEGUN, is_error=True))
 
     def rest(self) -> Batch:
-        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
+        """Return the events of the results that waited for an earlier one which does not come."""
         if self._waiting:
             for at in sorted(self._waiting):
                 self._write_function(at, self._waiting.pop(at))
@@ -195,7 +195,7 @@ class Answers:
 
 
 def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:
-    """An `mcp_call` shows text. What is more than text is kept beside it: the model is to see it."""
+    """Return the output as text, which an `mcp_call` shows, and its parts for the model where it is more than text."""
     if isinstance(output, str):
         return output, UNSET
     is_text = all(isinstance(part, InputText | OutputText | Text) for part in output)
