@@ -281,8 +281,8 @@ _NO_ARGUMENTS = frozenset({"", "null"})
 
 
 def given_arguments(arguments: str) -> str:
-    """Return the arguments that a call is run with: `{}` for nothing and for `null`, which some models write, and U+FFFD
-    for each escaped lone surrogate.
+    """Return the arguments that a call is run with: `{}` for nothing and for `null`, which some models write, and
+    U+FFFD for each escaped lone surrogate.
     """
     if not arguments.startswith("{") and arguments.strip() in _NO_ARGUMENTS:
         return "{}"

@@ -69,7 +69,7 @@ class Answers:
         self._events: Batch = []
 
     def open(self) -> Batch:
-        """Return the events of new items for the server calls that earlier responses left open; others are open already."""
+        """Return the events of new items for the server calls that earlier responses left open."""
         for at, answer in enumerate(self._calls):
             call = answer.call
             if call.at is None and isinstance(call.item, McpCall):
@@ -133,8 +133,8 @@ class Answers:
         return events
 
     def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
-        """Settle the calls without results, as the run stops: a call of this response without one would look like one that
-        is still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
+        """Settle the calls without results, as the run stops: without one, a call of this response would look as if it
+        were still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
         """
         for at, answer in enumerate(self._calls):
             call = answer.call
