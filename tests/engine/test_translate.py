@@ -130,7 +130,6 @@ async def test_items_that_say_nothing_to_a_model_are_left_out() -> None:
             OpaqueItem("web_search_call", "ws_1", {"type": "web_search_call"}),
             McpListTools(id="mcpl_1", server_label="depot", tools=()),
             read({"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}),
-            read({"type": "compaction", "encrypted_content": "…"}),
         )
         == []
     )

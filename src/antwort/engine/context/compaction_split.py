@@ -33,8 +33,8 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
 from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summarizer import UNKNOWN_RATE, longest_summary
-from antwort.engine.context.token_counter import ASCII_RATE, PER_MESSAGE, message_size, text_size, tools_size
+from antwort.engine.context.summarizer import longest_summary
+from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.history.calls import answered_in, called_in, result_of, with_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
@@ -83,8 +83,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, meter = all_said(run, plan), plan.meter
-    rate = UNKNOWN_RATE if meter is None else ASCII_RATE * meter.factor(request)
+    said, rate = all_said(run, plan), plan.meter.tokens_per_byte(request.model, request)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
@@ -164,7 +163,6 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
     """
     meter = plan.meter
-    assert meter is not None, "its tokens were counted"
     estimate = max(1, meter.estimate(request))
 
     def tokens_with(summary: str) -> int:

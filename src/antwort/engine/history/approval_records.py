@@ -352,7 +352,7 @@ def _digest_of(toolbox: Toolbox, name: str) -> str:
 
 def check_reachable(plan: Plan) -> None:
     """Raise `ToolServerUnavailable` if an approved call cannot be run: nothing is begun, and no decision stored."""
-    for left in plan.leftovers:
+    for left in plan.history.leftovers:
         if left.silence is not None and left.refusal is None:
             raise ToolServerUnavailable(left.silence)
 

@@ -38,11 +38,10 @@ from antwort.engine.history.calls import (
 from antwort.engine.history.credentials import Parent, brought_again
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import last_turn, turns_of
-from antwort.engine.loop.budgets import most_calls
+from antwort.engine.loop.limits import NO_MORE
 from antwort.engine.loop.result_events import NOT_BEGUN
 from antwort.engine.loop.steps import OVER_LIMIT
-from antwort.engine.loop.stops import NO_MORE
-from antwort.engine.plan import Leftover
+from antwort.engine.plan import Leftover, budget_of
 from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_before
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
@@ -122,7 +121,7 @@ class _Finder:
         unknown = [call for call in own if call.approval_request_id not in earlier.askers]
         if labels := self._approved_labels(unknown):
             toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
-        parent, most = Parent(request), most_calls(request, self._discovery.settings)
+        parent, most = Parent(request), budget_of(request, self._discovery.settings).calls
         turn = last_turn(earlier.own)
         of_own = _leftovers(own, parent, toolbox, most, self._decisions)
         found += self._weighed(of_own, turn, turn)
@@ -194,7 +193,7 @@ class _Finder:
             toolbox = await rebuild_toolbox(
                 parent.request, replace(self._discovery, model=maker.response.model, fresh=fresh)
             )
-            left = most_calls(parent.request, self._discovery.settings) - _calls_run(maker)
+            left = budget_of(parent.request, self._discovery.settings).calls - _calls_run(maker)
             asked_by = maker.response.id if maker.response.store else None
             of_maker = _leftovers(made, parent, toolbox, left, self._decisions)
             found += [replace(each, asked_by=asked_by) for each in of_maker]

@@ -21,6 +21,7 @@ import msgspec
 from antwort.api.events import Batch
 from antwort.api.items import FunctionCall, McpCall
 from antwort.engine.loop.fold import Run
+from antwort.engine.loop.limits import calls_left
 from antwort.engine.loop.result_events import INTERRUPTED, Answers, Handed, Outcome
 from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to
 from antwort.engine.loop.turn import Turn
@@ -117,7 +118,7 @@ class ToolRunner:
         step that asks for them takes them over.
         """
         if self._may_begin_early:
-            for ready in early_calls(turn, self._plan.calls_left(before), self._plan):
+            for ready in early_calls(turn, calls_left(before, self._plan), self._plan):
                 if self._signal.reason is None:
                     self._start(ready)
 

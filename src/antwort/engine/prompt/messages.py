@@ -25,8 +25,8 @@ from antwort.engine.context.compaction_item import Said, since_compaction
 from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.loop.fold import Run
-from antwort.engine.loop.steps import choice_for, tokens_left
-from antwort.engine.loop.stops import closing, notice
+from antwort.engine.loop.limits import closing, notice, tokens_left
+from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import Plan, given
 from antwort.engine.prompt.deferred_tools import in_prompt
 from antwort.engine.prompt.tool_choice import forced_names
@@ -106,7 +106,9 @@ class Prompt:
         """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
         plan = self._plan
         if self._transcript is None and not plan.history.leftovers:
-            history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
+            history = since_compaction(
+                plan.history.stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept
+            )
             if not history.is_compacted:
                 self._transcript = _conversation(history, plan)
         if self._transcript is not None and self._can_continue(run):
@@ -269,7 +271,7 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
 def all_said(run: Run, plan: Plan) -> Said:
     """Return the history and the turns so far, from the last compaction on."""
     stretches = [*plan.history.stretches, *_own_stretches(run)]
-    return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
+    return since_compaction(stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept)
 
 
 def check_not_empty(plan: Plan) -> None:

@@ -28,15 +28,16 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.calls import is_ours, lost_calls
 from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
-from antwort.engine.loop.item_builders import Seal, half_said
+from antwort.engine.loop.item_builders import Seal, reopened_items
 from antwort.engine.loop.loop import opening_batches
 from antwort.engine.loop.result_events import Answers
 from antwort.engine.loop.steps import LOST, Refused, open_calls
-from antwort.engine.plan import Plan
+from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
@@ -152,7 +153,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
     else:
         return run, []
     closing_events: Batch = []
-    for index, item in sorted(half_said(events, seal).items()):
+    for index, item in sorted(reopened_items(events, seal).items()):
         if index >= start:
             item.close("incomplete", closing_events)
     return run, [*closing_events, TurnAbandoned(start=start)]
@@ -208,7 +209,7 @@ class Recovery:
         except Exception as error:
             await self._end(held, found, error)
             return
-        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
         try:
             live = LiveRun(
                 plan,
@@ -264,8 +265,10 @@ class Recovery:
             identity=identity,
             settings=self._settings,
             response=claimed.response,
+            budget=budget_of(request, self._settings),
             toolbox=Toolbox(tools={}, may_run=False),
             sealed=SealedItems(vault, identity),
+            meter=TokenEstimator(self._resources.provider),
             clock=self._resources.clock,
             is_durable=True,
         )
@@ -312,7 +315,7 @@ class Recovery:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
         log = self._event_log(held, found, plan)
-        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
         events = Batch()
         if not (run.response.status == "queued" and isinstance(error, Cancelled)):
             for batch in opening_batches(run, plan, closing_events):
@@ -386,10 +389,11 @@ async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence
 
 def _refusing_silent(plan: Plan) -> Plan:
     """Refuse the approved calls whose servers do not answer: they were decided, and the run has begun."""
-    if all(left.silence is None for left in plan.leftovers):
+    if all(left.silence is None for left in plan.history.leftovers):
         return plan
     leftovers = tuple(
-        msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None) for left in plan.leftovers
+        msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None)
+        for left in plan.history.leftovers
     )
     return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
 
