@@ -9,7 +9,7 @@ import pytest
 from antwort.api.wire import UNSET, replace
 from antwort.engine.loop.call_display import Shown, display_of
 from antwort.engine.plan import Plan, draft_response
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.tools.base import ToolDefinition
 from engine_kit import SERVER, ask, weather_tool

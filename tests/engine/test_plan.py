@@ -22,7 +22,7 @@ from antwort.api.wire import replace
 from antwort.engine.loop.call_display import Shown, display_of
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.content_parts import check_capabilities
+from antwort.engine.prompt.content_checks import check_capabilities
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import legal_name, model_name
 from antwort.engine.prompt.toolbox import build_toolbox

@@ -17,7 +17,7 @@ from antwort.engine.loop.call_display import display_of
 from antwort.engine.loop.fold import Finish
 from antwort.engine.loop.steps import Infer, Refused, RunTools, next_step
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.ids import new_id
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.grammar import Checks, read_grammar

@@ -21,7 +21,7 @@ from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.prompt.hosted_tools import in_force
+from antwort.engine.prompt.declared_tools import in_force
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity

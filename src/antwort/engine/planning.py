@@ -19,7 +19,6 @@ from antwort.engine.context.compaction import asks_to_compact, check_compacts, w
 from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_records import (
-    ApprovalTerms,
     check_unchanged,
     find_approvals,
     find_more_approvals,
@@ -33,7 +32,6 @@ from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, His
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
     is_known_by_id,
-    recall_runs,
     resolve_references,
     results_by_call_id,
     with_call_ids,
@@ -41,13 +39,12 @@ from antwort.engine.history.references import (
 )
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
-from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
+from antwort.engine.prompt.chat_request import check_not_empty
+from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.messages import check_not_empty
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
-from antwort.engine.prompt.transcript import log_omitted
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -246,15 +243,13 @@ class _Continuation:
         self._planner, self._request, self._means, self._sealed = planner, request, means, sealed
         resources = planner.resources
         self._identity, self._settings = means.discovery.identity, resources.settings
-        self._store, self._source = (
-            resources.store,
-            resources.store if recent is None else recent.before(resources.store),
-        )
+        self._store = resources.store
         self._resumed = resumed
         self._reader = HistoryReader(
             planner.history_memory,
             self._settings.limits,
-            self._identity.tenant,
+            resources.store if recent is None else recent.before(resources.store),
+            self._identity,
             truncates=(request.truncation or self._settings.truncation) == "auto",
             seconds=WAIT_SECONDS if resumed is None else None,
         )
@@ -281,7 +276,7 @@ class _Continuation:
         conversation = await load_conversation(request, store, identity, reader)
         if request.previous_response_id is not None:
             await live.catch_up(identity, request.previous_response_id)
-        stored_chain = await load_chain(request, self._source, store, identity, reader)
+        stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
         conversation = with_call_ids(conversation)
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
@@ -297,12 +292,10 @@ class _Continuation:
         )
         await pace.pause()
         check_unchanged(request.input, approvals)
-        request = await resolve_references(request, self._source, identity, reader, known)
+        request = await resolve_references(request, stored_chain, conversation, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
         conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
-        request = await recall_runs(request, chain, self._source, identity, reader, conversation)
-        await pace.pause()
         self._request = request = without_repeats(request, chain, conversation, sealed.memories)
         await pace.pause()
         history = await assemble(
@@ -313,8 +306,8 @@ class _Continuation:
         await pace.pause()
         if not self._means.compacts:
             seconds = max(1, int(self._settings.approval_time))
-            terms = ApprovalTerms(sealed.approval_ids, int(self._planner.resources.clock()), seconds)
-            history = settle_approvals(history, request, approvals, terms)
+            now = int(self._planner.resources.clock())
+            history = settle_approvals(history, request, approvals, sealed, now, seconds)
         return history, own
 
     async def _with_additional_tools(self, request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:

@@ -28,8 +28,8 @@ from antwort.engine.context.summary_prompt import entries_of
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
+from antwort.engine.prompt.chat_request import all_said, chat_request
 from antwort.engine.prompt.declared_tools import as_item
-from antwort.engine.prompt.messages import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
@@ -121,7 +121,7 @@ async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | N
     if not entries and not whole.is_shortened and not plan.compacts:
         return None
     summary = await summarizer.summarize(entries, whole.said.summary, whole.room)
-    return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.sealed.credentials))
+    return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.sealed))
 
 
 # ---- the answer to a compact request ----

@@ -24,7 +24,7 @@ from antwort.engine.context.token_counter import (
 from antwort.engine.context.truncation import truncate
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider

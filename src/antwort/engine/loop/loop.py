@@ -32,7 +32,7 @@ from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_result
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.content_parts import said_in
+from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
@@ -237,7 +237,7 @@ def _new_turn(plan: Plan, run: Run, stop: str | None) -> Turn:
         None if request.include is None else sealed.seal_for(request),
         is_eager=stop is None and settings.eager and plan.toolbox.may_run,
         may_be_resumed=plan.is_durable,
-        approval_ids=sealed.approval_ids,
+        sealed=sealed,
         most_calls=settings.limits.turn_calls,
     )
 

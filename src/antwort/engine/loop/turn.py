@@ -12,8 +12,8 @@ from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
-from antwort.engine.history.approvals import ApprovalIds, new_request_id
 from antwort.engine.history.calls import shown_id
+from antwort.engine.history.sealed_items import SealedItems, new_request_id
 from antwort.engine.loop.call_display import HeldCall, Shown, settle, unless_refused
 from antwort.engine.loop.item_builders import (
     ClosedAs,
@@ -93,11 +93,11 @@ class Turn:
         seal: Seal | None = None,
         *,
         is_eager: bool = False,
-        approval_ids: ApprovalIds | None = None,
+        sealed: SealedItems | None = None,
         most_calls: int = sys.maxsize,
         may_be_resumed: bool = False,
     ) -> None:
-        self._approval_ids = approval_ids
+        self._sealed = sealed
         self._most_calls = most_calls
         self._is_eager = is_eager
         self._may_be_resumed = may_be_resumed
@@ -417,7 +417,7 @@ class Turn:
         index = self._next_index()
         label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
         item = McpApprovalRequest(
-            id=new_request_id(self._approval_ids, label, shown.name, arguments),
+            id=new_request_id(self._sealed, label, shown.name, arguments),
             server_label=label,
             name=shown.name,
             arguments=arguments,

@@ -286,15 +286,15 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
 
 def sealed_request(plan: Plan) -> bytes:
     """Return the request as it was received, with its credentials sealed or removed."""
-    return plan.sealed.credentials.sealed_request(plan.request, plan.response.id)
+    return plan.sealed.sealed_request(plan.request, plan.response.id)
 
 
 def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
     """Return the input and its JSON, with the credentials of the tools in it sealed."""
-    request, credentials = plan.request, plan.sealed.credentials
+    request, sealed = plan.request, plan.sealed
     if not any(map(is_additional, request.input)):
         return request.input, request.raw_input
-    items = tuple(map(credentials.sealed_item, request.input))
+    items = tuple(map(sealed.sealed_item, request.input))
     pairs = zip(items, request.raw_input, strict=True)
     return items, tuple(encode(item) if is_additional(item) and KEY in item.fields else raw for item, raw in pairs)
 

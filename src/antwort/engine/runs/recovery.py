@@ -29,8 +29,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.calls import is_ours, lost_calls
-from antwort.engine.history.credentials import Credentials
+from antwort.engine.history.calls import CallView, lost_calls
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
 from antwort.engine.loop.item_builders import Seal, reopened_items
@@ -147,7 +146,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
     start = first
     for made in run.output[first:]:
-        if is_ours(made) if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
+        if CallView.of(made).has_our_id if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
             break
         start += 1
     else:
@@ -246,7 +245,7 @@ class Recovery:
             if link is None:
                 raise Fenced
             try:
-                request = recorded_request(Credentials(self._resources.vault, claimed.identity), link)
+                request = recorded_request(SealedItems(self._resources.vault, claimed.identity), link)
             except AntwortError as error:  # another version has taken it, or its keys are gone
                 request, problem = _unread_request(link), error
             plan = self._bare_plan(claimed, request)
@@ -398,12 +397,12 @@ def _refusing_silent(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
 
 
-def recorded_request(credentials: Credentials, link: Link) -> CreateRequest:
+def recorded_request(sealed: SealedItems, link: Link) -> CreateRequest:
     """Return the request of a response from its record, with the credentials that it brought. Raises what is wrong with
     it by now.
     """
-    response, parent = link.response, credentials.made_under(link, CreateRequest())
-    declared = (credentials.declared_in(item, "input") for item in link.input if is_additional(item))
+    response, parent = link.response, sealed.made_under(link, CreateRequest())
+    declared = (sealed.declared_in(item, "input") for item in link.input if is_additional(item))
     if locked := parent.locked.union(*(each.locked for each in declared)):
         labels = ", ".join(map(repr, sorted(locked)))
         raise ServerFault(f"What the request brought to log in to {labels} cannot be opened: its key is gone.")
