@@ -1,4 +1,4 @@
-"""One bounded cache for everything that is worth keeping."""
+"""A bounded cache."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ V = TypeVar("V")
 
 
 class Cache(dict[K, V]):
-    """A dict that `put` keeps within bounds: in the number of its values, and in the sum of their sizes.
+    """A dict with bounds on the number of its values and the sum of their sizes, which `put` enforces.
 
-    Values that were put first are dropped first. Reading costs what it costs in a dict: to track the order of use
-    would cost five times as much. A value larger than `max_size` is not cached. For one thread.
+    The oldest values are dropped first, whether they were used or not: tracking the order of use would make reading
+    five times as expensive. A value larger than `max_size` is not cached. Not thread-safe.
     """
 
     __slots__ = ("_max_entries", "_max_size", "_size", "_sizes")
@@ -24,7 +24,7 @@ class Cache(dict[K, V]):
         self._size = 0
 
     def put(self, key: K, value: V, size: int = 0) -> None:
-        """Add or replace a value as the last one, and drop the first ones beyond the bounds."""
+        """Add or replace a value as the newest one, and drop the oldest ones beyond the bounds."""
         self.discard(key)
         if self._max_size is not None:
             if size > self._max_size:
@@ -36,7 +36,7 @@ class Cache(dict[K, V]):
             self.discard(next(iter(self)))
 
     def discard(self, key: K) -> None:
-        """Remove a value if it is there."""
+        """Remove a value, if there is one."""
         self.pop(key, None)
         self._size -= self._sizes.pop(key, 0)
 

@@ -1,4 +1,4 @@
-"""Share the event loop between tenants, so that nobody's work keeps the others waiting.
+"""Share the event loop fairly between tenants.
 
 Work that may take long is done in pieces, with a wait for the next turn of the event loop between them.
 """
@@ -17,7 +17,7 @@ from antwort.identity import TENANT
 T = TypeVar("T")
 
 _LONG_SECONDS = 0.005
-"""Work that takes longer lets others have their turn."""
+"""Work that takes longer yields to others."""
 SHORT_PER_TURN = 32
 """Pieces of work that a tenant may begin in one turn of the event loop, where each takes about 0.2 ms."""
 
@@ -25,9 +25,9 @@ SHORT_PER_TURN = 32
 class Turns:
     """Share the event loop between tenants.
 
-    In one turn of the event loop a tenant begins `SHORT_PER_TURN` short pieces of work. The others wait for the next
-    turns, in order: hundreds of requests that come at once do not keep everybody else waiting for as long as they all
-    take. Of all long pieces that wait, one is done in a turn, and tenants alternate.
+    In one turn of the event loop a tenant begins at most `SHORT_PER_TURN` short pieces of work. Further ones wait for
+    the next turns, in order, so that a burst of requests of one tenant does not block the others. Of all long pieces
+    that wait, one is done in a turn, and tenants alternate.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -39,7 +39,7 @@ class Turns:
         self._is_counting = False
 
     def begin_short(self, tenant: str, cost: int = 1) -> asyncio.Future[None] | None:
-        """Return None where work may begin at once that takes as long as `cost` short pieces, else what to wait for."""
+        """Return None if work that takes as long as `cost` short pieces may begin at once, otherwise what to await."""
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_soon(self._next_turn)
@@ -52,7 +52,7 @@ class Turns:
         return place
 
     def begin_long(self, tenant: str) -> asyncio.Future[None]:
-        """Return what to wait for before a long piece of work: a later turn."""
+        """Return what to await before a long piece of work: a later turn."""
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_soon(self._next_turn)
@@ -83,7 +83,7 @@ class Turns:
 
 
 def _wake(place: asyncio.Future[None]) -> bool:
-    """Return whether somebody waits for it still."""
+    """Return whether the future is still awaited."""
     if place.done():
         return False
     place.set_result(None)
@@ -92,7 +92,7 @@ def _wake(place: asyncio.Future[None]) -> bool:
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 _latest: tuple[asyncio.AbstractEventLoop, Turns] | None = None
-"""Those asked for last: a process has one event loop, as a rule."""
+"""The turns of the event loop that asked last: a process usually has one event loop."""
 
 
 def turns() -> Turns:
@@ -105,20 +105,18 @@ def turns() -> Turns:
 
 
 async def short_turn(cost: int) -> None:
-    """Let others have their turn, and wait until the current tenant may do work that takes as long as `cost` short
-    pieces.
-    """
+    """Yield to others, and wait until the current tenant may do work that takes as long as `cost` short pieces."""
     place = turns().begin_short(TENANT.get(), cost)
     await (asyncio.sleep(0) if place is None else place)
 
 
 async def next_turn() -> None:
-    """Wait until the current tenant may do a long piece of work: in a later turn of the event loop."""
+    """Wait for the turn of the event loop in which the current tenant may do a long piece of work."""
     await turns().begin_long(TENANT.get())
 
 
 class Pace:
-    """Lets others have their turn between pieces of work, where those take long."""
+    """Yield to others between pieces of work that take long."""
 
     __slots__ = ("_began",)
 
@@ -126,13 +124,14 @@ class Pace:
         self._began = time.perf_counter()
 
     async def pause(self) -> None:
+        """Wait for the next turn if the work since the last one has taken long."""
         if time.perf_counter() - self._began > _LONG_SECONDS:
             await next_turn()
             self._began = time.perf_counter()
 
 
 async def in_turns(steps: Generator[None, None, T]) -> T:
-    """What the steps lead to. Where they take long, others get their turn between them."""
+    """Run steps and return their result; yield to others between steps that take long."""
     began = time.perf_counter()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Who a request is made for. It travels with the run into every lookup, record and tool."""
+"""The identity that a request is made for. It is part of every lookup, record and tool call of its run."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from contextvars import ContextVar
 import msgspec
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="default")
-"""The tenant that the current task works for; without a run, that of those who did not say who they are."""
+"""The tenant that the current task works for; by default, that of anonymous requests."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Records are found within `tenant` and `owner` only: the rest says what may be used, not whose it is."""
+    """A client of the server. Only `tenant` and `owner` decide which records it can see."""
 
     tenant: str = "default"
     owner: str = ""
     models: tuple[str, ...] | None = None
-    """The models that may be used, by the names that requests ask for; one that ends in `*` stands for all that begin
-    so. None: all."""
+    """The models that may be used, by the names in requests; `*` at the end of a name matches any ending. None: all."""
     key: str = ""
-    """The name of the API key it came by, for the log."""
+    """The name of the API key of the request, for the log."""
 
     def is_same(self, other: Identity) -> bool:
-        """Whether the records of the one are those of the other."""
+        """Return whether both identities see the same records."""
         return self.tenant == other.tenant and self.owner == other.owner
 
     def may_use(self, model: str) -> bool:
+        """Return whether requests may name this model."""
         return self.models is None or any(_fits(model, pattern) for pattern in self.models)
 
 

@@ -1,4 +1,4 @@
-"""The vault of a server, as the settings say: by their keys, by a key in the data folder, or by one of this process."""
+"""Create the vault of a server: with the keys of the settings, a key file in the data folder, or a temporary key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("antwort.sealing")
 
 KEY_FILE = "seal.key"
 _KEY = re.compile("[A-Za-z0-9_-]{43}")
-"""32 random bytes, as text."""
+"""32 random bytes in base64."""
 _FIX = (
     "Bring it back from a copy, or delete it to have a new one made; what was sealed with the old key then cannot be "
     "opened any more."
@@ -29,7 +29,10 @@ _SET_KEYS = "With a database, encryption.keys can be set instead, the same in al
 
 
 def make_vault(settings: Settings) -> Vault:
-    """Raises `CannotStart` when the key in the data folder cannot be had. Without a database, the folder is there."""
+    """Return the vault. Raises `CannotStart` if the key file cannot be read or created.
+
+    Without a database, the data folder exists already.
+    """
     if settings.encryption.keys:
         return Vault([key.reveal() for key in settings.encryption.keys])
     if settings.memory:
@@ -47,7 +50,7 @@ def make_vault(settings: Settings) -> Vault:
 
 
 def kept_key(file: Path) -> str:
-    """The key in the file, which is made when it is not there: whoever else makes one at the same time, it is one."""
+    """Return the key in the file, and create it if it does not exist. Concurrent processes get the same key."""
     try:
         if not os.path.lexists(file):
             _make(file)
@@ -63,15 +66,15 @@ def kept_key(file: Path) -> str:
 
 
 def _make(file: Path) -> None:
-    """Written whole under another name first: nobody finds half of a key, and no key takes the place of another."""
+    """Write the key to a draft and link it, so that no process reads half of a key or replaces a key that exists."""
     key, draft = secrets.token_urlsafe(32), file.with_name(f"{file.name}.{secrets.token_hex(8)}")
-    with suppress(FileExistsError):  # another server was faster; its key counts
+    with suppress(FileExistsError):  # another server was faster: its key counts
         try:
             _write(draft, key)
             os.link(draft, file)
         except FileExistsError:
             raise
-        except OSError:  # a file system without hard links, or nothing can be written at all
+        except OSError:  # a file system without hard links, or one that cannot be written
             _write(file, key)
         finally:
             draft.unlink(missing_ok=True)

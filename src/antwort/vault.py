@@ -1,7 +1,7 @@
-"""Small texts that are given out sealed and come back: nobody can read or change them on the way.
+"""Seal small texts that clients hold and send back: they can neither read nor change them.
 
-A token holds the id of the key that sealed it, so that keys can be changed: the first seals, all of them open. What it
-was sealed for, and for which tenant, is bound into it: it opens for nothing and nobody else.
+A token holds the id of its key, so that keys can be rotated: the first key seals, and all of them open. A token is
+bound to its purpose and its tenant, and cannot be opened for others.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 SHORTEST_SECRET = 16
-"""Characters that a secret has at least."""
+"""Minimum number of characters of a secret."""
 LARGEST = 64 * 2**20
-"""Bytes that are ever inflated. What is larger is sealed as it is."""
+"""Bytes that are decompressed at most. Larger data is sealed uncompressed."""
 
 _VERSION = "av1."
 _ALPHABET = re.compile("[A-Za-z0-9_-]+")
 _ID, _SALT, _NONCE, _TAG = 4, 16, 12, 16
 _PLAIN, _DEFLATED = b"\0", b"\1"
-_WORTH_IT = 128
-"""Bytes from which on packing may pay."""
+_COMPRESSED_FROM = 128
+"""Bytes from which on compression may pay."""
 
 
 class CannotOpen(Exception):
-    """It was not sealed here, for this, for this tenant, or by a key that is still known; or it was changed. Which of
-    these it is, is not said.
+    """The token was changed, or was not sealed with a known key for this purpose and tenant. The error does not say
+    which of these it is.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class CannotOpen(Exception):
 
 
 class Vault:
-    """Seals and opens."""
+    """Seal and sign data with secret keys, each bound to a purpose and a tenant."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        """The first secret seals, all of them open; none is kept. Raises `ValueError` for one that is too short."""
+        """Derive the keys. The first secret seals, all of them open. Raises `ValueError` for one that is too short."""
         if not secrets:
             raise ValueError("A vault needs a secret.")
         if any(len(secret) < SHORTEST_SECRET for secret in secrets):
@@ -53,42 +53,42 @@ class Vault:
 
     @classmethod
     def ephemeral(cls) -> Self:
-        """One whose key ends with it."""
+        """Return a vault with a random key that exists only in this process."""
         return cls([os.urandom(32).hex()])
 
     def seal(self, purpose: str, tenant: str, data: bytes) -> str:
-        """A text that `open` makes `data` of again; it can stand in an address as it is."""
+        """Return a token that `open` turns back into `data`. It is safe in URLs."""
         key = self._keys[0]
         salt, nonce = os.urandom(_SALT), os.urandom(_NONCE)
-        sealed = key.cipher(salt).encrypt(nonce, _packed(data), _bound(purpose, tenant))
-        return _VERSION + _written(key.id + salt + nonce + sealed)
+        sealed = key.cipher(salt).encrypt(nonce, _compressed(data), _associated_data(purpose, tenant))
+        return _VERSION + _encode(key.id + salt + nonce + sealed)
 
     def open(self, purpose: str, tenant: str, token: str) -> bytes:
-        """What was sealed for this purpose and this tenant. Raises `CannotOpen`, the same whatever is wrong."""
-        raw = _read(token)
+        """Return the data of a token that was sealed for this purpose and tenant. Raises `CannotOpen`."""
+        raw = _decode(token)
         salt, nonce, sealed = raw[_ID : _ID + _SALT], raw[_ID + _SALT :][:_NONCE], raw[_ID + _SALT + _NONCE :]
         for key in self._keys:
             if key.id == raw[:_ID]:
-                with suppress(CannotOpen):  # two keys may go by the same id
-                    return _unpacked(key.decrypt(salt, nonce, sealed, _bound(purpose, tenant)))
+                with suppress(CannotOpen):  # two keys may have the same id
+                    return _decompressed(key.decrypt(salt, nonce, sealed, _associated_data(purpose, tenant)))
         raise CannotOpen
 
     def sign(self, purpose: str, tenant: str, data: bytes) -> bytes:
-        """32 bytes that prove that `data` was signed here, for this purpose and this tenant."""
-        return self._keys[0].mac(_bound(purpose, tenant), data)
+        """Return a signature of 32 bytes for `data`, this purpose and this tenant."""
+        return self._keys[0].mac(_associated_data(purpose, tenant), data)
 
     def is_signed(self, purpose: str, tenant: str, data: bytes, signature: bytes) -> bool:
-        """Whether `signature` is the beginning of what `sign` gives, with any of the keys."""
-        bound, size = _bound(purpose, tenant), len(signature)
+        """Return whether `signature` is the beginning of the signature that any of the keys makes."""
+        bound, size = _associated_data(purpose, tenant), len(signature)
         return any(hmac.compare_digest(key.mac(bound, data)[:size], signature) for key in self._keys)
 
     def is_newest(self, token: str) -> bool:
-        """Whether it was sealed with the key that seals now."""
-        return _read(token)[:_ID] == self._keys[0].id
+        """Return whether a token was sealed with the first key."""
+        return _decode(token)[:_ID] == self._keys[0].id
 
 
 class _Key:
-    """A secret of any length, stretched; with another info, a name for it that tells nothing about it."""
+    """The keys that are derived from a secret of any length, and an id that tells nothing about it."""
 
     __slots__ = ("_key", "_mac_key", "id")
 
@@ -101,7 +101,7 @@ class _Key:
         return hmac.digest(self._mac_key, len(bound).to_bytes(4) + bound + data, "sha256")
 
     def cipher(self, salt: bytes) -> AESGCM:
-        """Of each token its own: so many can be sealed with one key, and no nonce be used twice with it."""
+        """Return the cipher of one token. Each token has its own key, so that no nonce is used twice with one."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return AESGCM(hmac.digest(self._key, salt, "sha256"))
@@ -116,25 +116,25 @@ class _Key:
 
 
 def stretched(secret: bytes, info: bytes) -> bytes:
-    """32 bytes of `secret`, by HKDF-SHA256 (RFC 5869) without a salt: one block is all that is needed."""
+    """Derive 32 bytes from `secret` by HKDF-SHA256 (RFC 5869) without a salt: one block is enough."""
     return hmac.digest(hmac.digest(bytes(32), secret, "sha256"), info + b"\1", "sha256")
 
 
-def _bound(purpose: str, tenant: str) -> bytes:
-    """With its length before it, no purpose can pass for another one and the beginning of a tenant."""
+def _associated_data(purpose: str, tenant: str) -> bytes:
+    """Return the associated data. The length of the purpose separates it from the tenant."""
     what = purpose.encode()
     return _VERSION.encode() + len(what).to_bytes(4) + what + tenant.encode()
 
 
-def _packed(data: bytes) -> bytes:
-    if _WORTH_IT <= len(data) <= LARGEST:
+def _compressed(data: bytes) -> bytes:
+    if _COMPRESSED_FROM <= len(data) <= LARGEST:
         deflated = zlib.compress(data)
         if len(deflated) < len(data):
             return _DEFLATED + deflated
     return _PLAIN + data
 
 
-def _unpacked(packed: bytes) -> bytes:
+def _decompressed(packed: bytes) -> bytes:
     form, data = packed[:1], packed[1:]
     if form == _PLAIN:
         return data
@@ -148,16 +148,16 @@ def _unpacked(packed: bytes) -> bytes:
     return inflated
 
 
-def _written(raw: bytes) -> str:
+def _encode(raw: bytes) -> str:
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _read(token: str) -> bytes:
-    """Letter for letter what was written: other ways to write the same bytes do not count."""
+def _decode(token: str) -> bytes:
+    """Decode a token. Only the canonical encoding of its bytes is accepted."""
     text = token.removeprefix(_VERSION)
     if not token.startswith(_VERSION) or len(text) % 4 == 1 or not _ALPHABET.fullmatch(text):
         raise CannotOpen
     raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(raw) < _ID + _SALT + _NONCE + _TAG or _written(raw) != text:
+    if len(raw) < _ID + _SALT + _NONCE + _TAG or _encode(raw) != text:
         raise CannotOpen
     return raw

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits, at_once
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, OpaqueItem
-from antwort.api.limits import Limits
-from antwort.api.requests import CompactRequest, as_compaction, parse_compaction, read_request
+from antwort.api.requests import CompactRequest, as_compaction, compaction_steps, read_request
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
 
 
 def parsed(**fields: Any) -> CompactRequest:
-    return parse_compaction(encode(fields), Limits())
+    return at_once(compaction_steps(encode(fields), Limits()))
 
 
 def test_the_fields_of_the_standard_are_read_and_nothing_is_stored() -> None:

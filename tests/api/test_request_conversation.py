@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from antwort.api.input_items import LONGEST_ID
+from antwort.api.items import MAX_ITEM_ID
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.errors import InvalidField
 
@@ -26,7 +26,7 @@ def test_a_conversation_is_named_by_its_id_or_by_an_object_with_it(form: object)
         (5, "conversation", "invalid_value"),
         (["conv_1"], "conversation", "invalid_value"),
         ("", "conversation", "invalid_value"),
-        ("c" * (LONGEST_ID + 1), "conversation", "invalid_value"),
+        ("c" * (MAX_ITEM_ID + 1), "conversation", "invalid_value"),
         ({}, "conversation.id", "missing_required_parameter"),
         ({"id": None}, "conversation.id", "invalid_value"),
         ({"id": 5}, "conversation.id", "invalid_value"),

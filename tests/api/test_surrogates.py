@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.json_text import MOST_SURROGATES, repair_surrogates
+from antwort.api.decoding import MAX_SURROGATES, repair_surrogates
 
 
 @pytest.mark.parametrize(
@@ -53,5 +53,5 @@ def test_what_has_no_lone_surrogate_comes_back_as_it_is(text: bytes) -> None:
 
 
 def test_a_text_of_nothing_but_surrogates_is_not_looked_through() -> None:
-    text = b'"' + rb"\ud83d" * (MOST_SURROGATES + 1) + b'"'
+    text = b'"' + rb"\ud83d" * (MAX_SURROGATES + 1) + b'"'
     assert repair_surrogates(text) is text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.json_text import MOST_DIGITS, has_long_number, has_more_values
+from antwort.api.decoding import MAX_DIGITS, has_long_number, has_more_values
 
 Json: TypeAlias = None | bool | int | str | list["Json"] | dict[str, "Json"]
 texts = st.text(st.sampled_from(["a", "\\", '"', ",", "[", "{", "]", "ä"]), max_size=8)
@@ -50,5 +50,5 @@ def test_a_long_text_is_one_value_whatever_it_says(piece: bytes) -> None:
 )
 def test_a_number_is_held_against_its_digits_and_a_text_is_not(before: bytes) -> None:
     end = b"]" if before.startswith(b"[") else b"}"
-    assert not has_long_number(before + b"7" * MOST_DIGITS + end)
-    assert has_long_number(before + b"7" * (MOST_DIGITS + 1) + end)
+    assert not has_long_number(before + b"7" * MAX_DIGITS + end)
+    assert has_long_number(before + b"7" * (MAX_DIGITS + 1) + end)

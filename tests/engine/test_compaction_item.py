@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
-from antwort.api.limits import Limits
 from antwort.engine.context.compaction_item import (
     Memories,
     Memory,

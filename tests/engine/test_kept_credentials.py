@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from antwort.api.credentials import KEY
 from antwort.api.items import McpCall
 from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.tool_parsing import KEY
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
 from antwort.engine.engine import Engine

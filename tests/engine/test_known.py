@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
-from antwort.api.limits import Limits
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
-from antwort.api.limits import Limits
 from antwort.api.wire import UNSET, decode
 from antwort.engine.context.summary_prompt import Entry, entries_of, question, take_piece
 from plan_kit import STEADY, called, result, said, server_called, thought

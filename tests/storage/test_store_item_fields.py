@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import at_once
 from antwort.api.items import FunctionCall, OpaqueItem
-from antwort.api.requests import Limits
-from antwort.api.resources import Conversation, added_steps
-from antwort.api.steps import at_once
+from antwort.api.requests import Limits, added_steps
+from antwort.api.resources import Conversation
 from antwort.api.wire import encode, to_plain
 from antwort.storage.base import Entry, Page, ResponseStore
 from storage_cases import ME, asked

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import at_once
 from antwort.api.events import OutputTextDelta
 from antwort.api.requests import Limits
 from antwort.api.standard import OPENAI, STANDARD
-from antwort.api.steps import at_once
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import ConnectionTooOld, InvalidField, RateLimited, ResponseNotFound
 from antwort.transport.errors import socket_failure
-from antwort.transport.messages import Heard, SteerFailed, message_steps, written
+from antwort.transport.messages import CreateMessage, SteerFailed, message_steps, written
 
 
-def read_message(message: str | bytes) -> Heard | SteerFailed | None:
+def read_message(message: str | bytes) -> CreateMessage | SteerFailed | None:
     return at_once(message_steps(message, Limits()))
 
 
@@ -83,7 +83,7 @@ def test_what_needs_no_answer_gets_none() -> None:
 
 def test_a_body_that_repeats_what_is_so_anyway_is_taken() -> None:
     heard = read_message(said(input="Hi", stream=True, stream_options={"include_obfuscation": False}, background=False))
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, CreateMessage)
     request = at_once(heard.request_steps(Limits()))
     assert request.stream is True
     assert request.raw == heard.raw
@@ -92,7 +92,7 @@ def test_a_body_that_repeats_what_is_so_anyway_is_taken() -> None:
 @pytest.mark.parametrize(("field", "value"), [("stream", False), ("background", True)])
 def test_what_cannot_be_had_here_is_refused_by_its_name(field: str, value: bool) -> None:
     heard = read_message(said(input="Hi", **{field: value}))
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, CreateMessage)
     with pytest.raises(InvalidField, match="WebSocket") as caught:
         at_once(heard.request_steps(Limits()))
     assert caught.value.param == field
@@ -101,7 +101,7 @@ def test_what_cannot_be_had_here_is_refused_by_its_name(field: str, value: bool)
 @pytest.mark.parametrize("lane", ["", 7, [], "x" * 65])
 def test_a_lane_has_a_short_name(lane: object) -> None:
     heard = read_message(said(stream_id=lane))
-    assert isinstance(heard, Heard)
+    assert isinstance(heard, CreateMessage)
     with pytest.raises(InvalidField) as caught:
         _ = heard.lane
     assert caught.value.param == "stream_id"

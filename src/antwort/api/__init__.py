@@ -1,1 +1,1 @@
-"""What travels on the wire. This package imports nothing else of antwort but its errors and ids."""
+"""The types of the protocol, and the parsing of requests. Of antwort, this package imports errors and ids only."""

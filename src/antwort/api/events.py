@@ -1,7 +1,7 @@
-"""Events: what happened and where. An event never knows its own number; one place counts.
+"""The events of a run. The event log numbers them.
 
-`TurnEnded` and `CallEnded` are ours alone. They carry the few facts that items do not hold, are folded and recorded
-like the others, and are never sent.
+Clients receive a `StreamEvent`. The others carry facts that items do not hold; they are folded and recorded, and never
+sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from antwort.api.wire import UNSET, UnsetType, Wire
 
 
 class Event(Wire):
-    """The base of all that is sent."""
+    """The base class of events that are sent."""
 
 
 # ---- the life of a response ----
@@ -46,13 +46,13 @@ class ResponseIncomplete(Event, tag="response.incomplete"):
 
 
 class ResponseRequiresAction(Event, tag="response.requires_action"):
-    """Only under the setting that asks for it: most clients do not know this event."""
+    """Sent only if a setting enables it: most clients do not know this event."""
 
     response: Response
 
 
 class ErrorEvent(Event, tag="error"):
-    """Only where no response exists yet. Both known shapes at once: clients differ in which one they read."""
+    """An error before there is a response, in both known shapes: clients differ in which one they read."""
 
     code: str
     message: str
@@ -74,7 +74,7 @@ class OutputItemDone(Event, tag="response.output_item.done"):
 
 
 class ItemEvent(Event):
-    """Happens inside one item."""
+    """The base class of events of one item."""
 
     item_id: str
     output_index: int
@@ -119,7 +119,7 @@ class RefusalDone(ItemEvent, tag="response.refusal.done"):
 
 
 class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
-    """By the name that SDKs know. The standard has another (`standard.py`)."""
+    """Under the name that SDKs know. `standard.py` writes the name in the standard."""
 
     content_index: int
     delta: str
@@ -180,7 +180,7 @@ class McpCallInProgress(ItemEvent, tag="response.mcp_call.in_progress"):
 
 
 class McpCallProgress(ItemEvent, tag="response.mcp_call.progress"):
-    """An extension, for requests that include `mcp_call.progress`: how far the tool says it is, in units of its own."""
+    """The progress of a tool in its own units, for requests that include `mcp_call.progress`. An extension."""
 
     progress: float | UnsetType = UNSET
     total: float | UnsetType = UNSET
@@ -207,27 +207,26 @@ class McpListToolsFailed(ItemEvent, tag="response.mcp_list_tools.failed"):
     pass
 
 
-# ---- ours alone ----
+# ---- recorded, and never sent ----
 
 
 class TurnEnded(Wire, tag="antwort.turn_ended"):
-    """An inference is over. All items of its turn but the results are in the output by now."""
+    """An inference has ended. All items of its turn except results are in the output."""
 
     finish: str
     usage: Usage | UnsetType = UNSET
     estimate: int | UnsetType = UNSET
-    """The tokens it may have taken, where the backend does not tell."""
+    """The estimated tokens, if the backend does not report them."""
     stop: str | UnsetType = UNSET
-    """Why it was the last one, made without tools: the reason that the response ends for."""
+    """Why this was the last inference, made without tools: the reason for the end of the response."""
 
 
 CallOutcome: TypeAlias = Literal["ran", "refused", "over_limit", "handed", "searched"]
 
 
 class CallEnded(Wire, tag="antwort.call_ended"):
-    """A call has its result: it `ran` here, was `refused`, or came `over_limit` after `max_tool_calls` others.
-
-    Or it was `handed` to the client by the executor that was asked to run it, and has none. Or it `searched` for tools.
+    """A call has ended: it `ran` here, was `refused`, came `over_limit` after `max_tool_calls` others, or `searched`
+    for tools; or its executor has `handed` it to the client, and it has no result.
     """
 
     call_id: str
@@ -235,27 +234,25 @@ class CallEnded(Wire, tag="antwort.call_ended"):
 
 
 class CallBegun(Wire, tag="antwort.call_begun"):
-    """A tool is about to be asked. It is on record before the tool is: where no result follows, nobody knows what came
-    of it.
-    """
+    """A tool is about to be called. This is recorded before the call: without a result, the outcome is unknown."""
 
     call_id: str
 
 
 class Compacted(Wire, tag="antwort.compacted"):
-    """What was said so far is summed up: the compaction item that says so is the last of the output by now."""
+    """The context was compacted. The compaction item is the last of the output."""
 
     usage: Usage | UnsetType = UNSET
-    """What writing it cost."""
+    """The tokens of the summary."""
     estimate: int | UnsetType = UNSET
-    """The tokens it may have taken beside that, where the backend does not tell."""
+    """The estimated tokens beside `usage`, if the backend does not report them."""
     is_missing: bool | UnsetType = UNSET
-    """There is no such item: there was nothing to sum up, or no summary to be had, and the run goes on without."""
+    """There is no item, because there was nothing to summarize or no summary could be made. The run continues."""
 
 
 class TurnAbandoned(Wire, tag="antwort.turn_abandoned"):
-    """Whoever made the run before has left in the middle of an inference, which is made anew. What it had said shows in
-    the output, from the item in the place `start` up to here, and no model is told of it.
+    """The process that had the run was lost during an inference, which is repeated. The output of the lost inference
+    stays in the response, from index `start` on, and is not sent to models.
     """
 
     start: int
@@ -309,22 +306,23 @@ DELTAS = (
     CustomInputDelta,
     McpArgumentsDelta,
 )
-"""Pieces of what the model says."""
+"""Pieces of what the model writes."""
 MARKS = (TurnEnded, CallEnded, Compacted, TurnAbandoned)
 UNSENT = (*MARKS, CallBegun)
-"""What is recorded, and never sent."""
+"""Events that are recorded, and never sent."""
 RunEvent: TypeAlias = StreamEvent | Mark | CallBegun
 
 Span: TypeAlias = tuple[int, int]
-"""Places in the output, from the first on and before the second."""
+"""Indexes of output items: the first one, and the one after the last."""
 
 
 def is_within(spans: Iterable[Span], place: int) -> bool:
+    """Return whether an index is in one of the spans."""
     return any(start <= place < end for start, end in spans)
 
 
 Batch: TypeAlias = list[RunEvent]
-"""The events born of one read from the backend. Numbered, recorded, encoded and written as one.
+"""The events from one read of the backend, which are numbered, recorded, encoded and written together.
 
-A batch that holds marks ends with one: so a batch of deltas is told apart by a look at its last event.
+A batch with marks ends with one, so its last event tells whether it holds any.
 """

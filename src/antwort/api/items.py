@@ -1,16 +1,17 @@
 """Items: the entries of input and output, and the content parts inside them.
 
-One class serves both directions: what a client may leave out on the way in (`id`, `status`) is filled in when the
-request is read, so that everything behind that point sees whole items.
+One class serves both directions: fields that a client may leave out, such as `id` and `status`, are filled in when the
+request is parsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET, UnsetType, Wire
+from antwort.ids import new_id
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
@@ -25,7 +26,7 @@ class InputText(Wire, tag="input_text"):
 
 
 class InputImage(Wire, tag="input_image"):
-    """`image_url` is an address or a data URL; it is passed on, never fetched here."""
+    """`image_url` is an address or a data URL. It is passed on to the backend, not fetched."""
 
     image_url: str | None = None
     file_id: str | UnsetType = UNSET
@@ -82,13 +83,13 @@ ContentPart: TypeAlias = (
     InputText | InputImage | InputFile | InputVideo | OutputText | Text | SummaryText | ReasoningText | Refusal
 )
 ResultPart: TypeAlias = InputText | InputImage | InputFile | InputVideo | OutputText | Text
+"""A part of the output of a tool."""
 TEXTS = (InputText, OutputText, Text)
-"""Parts that are text. To hold something against a tuple is faster than against a union that is made for it."""
-"""What the output of a tool may be made of."""
+"""Result parts that are text. `isinstance` is faster with a tuple than with a union."""
 
 
 def text_of(parts: Sequence[ResultPart]) -> str:
-    """The text of a result, with a name in the place of what is not text."""
+    """Return the text of a result, with `[type]` for each part that is not text."""
     return "\n".join(
         part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
         for part in parts
@@ -107,7 +108,7 @@ class Message(Wire, tag="message"):
 
 
 class FunctionCall(Wire, tag="function_call"):
-    """The model asks for a tool. `arguments` is the JSON text exactly as the model wrote it."""
+    """A call of a tool. `arguments` is the JSON text exactly as the model wrote it."""
 
     id: str
     call_id: str
@@ -118,7 +119,7 @@ class FunctionCall(Wire, tag="function_call"):
 
 
 class FunctionCallOutput(Wire, tag="function_call_output"):
-    """What a tool answered. `is_error` is ours, and written only when true."""
+    """The result of a call. `is_error` is an extension, and written only when true."""
 
     id: str
     call_id: str
@@ -128,7 +129,7 @@ class FunctionCallOutput(Wire, tag="function_call_output"):
 
 
 class CustomToolCall(Wire, tag="custom_tool_call"):
-    """The model asks for a free-form tool. `input` is its text, whatever form the backend needed."""
+    """A call of a free-form tool, with the text that the model wrote."""
 
     id: str
     call_id: str
@@ -176,18 +177,18 @@ class McpListTools(Wire, tag="mcp_list_tools"):
 
 
 class ToolError(Wire, tag="mcp_tool_execution_error"):
-    """What a tool, or the house in its place, says instead of an output."""
+    """The error of a call, of the tool itself or of antwort in its place."""
 
     content: tuple[Text, ...]
 
 
 class McpCall(Wire, tag="mcp_call"):
-    """A call that is run here, or refused here, and its result in one item.
+    """A call that antwort runs or refuses, and its result in one item.
 
-    Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
-    the item that shows the run later has none, and is tied to the first by its id (engine/history/calls.py).
-    `content` is ours, too: the result in parts, where it is not text alone; `output` then names what is not text.
-    `error` is an object, as SDKs want it; older records, and what clients send, have its text alone.
+    If it is completed without `output` and `error`, it has not run yet, because the turn is paused. `call_id` is an
+    extension; the item that shows the later run has another id and no `call_id`.
+    `content` is an extension, too: the parts of a result that is not text alone. `output` then has `[type]` for the
+    others. `error` is an object, as SDKs expect; older records and clients have its text alone.
     """
 
     id: str
@@ -203,7 +204,7 @@ class McpCall(Wire, tag="mcp_call"):
 
     @property
     def error_text(self) -> str | None:
-        """What went wrong, in words; None where nothing did."""
+        """The message of the error, if there is one."""
         if isinstance(self.error, ToolError):
             return "\n".join(part.text for part in self.error.content)
         return self.error
@@ -226,15 +227,16 @@ class McpApprovalResponse(Wire, tag="mcp_approval_response"):
 
 
 class ItemReference(Wire, tag="item_reference"):
-    """Stands for an item of an earlier response; never stored, never seen behind `engine/history/history.py`."""
+    """A reference to an item of an earlier response, which takes its place."""
 
     id: str
 
 
 class OpaqueItem:
-    """An item of a type this version does not know: kept and given back as it came, never understood. So are
-    `additional_tools` (api/additional.py), but for the tools that they declare: `brought` is what those bring to log in
-    to their servers, by the places of the declarations. It is not written.
+    """An item of an unknown type, which is stored and returned as it came; and an `additional_tools` item.
+
+    `brought` holds the credentials of the servers that an `additional_tools` item declares, by the index of the
+    declaration. It is never written.
     """
 
     __slots__ = ("brought", "fields", "id", "type")
@@ -275,3 +277,33 @@ OutputItem: TypeAlias = (
 )
 KnownItem: TypeAlias = OutputItem | ItemReference
 InputItem: TypeAlias = KnownItem | OpaqueItem
+
+ADDITIONAL = "additional_tools"
+"""The type of items that declare tools from their position on (`tool_parsing.py`)."""
+MAX_ITEM_ID = 512
+"""Characters of the id of an item: those of clients have about forty."""
+_ID_PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "item_reference": "ref",
+    ADDITIONAL: "at",
+}
+
+
+def new_item_id(kind: str) -> str:
+    """Make an id for an item of this type."""
+    return new_id(_ID_PREFIXES.get(kind, "item"))
+
+
+def is_additional(item: object) -> TypeGuard[OpaqueItem]:
+    """Return whether an item declares tools."""
+    return isinstance(item, OpaqueItem) and item.type == ADDITIONAL

@@ -1,9 +1,8 @@
-"""How much text an event holds, and its JSON piece by piece: so that large ones are never held whole for a reader."""
+"""Measure the text of events, and encode large ones in pieces, so that their JSON is never in memory as a whole."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -46,23 +45,21 @@ from antwort.api.wire import UnsetType, encode
 T = TypeVar("T", bound=RunEvent)
 
 PIECE = 2**19
-"""Characters, about, that a reader is given in one piece."""
+"""Characters, about, that a subscription reads at a time."""
 LARGE = 2**18
-"""An event of a log with more characters is a piece of its own, which its readers share."""
+"""A recorded event with more characters is a piece of its own, which subscriptions share."""
 CUT_FROM = 2**16
-"""An event with more characters is written bit by bit."""
+"""An event with more characters is encoded in pieces."""
 
-_LONG = 2**12
-"""Texts of more characters are cut, where they are written piece by piece."""
-_CUT = 2**15
-_MARK = token_hex(16)
-"""Stands for a text that is cut. Nobody else knows it."""
+_LONG_TEXT = 2**12
+"""Texts with more characters are encoded in pieces."""
+_TEXT_PIECE = 2**15
+_PLACEHOLDER = token_hex(16)
+"""Takes the place of a long text. It is random, so that no text contains it."""
 
 
 def payload(event: RunEvent) -> int:
-    """Return how many characters of text the event holds, about. One that repeats a text counts it again, as it is
-    written again.
-    """
+    """Return about how many characters of text the event holds, including texts that earlier events hold, too."""
     measure = _EVENTS.get(event.__class__)
     return 0 if measure is None else measure(event)
 
@@ -77,7 +74,7 @@ def _nothing(_: object) -> int:
 
 
 def _part(part: object) -> int:
-    """Of a message, a result or a thought. Images are texts, too."""
+    """Measure a part of a message, a result or reasoning. Images are texts, too."""
     if isinstance(part, _TEXTS):
         return len(part.text)
     fields = part if isinstance(part, Mapping) else msgspec.to_builtins(part)
@@ -109,7 +106,7 @@ _ITEMS: dict[type, Callable[[Any], int]] = {
     Compaction: lambda item: len(item.encrypted_content),
     OpaqueItem: lambda item: _part(item.fields),
 }
-"""What items hold that can be large. What tools are listed with is bounded elsewhere."""
+"""The fields of items that can be large. Tool lists are limited elsewhere."""
 _EVENTS: dict[type, Callable[[Any], int]] = {
     **dict.fromkeys(DELTAS, lambda event: len(event.delta)),
     OutputItemDone: lambda event: _ITEMS.get(event.item.__class__, _nothing)(event.item),
@@ -125,20 +122,14 @@ _EVENTS: dict[type, Callable[[Any], int]] = {
     ResponseInProgress: _items,
     **dict.fromkeys(TERMINAL, _items),
 }
-"""And events. What is added is empty at first."""
-
-
-_ONLY_TEXT = frozenset({OutputTextDelta})
-_delta_of = attrgetter("delta")
+"""The fields of events that can be large. Items and parts that are added are empty."""
 
 
 def payload_of_all(events: Sequence[RunEvent]) -> int:
-    """Return how many characters of text the events hold, about."""
-    if _ONLY_TEXT.issuperset(map(type, events)):
-        return sum(map(len, map(_delta_of, events)))
+    """Return about how many characters of text the events hold."""
     size = 0
     for event in events:
-        if event.__class__ is OutputTextDelta:
+        if event.__class__ is OutputTextDelta:  # most events are
             size += len(event.delta)
         elif (measure := _EVENTS.get(event.__class__)) is not None:
             size += measure(event)
@@ -146,7 +137,7 @@ def payload_of_all(events: Sequence[RunEvent]) -> int:
 
 
 def fitting(events: Sequence[T], start: int, most: int) -> list[T]:
-    """The next events from `start` on, as many as make a piece, and at most so many."""
+    """Return the next events from `start` on that make a piece, at most `most`."""
     size = 0
     for end in range(start, min(start + most, len(events))):
         size += payload(events[end])
@@ -156,26 +147,26 @@ def fitting(events: Sequence[T], start: int, most: int) -> list[T]:
 
 
 def json_pieces(plain: Any) -> Iterator[bytes]:
-    """The JSON of plain values. Long texts are encoded bit by bit, and never copied whole."""
+    """Yield the JSON of plain values. Long texts are encoded in pieces, and never copied as a whole."""
     long: list[str] = []
-    parts = encode(_shortened(plain, long)).split(b'"%b"' % _MARK.encode())
+    parts = encode(_with_placeholders(plain, long)).split(b'"%b"' % _PLACEHOLDER.encode())
     yield parts[0]
     for text, part in zip(long, parts[1:], strict=True):
         yield b'"'
-        for start in range(0, len(text), _CUT):
-            yield encode(text[start : start + _CUT])[1:-1]
+        for start in range(0, len(text), _TEXT_PIECE):
+            yield encode(text[start : start + _TEXT_PIECE])[1:-1]
         yield b'"' + part
 
 
-def _shortened(value: Any, long: list[str]) -> Any:
-    """With a mark for each text that goes to `long`."""
+def _with_placeholders(value: Any, long: list[str]) -> Any:
+    """Return the value with placeholders for its long texts, which are added to `long`."""
     if isinstance(value, str):
-        if len(value) <= _LONG:
+        if len(value) <= _LONG_TEXT:
             return value
         long.append(value)
-        return _MARK
+        return _PLACEHOLDER
     if isinstance(value, dict):
-        return {key: _shortened(each, long) for key, each in value.items()}
+        return {key: _with_placeholders(each, long) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_shortened(each, long) for each in value]
+        return [_with_placeholders(each, long) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""Read requests: decode to plain values, normalize, convert to structs.
+"""Parse requests: decode to plain values, normalize, convert to structs.
 
 Every fault is an `InvalidField` that names the path (`input[2].content[0].type`), and is found before any work begins.
 """
@@ -10,24 +10,22 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from antwort.api.additional_tools import (
+from antwort.api.decoding import Limits, Steps, at_once, body_steps, convert, kind_of, known_fields, without_nulls
+from antwort.api.item_parsing import input_steps, item_steps, read_input, read_item
+from antwort.api.items import MAX_ITEM_ID, InputItem, OpaqueItem, is_additional
+from antwort.api.responses import Metadata
+from antwort.api.tool_parsing import (
     Declaration,
     Declared,
     check_steps,
     declared_steps,
     entries_of,
-    is_additional,
     offered,
+    read_allowed,
+    read_choice,
+    tool_steps,
 )
-from antwort.api.bodies import body_steps, known_fields
-from antwort.api.input_items import LONGEST_ID, input_list, item_steps, read_input, read_item
-from antwort.api.items import InputItem, OpaqueItem
-from antwort.api.limits import Limits
-from antwort.api.responses import Metadata
-from antwort.api.steps import Steps, at_once
-from antwort.api.tool_declarations import read_allowed, read_choice, tool_steps
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
-from antwort.api.validation import convert, kind_of, without_nulls
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
@@ -44,13 +42,14 @@ __all__ = [
     "StreamOptions",
     "TextFormat",
     "TextOptions",
+    "added_steps",
     "as_compaction",
     "check_metadata",
     "compaction_steps",
-    "parse_compaction",
     "parse_request",
     "read_input",
     "read_item",
+    "read_metadata",
     "read_request",
     "read_steps",
     "request_steps",
@@ -167,21 +166,22 @@ class CreateRequest(PlainFields):
         return self.tool_choice.mode if isinstance(self.tool_choice, AllowedTools) else self.tool_choice
 
 
-_UNSUPPORTED = {
-    "prompt": "stored prompts are not offered by this server; send 'instructions' and 'input'",
-}
-_FORMAT_NAME = "response"
-"""The name of a schema without one: backends require it."""
+_NO_PROMPTS = "stored prompts are not offered by this server; send 'instructions' and 'input'."
 _PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
-_READ_APART = ("tool_choice", "allowed_tools", "conversation", *_UNSUPPORTED)
-
-
-REQUEST_FIELDS = (*PlainFields.__struct_fields__, "input", "tools", *_READ_APART)
+REQUEST_FIELDS = (
+    *PlainFields.__struct_fields__,
+    "input",
+    "tools",
+    "tool_choice",
+    "allowed_tools",
+    "conversation",
+    "prompt",
+)
 _BODY = known_fields(*REQUEST_FIELDS)
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
-    """Read the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
+    """Parse the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
     return at_once(request_steps(body, limits))
 
 
@@ -192,32 +192,30 @@ def request_steps(body: bytes, limits: Limits) -> Steps[CreateRequest]:
 
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
-    """Read the request in `plain`, as `parse_request` reads it from bytes."""
+    """Parse the request in `plain`, as `parse_request` does with bytes."""
     return at_once(read_steps(plain, limits, raw=raw))
 
 
 def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Steps[CreateRequest]:
     """Do what `read_request` does, in pieces."""
-    for key in _UNSUPPORTED.keys() & plain:
-        if plain[key] is not None:
-            raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
-    # Converting to the plain fields first keeps one place that knows what they may be. Some programs write 5.0 for 5.
+    if plain.get("prompt") is not None:
+        raise InvalidField("prompt", _NO_PROMPTS, code="unsupported_parameter")
     given = plain
     if isinstance(text := plain.get("text"), dict):
         given = {**plain, "text": without_nulls(text)}
     try:
         fields: PlainFields = convert(given, PlainFields, "")
-    except InvalidField:
+    except InvalidField:  # some programs write 5.0 for 5
         whole = {name: _with_whole_numbers(given[name]) for name in _PLAIN.intersection(given)}
         fields = convert({**given, **whole}, PlainFields, "")
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
-    said = input_list(plain.get("input"))
-    items, raw_items = yield from item_steps(said, "input", limits, most=limits.input_items)
+    items, raw_items = yield from input_steps(plain.get("input"), limits)
     tools = (yield from tool_steps(plain["tools"], limits)) if "tools" in plain else ()
     has_additional = OpaqueItem in map(type, items)
-    additional = (yield from _additional_steps(items, tools, limits)) if has_additional else ()
-    choice = read_choice(plain.get("tool_choice"))
+    additional = (yield from _additional_steps(items, "input", tools, limits)) if has_additional else ()
+    choice = read_choice(plain["tool_choice"]) if "tool_choice" in plain else "auto"
+    is_limited = "allowed_tools" in plain or isinstance(choice, AllowedTools)
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
         text=None if fields.text is None else _read_text(fields.text),
@@ -226,7 +224,7 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         tools=tools,
         additional=additional,
         tool_choice=choice,
-        allowed_tools=read_allowed(plain.get("allowed_tools"), choice),
+        allowed_tools=read_allowed(plain.get("allowed_tools"), choice) if is_limited else None,
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
     )
@@ -245,9 +243,10 @@ def _with_whole_numbers(value: Any) -> Any:
 
 
 def _additional_steps(
-    items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits
+    items: tuple[InputItem, ...], path: str, tools: tuple[Tool, ...], limits: Limits
 ) -> Steps[tuple[Declaration, ...]]:
-    declared = [Declared(entries_of(item), f"input[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
+    """Parse the tools that items declare, and check them together with `tools`."""
+    declared = [Declared(entries_of(item), f"{path}[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
     additional = yield from declared_steps(declared, limits.tools)
     yield from check_steps(offered(tools, additional), limits)
     return additional
@@ -265,10 +264,22 @@ def less_input(request: bytes) -> bytes:
 _decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def check_metadata(metadata: Metadata | None, limits: Limits) -> None:
-    if metadata is not None and len(metadata) > limits.metadata_keys:
+LONGEST_KEY = 64
+"""Characters of a key of metadata, as OpenAI documents it."""
+
+
+def read_metadata(value: object, limits: Limits) -> Metadata:
+    """Parse metadata; null means none."""
+    metadata: Metadata = {} if value is None else convert(value, dict[str, ShortText], "metadata")
+    check_metadata(metadata, limits)
+    return metadata
+
+
+def check_metadata(metadata: Metadata, limits: Limits) -> None:
+    """Check the number and the length of keys."""
+    if len(metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
-    for key in metadata or ():
+    for key in metadata:
         if not key:
             raise InvalidField("metadata", "a key must not be empty.")
         if len(key) > LONGEST_KEY:
@@ -276,15 +287,11 @@ def check_metadata(metadata: Metadata | None, limits: Limits) -> None:
             raise InvalidField(f"metadata.{key[:LONGEST_KEY]}...", problem, code="string_above_max_length")
 
 
-LONGEST_KEY = 64
-"""Characters of a key of metadata, as OpenAI documents it."""
+_ConversationId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ITEM_ID)]
 
 
-_SomeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]
-
-
-class _Named(Wire):
-    id: _SomeId
+class _Conversation(Wire):
+    id: _ConversationId
 
 
 def _read_conversation(value: object, fields: PlainFields) -> str | None:
@@ -292,11 +299,17 @@ def _read_conversation(value: object, fields: PlainFields) -> str | None:
         return None
     if not isinstance(value, str | dict):
         raise InvalidField("conversation", f"expected an id or an object with one, got {kind_of(value)}.")
-    found: _Named | str = convert(value, _SomeId if isinstance(value, str) else _Named, "conversation")
+    found: _Conversation | str = convert(
+        value, _ConversationId if isinstance(value, str) else _Conversation, "conversation"
+    )
     if fields.previous_response_id is not None:
         problem = "it cannot be given together with 'previous_response_id'."
         raise InvalidField("conversation", problem, code="mutually_exclusive_parameters")
     return found if isinstance(found, str) else found.id
+
+
+_FORMAT_NAME = "response"
+"""The name of a schema without one: backends require it."""
 
 
 def _read_text(text: TextOptions) -> TextOptions:
@@ -308,10 +321,20 @@ def _read_text(text: TextOptions) -> TextOptions:
     return text if text.format.name is not None else replace(text, format=replace(text.format, name=_FORMAT_NAME))
 
 
+# ---- items of a conversation ----
+
+
+def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
+    """Parse items to add to a conversation, in pieces. Return them, and the JSON of each as it was received."""
+    items, raw = yield from item_steps(value, "items", limits, most=limits.conversation_items)
+    yield from _additional_steps(items, "items", (), limits)
+    return items, raw
+
+
 # ---- compaction ----
 
 COMPACTION_FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
-"""The fields that count. Clients send others that they have at hand, such as tools: those are ignored."""
+"""The fields that count. Others that clients send, such as tools, are ignored."""
 _COMPACTION_BODY = known_fields(*COMPACTION_FIELDS)
 
 
@@ -319,20 +342,15 @@ class CompactRequest(CreateRequest):
     """A request for a compacted context instead of an answer. Nothing of it is stored."""
 
 
-def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
-    """Read the request in `body`. Raises `InvalidField` for the first thing that is wrong."""
-    return at_once(compaction_steps(body, limits))
-
-
 def compaction_steps(body: bytes, limits: Limits) -> Steps[CompactRequest]:
-    """Do what `parse_compaction` does, in pieces."""
+    """Parse the request in `body`, in pieces. Raises `InvalidField` for the first thing that is wrong."""
     plain, raw = yield from body_steps(body, _COMPACTION_BODY, limits)
     known = {name: plain[name] for name in COMPACTION_FIELDS if name in plain}
     return as_compaction((yield from read_steps(known, limits, raw=raw)))
 
 
 def as_compaction(request: CreateRequest) -> CompactRequest:
-    """Return what counts of a request when it asks for a compaction. It must name the model, because a default cannot
+    """Return the request with the fields that count for a compaction. It must name the model, because a default cannot
     know which model summarizes and which one continues.
     """
     if not request.model:

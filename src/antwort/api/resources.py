@@ -1,4 +1,4 @@
-"""Approvals and conversations: what clients can list, retrieve and change beside responses."""
+"""Approvals and conversations, which clients can retrieve and change beside responses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.additional_tools import Declared, check_steps, declared_steps, entries_of, is_additional
-from antwort.api.input_items import item_steps
-from antwort.api.items import InputItem
-from antwort.api.limits import Limits
-from antwort.api.requests import ShortText, check_metadata
 from antwort.api.responses import Metadata
-from antwort.api.steps import Steps
-from antwort.api.validation import convert
 from antwort.api.wire import Wire
 
 ApprovalStatus: TypeAlias = Literal["pending", "approved", "denied", "expired", "outdated"]
@@ -48,18 +41,3 @@ class Conversation(Wire, kw_only=True):
     object: Literal["conversation"] = "conversation"
     created_at: int
     metadata: Metadata = msgspec.field(default_factory=dict)
-
-
-def read_metadata(value: object, limits: Limits) -> Metadata:
-    """Read metadata; null means none."""
-    metadata: Metadata = {} if value is None else convert(value, dict[str, ShortText], "metadata")
-    check_metadata(metadata, limits)
-    return metadata
-
-
-def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
-    """Read items to add to a conversation, in pieces. Return them, and the JSON of each as it was received."""
-    items, raw = yield from item_steps(value, "items", limits, most=limits.conversation_items)
-    declared = [Declared(entries_of(item), f"items[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
-    yield from check_steps((yield from declared_steps(declared, limits.tools)), limits)
-    return items, raw

@@ -1,4 +1,4 @@
-"""The response and its parts. All keys of the standard are always present."""
+"""The response and its parts. All fields of the standard are always present."""
 
 from __future__ import annotations
 
@@ -22,37 +22,31 @@ class OutputTokensDetails(Wire):
     reasoning_tokens: int = 0
 
 
-_NONE_READ, _NONE_WRITTEN = InputTokensDetails(), OutputTokensDetails()
+_NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetails()
 
 
 class Usage(Wire):
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
-    input_tokens_details: InputTokensDetails = _NONE_READ
-    output_tokens_details: OutputTokensDetails = _NONE_WRITTEN
+    input_tokens_details: InputTokensDetails = _NO_INPUT_DETAILS
+    output_tokens_details: OutputTokensDetails = _NO_OUTPUT_DETAILS
 
     def __add__(self, other: Usage) -> Usage:
-        read, written = other.input_tokens_details, other.output_tokens_details
+        read, more_read = self.input_tokens_details, other.input_tokens_details
+        written, more_written = self.output_tokens_details, other.output_tokens_details
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
-            input_tokens_details=self.input_tokens_details if read == _NONE_READ else self._all_read(read),
-            output_tokens_details=self.output_tokens_details
-            if written == _NONE_WRITTEN
-            else self._all_written(written),
+            input_tokens_details=InputTokensDetails(
+                cached_tokens=read.cached_tokens + more_read.cached_tokens,
+                cache_write_tokens=read.cache_write_tokens + more_read.cache_write_tokens,
+            ),
+            output_tokens_details=OutputTokensDetails(
+                reasoning_tokens=written.reasoning_tokens + more_written.reasoning_tokens
+            ),
         )
-
-    def _all_read(self, more: InputTokensDetails) -> InputTokensDetails:
-        before = self.input_tokens_details
-        return InputTokensDetails(
-            cached_tokens=before.cached_tokens + more.cached_tokens,
-            cache_write_tokens=before.cache_write_tokens + more.cache_write_tokens,
-        )
-
-    def _all_written(self, more: OutputTokensDetails) -> OutputTokensDetails:
-        return OutputTokensDetails(reasoning_tokens=self.output_tokens_details.reasoning_tokens + more.reasoning_tokens)
 
 
 class ResponseError(Wire):
@@ -79,7 +73,7 @@ class ConversationRef(Wire):
 
 
 class Response(Wire, kw_only=True, weakref=True):
-    """Defaults are the values the standard asks to be echoed for what a request left open."""
+    """A response. Defaults are the values that the standard asks for where a request sets none."""
 
     id: str
     object: Literal["response"] = "response"
@@ -113,17 +107,16 @@ class Response(Wire, kw_only=True, weakref=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     conversation: ConversationRef | UnsetType = UNSET
-    """OpenAI's, not the standard's: there only where there is one."""
+    """A field of OpenAI, not of the standard. It and the next are present only if they are set."""
     user: str | UnsetType = UNSET
-    """The same."""
     max_turns: int | UnsetType = UNSET
-    """Ours, as the next two: there only where the request has set it."""
+    """An extension, as the next two. They are present only if the request has set them."""
     deadline: float | UnsetType = UNSET
     token_budget: int | UnsetType = UNSET
 
     @property
     def output_text(self) -> str:
-        """What its messages say, as one text."""
+        """The text of all messages in the output."""
         messages = (item for item in self.output if isinstance(item, Message))
         return "".join(part.text for item in messages for part in item.content if isinstance(part, OutputText))
 
@@ -135,7 +128,7 @@ class CompactedResponse(Wire, kw_only=True):
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: tuple[OutputItem, ...]
-    """The latest turns word for word, and last the item that stands for all that was said, those turns too."""
+    """The latest turns unchanged, and last the item that stands for the whole conversation, including those turns."""
     usage: Usage
 
 
@@ -145,4 +138,4 @@ class Model(Wire):
     created: int = 0
     owned_by: str = "antwort"
     context_length: int | UnsetType = UNSET
-    """How many tokens a request and its answer may have together, where that is known. Not in the standard."""
+    """Tokens that a request and its answer may have together, if known. An extension."""

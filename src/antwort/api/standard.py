@@ -1,10 +1,9 @@
-"""The standard's names and shapes, to the letter: what the strict setting writes.
+"""Write values in the names and shapes of the Open Responses standard, as the strict setting asks.
 
-Inside, and in the store, everything goes by the names that OpenAI's clients know. What goes out under the strict
-setting is put into the standard's words here and nowhere else; what comes in is understood in either.
+Everywhere else, and in the store, names are those of OpenAI's clients. Requests may use either.
 
-The standard's unions of items, tools and events are closed. What is not in them carries a prefix, `antwort:mcp_call`,
-by which a client knows that it may pass it over.
+The standard's unions of items, tools and events are closed. Types that are not in them get a prefix, as in
+`antwort:mcp_call`, which tells clients that they may ignore them.
 """
 
 from __future__ import annotations
@@ -22,54 +21,55 @@ from antwort.errors import standard_type
 
 SLUG = "antwort:"
 _EXTENSION = re.compile(r"[^\s:]+:\S+")
-"""What the standard calls an extension: whose it is, and its name."""
+"""The form of an extension in the standard: its owner and its name."""
 
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "compaction"})
 _TOOLS = frozenset({"function"})
 _ANNOTATIONS = frozenset({"url_citation"})
 _EFFORTS = frozenset({"none", "low", "medium", "high", "xhigh"})
 _FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action", "response.steer.")
-"""How the names of the events begin that the standard does not have."""
+"""Prefixes of events that the standard does not have."""
 _OTHERWISE: dict[type, str] = {
     ReasoningTextDelta: "response.reasoning.delta",
     ReasoningTextDone: "response.reasoning.done",
 }
-"""The events that it has by another name."""
+"""Events that the standard has under another name."""
 
 
 class Wording(msgspec.Struct, frozen=True, eq=False):
-    """How values become JSON."""
+    """The functions that make JSON of values."""
 
     encode: Callable[[object], bytes]
     name: Callable[[type[Event]], str]
-    """What an event of this kind is called."""
+    """Return the name of an event."""
     plain: Callable[[object], Plain]
-    """A value as `encode` writes it, before it is written; its texts are not copied."""
+    """Return a value as plain values that encode to the same JSON; texts are not copied."""
 
 
 def wording(*, strict: bool) -> Wording:
+    """Return how values are written under the strict setting, or without it."""
     return STANDARD if strict else OPENAI
 
 
 def own_kind(kind: str) -> str:
-    """The type of an item or a tool as it is known inside."""
+    """Return our name for the type of an item or tool in a request."""
     return kind.removeprefix(SLUG)
 
 
 def _prefixed(kind: str) -> str:
-    """One that has a prefix already is somebody else's extension. What begins like ours gets it once more: reading
-    takes one away.
+    """Return a type with our prefix; an extension with the prefix of others stays. A type that has our prefix gets
+    another one, because parsing removes one.
     """
     return kind if _EXTENSION.fullmatch(kind) and not kind.startswith(SLUG) else f"{SLUG}{kind}"
 
 
 def item_kind(kind: str) -> str:
-    """The type of an item as it is written."""
+    """Return the type of an item as it is written."""
     return kind if kind in _ITEMS else _prefixed(kind)
 
 
 def tool_kind(kind: str) -> str:
-    """The type of a tool as it is written."""
+    """Return the type of a tool as it is written."""
     return kind if kind in _TOOLS else _prefixed(kind)
 
 
@@ -86,7 +86,7 @@ def _standard_name(kind: type[Event]) -> str:
 
 
 def _is_flat(kind: type[Event]) -> bool:
-    """Whether nothing inside it has other words: so it is with all that there are many of."""
+    """Return whether an event differs in its name only. All frequent events do."""
     return not _EVENT.keys() & set(kind.__struct_fields__)
 
 
@@ -94,33 +94,34 @@ def _encode(value: object) -> bytes:
     if (flat := _heads.get(value.__class__)) is not None:
         head, cut = flat
         return head + encode(value)[cut:]
-    return encode(_worded(value))
+    return encode(_standard(value))
 
 
 _KNOWN = get_args(KnownItem)
 
 
-def _worded(value: Any) -> Any:
-    """A list, a response, an event, an item: what `value` is tells, never what it looks like, since an item that is
-    not known here has whatever fields its client gave it. What is none of these has no other words.
+def _standard(value: Any) -> Any:
+    """Return a list, a response, an event or an item in the words of the standard, and anything else as it is.
+
+    The class of `value` decides, not its fields: an opaque item has whatever fields its client gave it.
     """
     match value:
         case OpaqueItem():
             return _item(shown_plain(value))
         case Event():
-            return {**_changed(shown_plain(value), _EVENT), "type": _standard_name(type(value))}
+            return {**_with_changes(shown_plain(value), _EVENT), "type": _standard_name(type(value))}
         case _ if isinstance(value, _KNOWN):
             return _item(shown_plain(value))
-    match getattr(value, "object", None):  # of a struct, not of a mapping: only what is ours says so of itself
+    match getattr(value, "object", None):  # of a struct, not of a mapping: only our types have it
         case "list":
-            return {**shown_plain(replace(value, data=())), "data": [_worded(entry) for entry in value.data]}
+            return {**shown_plain(replace(value, data=())), "data": [_standard(entry) for entry in value.data]}
         case "response" | "response.compaction":
-            return _changed(shown_plain(value), _RESPONSE)
+            return _with_changes(shown_plain(value), _RESPONSE)
     return shown_plain(value)
 
 
-def _changed(plain: Plain, writing: dict[str, Callable[[Any], Any]]) -> Plain:
-    """With those of its fields in the standard's words that have others."""
+def _with_changes(plain: Plain, writing: dict[str, Callable[[Any], Any]]) -> Plain:
+    """Return the values with the fields replaced that `writing` has a function for."""
     return {**plain, **{key: write(plain[key]) for key, write in writing.items() if key in plain}}
 
 
@@ -128,7 +129,7 @@ def _changed(plain: Plain, writing: dict[str, Callable[[Any], Any]]) -> Plain:
 
 
 def _item(plain: Plain) -> Plain:
-    """One whose fields are known here."""
+    """Return an item in the words of the standard."""
     match plain:
         case {"type": "message", "content": list(parts)}:
             return {**plain, "content": [_part(part) for part in parts]}
@@ -138,7 +139,7 @@ def _item(plain: Plain) -> Plain:
 
 
 def _of_result(part: Plain) -> Plain:
-    """Results are made of what input is made of, less videos: one that has an address is a file that has one."""
+    """Return a part of a result as a part of input. The standard has no videos in results: they become files."""
     match part:
         case {"type": "text" | "output_text", "text": text}:
             return {"type": "input_text", "text": text}
@@ -192,7 +193,7 @@ def _text(text: Plain) -> Plain:
 
 
 def _reasoning(reasoning: Plain | None) -> Plain | None:
-    """An effort that the standard has no word for is none that it can echo."""
+    """Leave out an effort that the standard does not have."""
     return reasoning if reasoning is None or reasoning["effort"] in _EFFORTS else {**reasoning, "effort": None}
 
 
@@ -213,7 +214,7 @@ _RESPONSE: dict[str, Callable[[Any], Any]] = {
     "error": _error,
 }
 _EVENT: dict[str, Callable[[Any], Any]] = {
-    "response": lambda response: _changed(response, _RESPONSE),
+    "response": lambda response: _with_changes(response, _RESPONSE),
     "item": _item,
     "part": _part,
     "annotation": _annotation,
@@ -224,7 +225,7 @@ _heads: dict[type, tuple[bytes, int]] = {
     for kind in get_args(StreamEvent)
     if _is_flat(kind)
 }
-"""How the JSON of a flat event begins, and how much of its own that replaces."""
+"""The beginning of the JSON of a flat event, and how many of its own bytes that replaces."""
 
 OPENAI = Wording(encode, _own_name, shown_plain)
-STANDARD = Wording(_encode, _standard_name, _worded)
+STANDARD = Wording(_encode, _standard_name, _standard)

@@ -12,7 +12,7 @@ CallStatus: TypeAlias = Literal["in_progress", "calling", "completed", "incomple
 
 FINAL: frozenset[ResponseStatus] = frozenset({"completed", "incomplete", "failed", "cancelled", "requires_action"})
 EXTENDS_CONVERSATION: frozenset[ResponseStatus] = frozenset({"completed", "requires_action", "incomplete"})
-"""How a response ends that is added to its conversation."""
+"""Statuses of responses that are added to their conversation."""
 _NEXT: dict[ResponseStatus, frozenset[ResponseStatus]] = {
     "queued": frozenset({"in_progress", "cancelled"}),
     "in_progress": FINAL,
@@ -21,7 +21,7 @@ _ITEM_FINAL = frozenset({"completed", "incomplete", "failed"})
 
 
 class IllegalTransition(AssertionError):
-    """A defect in our code; no request causes it."""
+    """A defect in our code, which no request should cause."""
 
 
 def transition(old: ResponseStatus, new: ResponseStatus) -> ResponseStatus:

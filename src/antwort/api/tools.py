@@ -1,4 +1,4 @@
-"""Tools as a request declares them, and what it says about their use. Tools are an open set."""
+"""Tools as a request declares them, `tool_choice` and `allowed_tools`."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from antwort.api.wire import UNSET, Plain, UnsetType, Wire, to_plain
 
 
 class FunctionTool(Wire, tag="function"):
-    """A function: the client's to run, unless a local executor is registered for its name."""
+    """A function. The client runs it, unless a local executor is registered for its name."""
 
     name: str
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     defer_loading: bool | None | UnsetType = UNSET
-    """Whether the model must look for it before it sees it; the same for the others."""
+    """Whether the model must search for the tool before it sees it; the same for other tools."""
     allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
-    """Who may call it: the model itself, `direct`, or a program that it writes; left out, the model. The same for the
-    others.
+    """Who may call it: the model itself, `direct`, or a program that it writes. The default is the model. The same for
+    other tools.
     """
 
 
 class TextInput(Wire, tag="text"):
-    """A free-form tool takes any text."""
+    """A free-form tool accepts any text."""
 
 
 class GrammarInput(Wire, tag="grammar"):
-    """A free-form tool takes texts that fit the grammar."""
+    """A free-form tool accepts texts that match the grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
 
 class CustomTool(Wire, tag="custom"):
-    """A free-form tool, the client's to run: its input is text, not JSON."""
+    """A free-form tool, which the client runs: its input is text, not JSON."""
 
     name: str
     description: str | None = None
@@ -47,7 +47,7 @@ class CustomTool(Wire, tag="custom"):
 
 
 class NamespaceTool(Wire, tag="namespace"):
-    """Tools under a common name. The model sees each by a name of its own; clients see name and namespace apart."""
+    """Tools under a common name. The model sees one unique name for each; clients see name and namespace."""
 
     name: str
     tools: tuple[FunctionTool | CustomTool, ...]
@@ -56,25 +56,25 @@ class NamespaceTool(Wire, tag="namespace"):
 
 
 class McpToolFilter(Wire):
-    """Which of a server's tools are meant: by name, or only those that change nothing."""
+    """Select tools of a server, by name or only those that are read-only."""
 
     tool_names: tuple[str, ...] | None | UnsetType = UNSET
     read_only: bool | None | UnsetType = UNSET
 
 
 class ApprovedTools(McpToolFilter, forbid_unknown_fields=True):
-    """The same. What is not understood is not passed over: nothing is run without the approval that was meant."""
+    """Select tools for an approval rule. Unknown fields are refused, because a call could run without its approval."""
 
 
 class ApprovalFilter(Wire, forbid_unknown_fields=True):
-    """Which of a server's tools need the client's approval for each call, and which do not."""
+    """Tools of a server that need the client's approval for each call, and tools that do not."""
 
     always: ApprovedTools | UnsetType = UNSET
     never: ApprovedTools | UnsetType = UNSET
 
 
 class McpTool(Wire, tag="mcp"):
-    """A tool server, by address or by the label of something the operator configured."""
+    """An MCP server, by address or by the label of one that the operator has configured."""
 
     server_label: str
     server_url: str | UnsetType = UNSET
@@ -85,18 +85,18 @@ class McpTool(Wire, tag="mcp"):
     require_approval: Literal["always", "never"] | ApprovalFilter | UnsetType = UNSET
     connector_id: str | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
-    """Whether the model must look for its tools before it sees them."""
+    """Whether the model must search for its tools before it sees them."""
     allowed_callers: tuple[str, ...] | UnsetType = UNSET
 
     def __repr__(self) -> str:
-        """Without the rest: that may be what the request brought to log in."""
+        """Show the label only: other fields may hold credentials."""
         return f"McpTool({self.server_label!r})"
 
 
 class OpaqueTool:
-    """A tool of a type this version does not run: kept as it came, and left to policy.
+    """A tool of a type that antwort does not run. The operator's settings decide what becomes of it.
 
-    `path` is where the request has it: those within a namespace are taken out of it, and stand behind all others.
+    `path` is its place in the request: such tools are moved out of their namespace, to the end of the list.
     """
 
     __slots__ = ("fields", "path", "type")
@@ -116,7 +116,7 @@ class OpaqueTool:
 
 
 def may_be_called(tool: FunctionTool | CustomTool | McpTool | OpaqueTool) -> bool:
-    """Whether the model itself may call it: no program does so here."""
+    """Return whether the model itself may call the tool: antwort runs no programs that could."""
     callers = tool.fields.get("allowed_callers") if isinstance(tool, OpaqueTool) else tool.allowed_callers
     return not isinstance(callers, list | tuple) or "direct" in callers
 
@@ -126,7 +126,7 @@ ChoiceMode: TypeAlias = Literal["none", "auto", "required"]
 
 
 class ForcedFunction(Wire, tag="function"):
-    """The model must call this one."""
+    """The model must call this function."""
 
     name: str
     namespace: str | UnsetType = UNSET
@@ -140,13 +140,13 @@ class ForcedCustom(Wire, tag="custom"):
 
 
 class ForcedHosted(Wire):
-    """The model must use the tool that the operator has put in the place of those of this type."""
+    """The model must use the tool that the operator offers in place of tools of this type."""
 
     type: str
 
 
 class ForcedServer(Wire, tag="mcp"):
-    """The model must call a tool of this server; with `name`, that one."""
+    """The model must call a tool of this server, or the one with this `name`."""
 
     server_label: str
     name: str | UnsetType = UNSET
@@ -160,7 +160,7 @@ class NamedTool(Wire):
 
 
 class AllowedTools(Wire, tag="allowed_tools"):
-    """All tools stay visible; calls outside `tools` are refused."""
+    """The model sees all tools, but only calls of `tools` are run."""
 
     tools: tuple[NamedTool, ...]
     mode: ChoiceMode = "auto"
@@ -170,13 +170,13 @@ Forced: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | ForcedHosted
 ToolChoice: TypeAlias = ChoiceMode | Forced | AllowedTools
 
 
-_SECRET = ("authorization", "headers")
+SECRET = ("authorization", "headers")
 
 
 def echo_tool(tool: Tool) -> Plain:
-    """The tool as a response repeats it. Credentials are never repeated, nor what an address carries of them."""
+    """Return the tool as the response repeats it: without credentials, also those in its address."""
     shown: Plain = to_plain(tool)
-    for field in _SECRET:
+    for field in SECRET:
         shown.pop(field, None)
     if isinstance(tool, McpTool) and isinstance(tool.server_url, str):
         shown["server_url"] = shown_url(tool.server_url)
@@ -184,26 +184,26 @@ def echo_tool(tool: Tool) -> Plain:
 
 
 def brought_by(tool: McpTool) -> bool:
-    """Whether it says how to log in."""
+    """Return whether the declaration holds credentials beside its address."""
     return not (tool.authorization is UNSET and tool.headers is UNSET)
 
 
 def has_credentials(tool: Tool) -> bool:
-    """Whether it holds something that is not shown; of an address, that is all behind the host."""
+    """Return whether a response leaves out something of the tool, such as the path of its address."""
     if not isinstance(tool, McpTool):
         return False
     return brought_by(tool) or (isinstance(tool.server_url, str) and shown_url(tool.server_url) != tool.server_url)
 
 
 def shown_url(url: str) -> str:
-    """An address without what may log somebody in: many a server gives out addresses that hold a key of its user."""
-    return _shown(url) if len(url) <= _LONGEST_KEPT else _shown.__wrapped__(url)
+    """Return scheme and host of an address: many servers use addresses that hold a key of the user."""
+    return _shown(url) if len(url) <= _MAX_CACHED_URL else _shown.__wrapped__(url)
 
 
-_LONGEST_KEPT = 2048
+_MAX_CACHED_URL = 2048
 
 
-@lru_cache(256)  # a few, and each again and again
+@lru_cache(256)
 def _shown(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -213,13 +213,14 @@ def _shown(url: str) -> str:
 
 
 def same_place(one: str | UnsetType, other: str | UnsetType) -> bool:
-    """Whether two addresses are those of one server, whatever stands in their queries."""
+    """Return whether two addresses are of one server; their queries do not count."""
     if not isinstance(one, str) or not isinstance(other, str):
         return one is other
     return one.partition("?")[0].rstrip("/") == other.partition("?")[0].rstrip("/")
 
 
 def echo_choice(choice: ToolChoice) -> str | Plain:
+    """Return the choice as the response repeats it."""
     if isinstance(choice, str):
         return choice
     plain: Plain = to_plain(choice)

@@ -1,7 +1,7 @@
-"""The base of everything that travels, and how it is written.
+"""The base class of protocol types, and how values become JSON and back.
 
-Three ways for a field to be absent, kept apart on purpose: an optional field that is not set is `UNSET` and left
-out; a field the standard requires but allows to be empty is `None` and written as null; a list is never null.
+An optional field that is not set is `UNSET` and left out. A field that the standard requires, and that may be empty, is
+`None` and written as null. A list is never null.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Plain = dict[str, Any]
 
 
 if TYPE_CHECKING:
-    # What msgspec does at run time, told to the type checker: subclasses are frozen and keyword-only too.
+    # For the type checker: subclasses are frozen and keyword-only too, as msgspec makes them.
     @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
     class WireMeta(msgspec.StructMeta): ...
 else:
@@ -44,11 +44,11 @@ else:
 
 
 class Wire(msgspec.Struct, metaclass=WireMeta, frozen=True, kw_only=True):
-    """A value of the protocol. Nobody assigns to a field; `replace` makes the next version."""
+    """The base class of protocol types. Values are frozen; `replace` makes the next version."""
 
 
 def _unfold(value: object) -> Mapping[str, Any]:
-    """Opaque items and tools are written as the fields they came with."""
+    """Return the fields of an opaque item or tool, as which it is written."""
     fields = getattr(value, "fields", None)
     if not isinstance(fields, Mapping):
         raise NotImplementedError(f"{type(value).__name__} has no JSON form")
@@ -66,8 +66,8 @@ def _float(text: str) -> float:
 
 
 def json_decoder(to: type[T]) -> msgspec.json.Decoder[T]:
-    """Decode JSON of others. msgspec takes up to 11 µs for one number such as 1.2345678901234567e-300, during which
-    nobody else has a turn; Python's own `float` takes less than one.
+    """Return a decoder for untrusted JSON. It uses Python's `float`, which takes less than 1 µs for any number: msgspec
+    takes up to 11 µs for one such as 1.2345678901234567e-300, and does not yield meanwhile.
     """
     return msgspec.json.Decoder(to, float_hook=_float)
 
@@ -85,12 +85,12 @@ def decode_object(data: bytes | str) -> Plain:
 
 
 def to_plain(value: object) -> Any:
-    """`value` as it reads off the wire: what is kept and read again then equals what was made here."""
+    """Return `value` as plain values, equal to what decoding its JSON gives."""
     return decode_any(encode(value))
 
 
 def shown_plain(value: object) -> Any:
-    """As `to_plain`, for what is only written: texts are not copied."""
+    """Return `value` as plain values to be encoded; texts are not copied."""
     return _listed(msgspec.to_builtins(value, enc_hook=_unfold))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from antwort.api.validation import convert
+from antwort.api.decoding import convert
 from antwort.config.addresses import address_problem, checked_backend, is_loopback
 from antwort.config.databases import about_database
 from antwort.config.hosted import about_hosted

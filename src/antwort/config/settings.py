@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from antwort.api.limits import Limits
+from antwort.api.decoding import Limits
 from antwort.api.wire import UNSET, UnsetType, Wire, replace
 from antwort.config.mcp import (
     McpServerSettings,

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional_tools import check_steps, is_additional
-from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message
+from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message, is_additional
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
+from antwort.api.tool_parsing import check_steps
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.context.compaction import asks_to_compact, check_compacts, without_tools

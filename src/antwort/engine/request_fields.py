@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal, TypeAlias, TypedDict
 
+from antwort.api.decoding import Limits, described
 from antwort.api.items import InputItem
-from antwort.api.limits import Limits
 from antwort.api.requests import CreateRequest, parse_request
-from antwort.api.validation import described
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
 

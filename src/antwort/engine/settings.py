@@ -8,8 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from antwort.api.limits import Limits
-from antwort.api.validation import convert
+from antwort.api.decoding import Limits, convert
 from antwort.api.wire import Wire
 from antwort.errors import InvalidField
 from antwort.tools.limits import ToolLimits

@@ -16,8 +16,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from antwort.api.decoding import repair_surrogates
 from antwort.api.items import LogProb, TopLogProb
-from antwort.api.json_text import repair_surrogates
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendError
 from antwort.net.sse import SseParser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from antwort.api.steps import Steps
+from antwort.api.decoding import Steps
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body

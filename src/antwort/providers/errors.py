@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.json_text import repair_surrogates
+from antwort.api.decoding import repair_surrogates
 from antwort.api.wire import encode
 from antwort.errors import (
     BACKEND_UNAUTHORIZED,

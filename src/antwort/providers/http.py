@@ -12,8 +12,8 @@ from urllib.parse import quote, unquote_plus, urlsplit
 
 from msgspec import Raw
 
+from antwort.api.decoding import Steps
 from antwort.api.responses import Model
-from antwort.api.steps import Steps
 from antwort.api.wire import encode, replace
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
 from antwort.event_loop import in_turns, short_turn

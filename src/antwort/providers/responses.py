@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from antwort.api.steps import Steps
+from antwort.api.decoding import Steps
 from antwort.api.wire import UNSET, Plain, UnsetType, encode
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
 from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from antwort.api.additional_tools import is_additional
-from antwort.api.input_items import new_item_id
-from antwort.api.items import Compaction, InputItem
+from antwort.api.items import Compaction, InputItem, is_additional, new_item_id
 from antwort.api.resources import Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode, replace

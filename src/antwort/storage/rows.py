@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from antwort.api.credentials import KEY
+from antwort.api.decoding import Limits
 from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.items import InputItem, KnownItem, OpaqueItem, OutputItem
-from antwort.api.limits import Limits
 from antwort.api.requests import less_input, read_item
 from antwort.api.responses import Metadata, Response
+from antwort.api.tool_parsing import KEY
 from antwort.api.wire import decode_any, encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from antwort.api.input_items import new_item_id
-from antwort.api.items import InputItem
+from antwort.api.items import InputItem, new_item_id
 from antwort.api.resources import Approval, Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode

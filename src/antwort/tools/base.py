@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 import msgspec
 
+from antwort.api.decoding import repair_surrogates
 from antwort.api.items import ResultPart
-from antwort.api.json_text import repair_surrogates
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 

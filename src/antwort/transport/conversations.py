@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from antwort.api.bodies import body_steps, known_fields
-from antwort.api.input_items import LONGEST_ID as LONGEST_ITEM_ID
-from antwort.api.limits import Limits
+from antwort.api.decoding import Limits, body_steps, known_fields
+from antwort.api.items import MAX_ITEM_ID
 from antwort.api.wire import Plain, Wire
 from antwort.engine.history.conversations import Conversations
 from antwort.errors import ConversationNotFound, InvalidField, ItemNotFound
@@ -127,6 +126,6 @@ def _checked(conversation_id: str) -> str:
 def _both(names: str) -> tuple[str, str]:
     """The ids of the conversation and of the item, which its client may have chosen, with any characters in it."""
     conversation_id, _, item_id = names.partition("/")
-    if len(item_id) > LONGEST_ITEM_ID:
+    if len(item_id) > MAX_ITEM_ID:
         raise ItemNotFound(item_id[:LONGEST_ID])
     return _checked(conversation_id), item_id

@@ -1,4 +1,4 @@
-"""What a client says on a WebSocket, and the events that it hears. No I/O."""
+"""Parse the messages of WebSocket clients, and encode events as messages. No I/O."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.bodies import body_steps, known_fields
+from antwort.api.decoding import Limits, Steps, body_steps, kind_of, known_fields
 from antwort.api.events import Event, StreamEvent
-from antwort.api.limits import Limits
 from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
-from antwort.api.steps import Steps
-from antwort.api.validation import kind_of
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import InvalidField
@@ -22,50 +19,45 @@ from antwort.errors import InvalidField
 CREATE = "response.create"
 _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
-"""What some clients say and expect no answer to."""
+"""Types of messages that need no answer."""
 LONGEST_NAME = 64
 _BODY = known_fields(*REQUEST_FIELDS, "type", "stream_id")
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 
-class Heard(msgspec.Struct, frozen=True):
-    """A message that wants a response, as far as it is understood: what is wrong with its body comes later."""
+class CreateMessage(msgspec.Struct, frozen=True):
+    """A message that asks for a response. Its body is decoded and not checked."""
 
     body: Plain
     raw: bytes
 
     @property
     def previous(self) -> str | None:
-        """The response that it is to continue."""
+        """The response that the request continues."""
         given = self.body.get("previous_response_id")
         return given if isinstance(given, str) else None
 
     @property
     def lane(self) -> str | None:
-        """What OpenAI's clients name a stream of responses by; its events carry it."""
+        """The name that OpenAI's clients give to a stream of responses. Its events repeat it. Raises `InvalidField`."""
         given = self.body.get("stream_id")
         if given is not None and (not isinstance(given, str) or not 0 < len(given) <= LONGEST_NAME):
             raise InvalidField("stream_id", f"expected a text of 1 to {LONGEST_NAME} characters.")
         return given
 
     def request_steps(self, limits: Limits) -> Steps[CreateRequest]:
-        """The request, which is streamed. Raises `InvalidField`."""
-        self._check_transport()
-        request = yield from read_steps(self.body, limits, raw=self.raw)
-        return replace(request, stream=True)
-
-    def _check_transport(self) -> None:
-        """The standard wants neither of these fields here. What only repeats what is so anyway does no harm, and some
-        clients send it.
-        """
+        """Parse the request, in pieces; it is always streamed. Raises `InvalidField`."""
+        # The standard allows neither field here. Values without effect are accepted, because some clients send them.
         if self.body.get("stream") is False:
             raise InvalidField("stream", "a response over WebSocket is always streamed; leave it out.")
         if self.body.get("background"):
             raise InvalidField("background", "there are no background responses over WebSocket; leave it out.")
+        request = yield from read_steps(self.body, limits, raw=self.raw)
+        return replace(request, stream=True)
 
 
-class Steered(Wire):
-    """Input for a response that is under way, as it came."""
+class Steer(Wire):
+    """Input for a response in progress, as the client sent it."""
 
     input: Any
     previous_response_id: str
@@ -78,11 +70,11 @@ class SteerError(Wire):
 
 
 class SteerFailed(Event, tag="response.steer.failed", kw_only=True):
-    """Gives it back, for the client to send it with its next turn. It belongs to no stream, and is the only one."""
+    """Return the input, for the client to send it with its next request. The event belongs to no stream."""
 
     sequence_number: int = 0
     error: SteerError = SteerError()
-    steer: Steered
+    steer: Steer
 
 
 def _read_steer(body: Plain) -> SteerFailed:
@@ -91,11 +83,11 @@ def _read_steer(body: Plain) -> SteerFailed:
         raise InvalidField("previous_response_id", f"expected a string, got {kind_of(previous)}.")
     if not given or not isinstance(given, str | list):
         raise InvalidField("input", "expected a text or a list of items, not empty.")
-    return SteerFailed(steer=Steered(input=given, previous_response_id=previous))
+    return SteerFailed(steer=Steer(input=given, previous_response_id=previous))
 
 
-def message_steps(message: str | bytes, limits: Limits) -> Steps[Heard | SteerFailed | None]:
-    """What was said, or the answer where that can only be one; nothing, when none is expected. Raises
+def message_steps(message: str | bytes, limits: Limits) -> Steps[CreateMessage | SteerFailed | None]:
+    """Parse a message, in pieces. Return a request, or the only possible answer, or None if none is expected. Raises
     `InvalidField` and `TooManyValues`.
     """
     if isinstance(message, bytes):
@@ -103,7 +95,7 @@ def message_steps(message: str | bytes, limits: Limits) -> Steps[Heard | SteerFa
     body, raw = yield from body_steps(message.encode(), _BODY, limits)
     kind: Any = body.get("type")
     if kind == CREATE:
-        return Heard(body, raw)
+        return CreateMessage(body, raw)
     if kind == _STEER:
         return _read_steer(body)
     if isinstance(kind, str) and kind in _IGNORED:
@@ -120,7 +112,7 @@ _heads: dict[Wording, dict[type, tuple[bytes, int]]] = {OPENAI: {}, STANDARD: {}
 
 
 def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
-    """How a message of this kind begins, up to its number; and how much of the event's JSON that replaces."""
+    """Return the beginning of such a message, up to its number, and how many bytes of the event's JSON it replaces."""
     opening = f'{{"type":"{wording.name(kind)}"'
     _heads[wording][kind] = found = f'{opening},"sequence_number":'.encode(), len(opening)
     return found
@@ -129,7 +121,7 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
 def written(
     batches: Sequence[NumberedBatch], wording: Wording, lane: str | None = None
 ) -> Iterator[bytes | Iterator[bytes]]:
-    """A message for each event, a large one piece by piece; for a tick without events, none."""
+    """Yield a message for each event, a large one as an iterator of pieces."""
     heads, write = _heads[wording], wording.encode
     mark = b"" if lane is None else b',"stream_id":%b' % encode(lane)
     for batch in batches:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.limits import Limits
+from antwort.api.decoding import Limits
 from antwort.engine.settings import EngineSettings
 
 Credentials: TypeAlias = Literal["none", "key", "own"]

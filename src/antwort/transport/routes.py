@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
+from antwort.api.decoding import SMALL_BODY
 from antwort.api.items import McpListTools
 from antwort.api.requests import compaction_steps, request_steps
 from antwort.api.responses import Model, Response
@@ -71,10 +72,6 @@ class Deleted(Wire, kw_only=True):
 class InputTokens(Wire, kw_only=True):
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
-
-
-_LARGE_BODY_BYTES = 2**16
-"""From here on, reading a body is a long piece of work."""
 
 
 class Routes:
@@ -188,7 +185,7 @@ class Routes:
         quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
-            if len(body) > _LARGE_BODY_BYTES:
+            if len(body) > SMALL_BODY:  # parsing takes long
                 await next_turn()
             elif (place := turns().begin_short(identity.tenant)) is not None:
                 await place

@@ -1,4 +1,4 @@
-"""One WebSocket connection that was let in: the responses asked for on it, one after the other."""
+"""An authenticated WebSocket connection: it answers requests one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
 from antwort.transport.lingering import Patience
-from antwort.transport.messages import LONGEST_NAME, Heard, SteerFailed, message_steps, written
+from antwort.transport.messages import LONGEST_NAME, CreateMessage, SteerFailed, message_steps, written
 from antwort.transport.quotas import Quotas
 from antwort.transport.sse import SLICE
 
@@ -32,7 +32,7 @@ _CLIENT_GONE = 499  # for the log; never sent
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What is the same for all connections."""
+    """Settings and resources that all connections share."""
 
     engine: Engine
     quotas: Quotas
@@ -40,13 +40,13 @@ class Terms(msgspec.Struct, frozen=True):
     memory: int
     budget: RecentMemory
     begun: Callable[[Exchange], None]
-    """Told of each turn when it begins."""
+    """Called when a turn begins."""
     answered: Callable[[Exchange, float], None]
-    """And when it has ended, with the seconds it took."""
+    """Called when a turn has ended, with its duration in seconds."""
 
 
 class Session:
-    """`open_turn` makes what the log and the metrics know a turn by."""
+    """Read messages and answer them. `open_turn` creates the exchange of a turn, for log and metrics."""
 
     def __init__(self, terms: Terms, channel: Channel, inbox: Inbox, open_turn: Callable[[int], Exchange]) -> None:
         self._terms, self._channel, self._inbox, self._open_turn = terms, channel, inbox, open_turn
@@ -58,51 +58,51 @@ class Session:
         self.turns = 0
 
     async def run(self) -> None:
-        """Until no more messages are to be taken. Raises `ClientGone`, and `BodyTooLarge` for a message."""
+        """Answer messages until there are no more. Raises `ClientGone`, and `BodyTooLarge` for a message."""
         while await self._take_next():
             pass
 
     def forget(self) -> None:
-        """What is remembered for the next turn: there will be none."""
+        """Drop the response that a next turn could have continued."""
         self._recent.clear()
 
     async def refuse(self, error: AntwortError) -> None:
-        """Tell of an error that belongs to no turn."""
+        """Send an error that belongs to no turn."""
         await self._channel.tell(socket_failure(error, strict=self._strict))
 
     async def dismiss(self, reason: AntwortError) -> bool:
-        """Tell those who wait for their turn that it will not come; whether anybody does."""
-        said = [await self._understood(message) for message in self._inbox.left()]
-        for each in said:
+        """Answer the messages that wait with an error; return whether one of them was a request."""
+        waiting = [await self._parse(message) for message in self._inbox.left()]
+        for each in waiting:
             await self._reply(each, reason)
-        return any(isinstance(each, Heard) for each in said)
+        return any(isinstance(each, CreateMessage) for each in waiting)
 
     @property
     def is_answering(self) -> bool:
-        """Whether a response is under way."""
+        """Whether a response is in progress."""
         return self._is_answering
 
     async def _take_next(self) -> bool:
-        """Whether there was one. While the next is waited for, nothing of the last is held."""
+        """Answer the next message; return whether there was one. Nothing of the last one is in memory meanwhile."""
         message = await self._inbox.next()
         if message is None:
             return False
-        said = await self._understood(message)
+        parsed = await self._parse(message)
         del message
-        await self._reply(said)
+        await self._reply(parsed)
         return True
 
     async def _reply(
-        self, said: Heard | SteerFailed | AntwortError | None, refusal: AntwortError | None = None
+        self, parsed: CreateMessage | SteerFailed | AntwortError | None, refusal: AntwortError | None = None
     ) -> None:
-        if isinstance(said, SteerFailed):
-            await self._channel.tell(self._words.encode(said))
-        elif isinstance(said, AntwortError):
-            await self._turn(None, said)
-        elif said is not None:
-            await self._turn(said, refusal)
+        if isinstance(parsed, SteerFailed):
+            await self._channel.tell(self._words.encode(parsed))
+        elif isinstance(parsed, AntwortError):
+            await self._turn(None, parsed)
+        elif parsed is not None:
+            await self._turn(parsed, refusal)
 
-    async def _understood(self, message: str | bytes) -> Heard | SteerFailed | AntwortError | None:
+    async def _parse(self, message: str | bytes) -> CreateMessage | SteerFailed | AntwortError | None:
         try:
             return await in_turns(message_steps(message, self._engine.settings.limits))
         except AntwortError as error:
@@ -110,8 +110,8 @@ class Session:
 
     # ---- one turn ----
 
-    async def _turn(self, heard: Heard | None, error: AntwortError | None = None) -> None:
-        """However it ends, it is told to the client, and leaves one line in the log. With an error it has ended."""
+    async def _turn(self, message: CreateMessage | None, error: AntwortError | None = None) -> None:
+        """Answer one request, or fail with `error`. The client gets every outcome, and each turn is one log line."""
         self.turns += 1
         exchange, began = self._open_turn(self.turns), perf_counter()
         REQUEST_ID.set(exchange.request_id)
@@ -119,44 +119,44 @@ class Session:
         try:
             if error is not None:
                 raise error
-            assert heard is not None
+            assert message is not None
             self._is_answering = True
-            await self._respond(exchange, heard)
+            await self._respond(exchange, message)
         except ClientGone:
             exchange.status = _CLIENT_GONE
             raise
         except AntwortError as refusal:
             log_fault(refusal)
-            await self._fail(exchange, heard, refusal)
+            await self._fail(exchange, message, refusal)
         except Exception:
             logger.exception("a message failed in a way nobody expected")
-            await self._fail(exchange, heard, unexpected())
+            await self._fail(exchange, message, unexpected())
         finally:
             self._is_answering = False
             self._terms.answered(exchange, perf_counter() - began)
 
-    async def _fail(self, exchange: Exchange, heard: Heard | None, error: AntwortError) -> None:
+    async def _fail(self, exchange: Exchange, message: CreateMessage | None, error: AntwortError) -> None:
         self._is_answering = False
         lane, hints = None, exchange.with_answer
-        if heard is not None:
-            hints = [*hints, *self._forget(heard.previous)]
-            given = heard.body.get("stream_id")
+        if message is not None:
+            hints = [*hints, *self._forget(message.previous)]
+            given = message.body.get("stream_id")
             lane = given if isinstance(given, str) and len(given) <= LONGEST_NAME else None
         exchange.status, exchange.code = error.sent_status(strict=self._strict), error.code
         await self._channel.tell(socket_failure(error, strict=self._strict, headers=hints, lane=lane))
 
     def _forget(self, previous: str | None) -> Headers:
-        """What was to be continued is not remembered any more: what was asked would fail again, on any connection."""
+        """Drop the response that a failed request wanted to continue, because a retry would fail, too."""
         if previous is None or previous != self._recent.response_id:
             return []
         self._recent.clear()
         return [(b"x-should-retry", b"false")]
 
-    async def _respond(self, exchange: Exchange, heard: Heard) -> None:
+    async def _respond(self, exchange: Exchange, message: CreateMessage) -> None:
         engine, identity = self._engine, exchange.identity
         quota = self._terms.quotas.of(identity.key)
         with quota.place(exchange.with_answer):
-            lane, request = heard.lane, await in_turns(heard.request_steps(engine.settings.limits))
+            lane, request = message.lane, await in_turns(message.request_steps(engine.settings.limits))
             run = await self._inbox.unless_gone(lambda: engine.start(request, identity, recent=self._recent))
             exchange.response_id, exchange.run = run.response_id, run
             self._inbox.follow(run)
@@ -173,26 +173,26 @@ class Session:
                 self._inbox.follow(None)
                 if run.runs_alone:
                     quota.keep(run)
-            self._remember(run, heard)
+            self._remember(run, message)
 
     def _leave(self, run: Subscription, reason: BaseException) -> None:
-        """Leave, and end the run where the server breaks the connection off: it stops, or has a limit of its own."""
+        """Leave the run, and stop it if the server has cancelled this task."""
         if isinstance(reason, asyncio.CancelledError):
             run.stop(ShuttingDown() if self._engine.is_draining else RequestCancelled())
         run.leave()
 
-    def _remember(self, run: Subscription, heard: Heard) -> None:
+    def _remember(self, run: Subscription, message: CreateMessage) -> None:
         if not (chain := run.chain()):
             return
         if run.response.status == "failed":
-            self._recent.evict(heard.previous)
+            self._recent.evict(message.previous)
         else:
             self._recent.keep(chain)
 
     # ---- its events ----
 
     async def _stream(self, run: Subscription, lane: str | None) -> None:
-        """Write what has gathered, as often as there is something, until the terminal event has gone out."""
+        """Write events as they come, up to the terminal event."""
         self._channel.go_on()
         patience = Patience(self._channel, run.wait)
         try:
@@ -206,7 +206,7 @@ class Session:
                     self._channel.linger()
                     return
                 del batches, events
-                if self._channel.is_behind:  # what gathers meanwhile stays where it is bounded
+                if self._channel.is_behind:  # events wait in the bounded buffer of the run
                     patience.look()
                     await self._channel.drained()
         finally:
@@ -214,7 +214,7 @@ class Session:
         raise ClientGone
 
     async def _write(self, messages: Iterator[bytes | Iterator[bytes]], patience: Patience) -> None:
-        """Small ones together, and no more at a time than is worth a look whether the client keeps up."""
+        """Write messages, small ones together, and check after each `SLICE` bytes whether the client keeps up."""
         texts: list[bytes] = []
         size = 0
         for message in messages:

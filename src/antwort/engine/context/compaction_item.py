@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.input_items import read_item
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, Message, OpaqueItem
-from antwort.api.limits import Limits
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
 from antwort.notes import note

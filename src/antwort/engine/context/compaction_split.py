@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
     Compaction,
     CustomToolCallOutput,
@@ -29,6 +28,7 @@ from antwort.api.items import (
     Reasoning,
     ResultPart,
     ToolError,
+    is_additional,
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
 
+from antwort.api.decoding import has_long_number, has_more_values
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -34,7 +35,6 @@ from antwort.api.items import (
     ResultPart,
     Text,
 )
-from antwort.api.json_text import has_long_number, has_more_values
 from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.prompt.tool_names import legal_name
 from antwort.ids import new_id

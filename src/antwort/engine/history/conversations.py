@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from antwort.api.decoding import Limits
 from antwort.api.items import InputItem, ItemReference
-from antwort.api.limits import Limits
-from antwort.api.resources import Conversation, added_steps, read_metadata
+from antwort.api.requests import added_steps, read_metadata
+from antwort.api.resources import Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.engine.history.sealed_items import SealedItems

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.decoding import without_inner_nulls
 from antwort.api.items import (
     TEXTS,
     Compaction,
@@ -29,7 +30,6 @@ from antwort.api.items import (
     ResultPart,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.validation import without_inner_nulls
 from antwort.api.wire import UNSET, Plain, UnsetType, replace, to_plain
 from antwort.engine.history.approvals import contradiction
 from antwort.engine.history.calls import (

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.additional_tools import declared_steps, name_of
+from antwort.api.decoding import at_once
 from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -18,7 +18,7 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.steps import at_once
+from antwort.api.tool_parsing import declared_steps, name_of
 from antwort.api.wire import UNSET, replace
 from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
 from antwort.engine.history.calls import (

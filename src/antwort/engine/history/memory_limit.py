@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
+from antwort.api.decoding import Limits
 from antwort.api.items import InputItem
-from antwort.api.limits import Limits
 from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ContextTooLong, HistoryMemoryFull
 from antwort.identity import Identity

@@ -12,9 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from antwort.api.additional_tools import is_additional
 from antwort.api.events import Span
-from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem
+from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem, is_additional
 from antwort.api.requests import less_input
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode

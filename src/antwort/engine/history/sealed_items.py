@@ -15,13 +15,10 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.additional_tools import Declared, entries_of
-from antwort.api.bodies import body_steps, known_fields
-from antwort.api.credentials import KEY, may_hold_logins, take_logins
+from antwort.api.decoding import Limits, at_once, body_steps, known_fields
 from antwort.api.items import Compaction, InputItem, OpaqueItem, Reasoning, ReasoningText
-from antwort.api.limits import Limits
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
-from antwort.api.steps import at_once
+from antwort.api.tool_parsing import KEY, Declared, entries_of, may_hold_logins, take_logins
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
 from antwort.engine.context.compaction_item import Memories

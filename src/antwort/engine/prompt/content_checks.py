@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 
-from antwort.api.additional_tools import is_additional
+from antwort.api.decoding import Steps
 from antwort.api.items import (
     ContentPart,
     CustomToolCall,
@@ -20,8 +20,8 @@ from antwort.api.items import (
     McpCall,
     Message,
     OpaqueItem,
+    is_additional,
 )
-from antwort.api.steps import Steps
 from antwort.engine.context.compaction_item import is_trigger
 from antwort.engine.history.calls import CallView
 from antwort.errors import InvalidField, UnsupportedFeature

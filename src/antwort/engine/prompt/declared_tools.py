@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
-from antwort.api.additional_tools import ADDITIONAL, Declaration, Declared, checked_item, declared_steps, is_additional
-from antwort.api.credentials import bared
-from antwort.api.input_items import new_item_id
-from antwort.api.items import Compaction, InputItem, OpaqueItem
-from antwort.api.tool_declarations import own_tools
+from antwort.api.items import ADDITIONAL, Compaction, InputItem, OpaqueItem, is_additional, new_item_id
+from antwort.api.tool_parsing import Declaration, Declared, bared, checked_item, declared_steps, own_tools
 from antwort.api.tools import (
     CustomTool,
     FunctionTool,

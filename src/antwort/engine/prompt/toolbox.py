@@ -11,7 +11,7 @@ import msgspec
 
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
-from antwort.api.tool_declarations import own_tools
+from antwort.api.tool_parsing import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, may_be_called
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import side_by_side

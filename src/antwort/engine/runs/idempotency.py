@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.decoding import Steps, at_once
 from antwort.api.items import InputItem, ItemReference, OpaqueItem
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
-from antwort.api.steps import Steps, at_once
 from antwort.api.wire import Plain, encode, replace
 from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import EventLog

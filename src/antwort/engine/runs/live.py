@@ -112,6 +112,7 @@ class LiveRun:
         self.answered: Once[None] = Once()
         """The backend has answered the first inference, or `response.created` is not held back any longer."""
         self.ended: Once[Response] = Once()
+        self.answered.loop = self.ended.loop = loop
         self.clients: list[object] = []
         """A token for each subscription whose request has asked for the response; the first one reports the run."""
         self._began = perf_counter() - seconds_before

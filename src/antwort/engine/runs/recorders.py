@@ -11,8 +11,6 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional_tools import is_additional
-from antwort.api.credentials import KEY
 from antwort.api.events import (
     TERMINAL,
     Batch,
@@ -24,10 +22,11 @@ from antwort.api.events import (
     Terminal,
     is_within,
 )
-from antwort.api.items import InputItem, McpListTools
+from antwort.api.items import InputItem, McpListTools, is_additional
 from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import EXTENDS_CONVERSATION, IllegalTransition, transition
+from antwort.api.tool_parsing import KEY
 from antwort.api.wire import encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.compaction_item import is_trigger

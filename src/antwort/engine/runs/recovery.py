@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional_tools import is_additional
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import (
     CustomToolCall,
@@ -23,6 +22,7 @@ from antwort.api.items import (
     McpListTools,
     Message,
     Reasoning,
+    is_additional,
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.json_text import has_long_number, has_more_values
+from antwort.api.decoding import has_long_number, has_more_values
 
 MOST_VALUES = 200_000
 """Values in one message. Sixteen megabytes of empty objects would be five million, and a gigabyte."""

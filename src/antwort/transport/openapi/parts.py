@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from antwort.api.input_items import LONGEST_ID as LONGEST_ITEM_ID
+from antwort.api.items import MAX_ITEM_ID
 from antwort.api.resources import ApprovalStatus
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
@@ -35,7 +35,7 @@ PARAMETERS: dict[str, Plain] = {
     "id": _path("id", "The id of a response.", _ID),
     "conversation": _path("id", "The id of a conversation.", _ID),
     "approval": _path("id", "The id of an approval: that of its `mcp_approval_request`.", _ID),
-    "item": _path("item_id", "The id of an item.", {"type": "string", "minLength": 1, "maxLength": LONGEST_ITEM_ID}),
+    "item": _path("item_id", "The id of an item.", {"type": "string", "minLength": 1, "maxLength": MAX_ITEM_ID}),
     "name": _path("name", "The name of a model; it may have slashes in it.", {"type": "string", "minLength": 1}),
     "limit": _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
     "order": _query("order", "The newest first, or the oldest.", {"enum": ["asc", "desc"], "default": "desc"}),

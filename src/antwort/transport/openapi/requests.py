@@ -10,9 +10,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from antwort.api.input_items import LONGEST_ID
-from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
-from antwort.api.limits import Limits
+from antwort.api.decoding import Limits
+from antwort.api.items import MAX_ITEM_ID, ContentPart, KnownItem, OutputItem, ResultPart, ToolError
 from antwort.api.requests import COMPACTION_FIELDS, LONGEST_KEY, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
 from antwort.api.wire import Plain
@@ -43,7 +42,7 @@ _NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
 _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
 _LEFT_OUT: Plain = {"not": {}}
 _ID: Plain = any_of({"type": "string", "maxLength": 512}, NULL)
-_CONVERSATION: Plain = {"type": "string", "minLength": 1, "maxLength": LONGEST_ID}
+_CONVERSATION: Plain = {"type": "string", "minLength": 1, "maxLength": MAX_ITEM_ID}
 _ERROR: Plain = any_of(TEXT, OBJECT, NULL)
 _FILE_ID: Plain = any_of(TEXT, NULL, description="An image with nothing else is refused: no files are kept here.")
 _FILE: Plain = any_of(TEXT, NULL, description="A file with nothing else is refused: only `file_data` is taken.")
@@ -114,7 +113,7 @@ def _changed(made: Schemas) -> Schemas:
         "MessageParam": {"required": ["role"], "content": content, "type": {"enum": ["message", None]}},
         "ItemReferenceParam": {
             "required": ["id"],
-            "id": _NOT_EMPTY | {"maxLength": LONGEST_ID},
+            "id": _NOT_EMPTY | {"maxLength": MAX_ITEM_ID},
             "type": {"enum": ["item_reference", None]},
         },
         "ReasoningParam": {"content": thoughts, "summary": thoughts},
@@ -179,7 +178,7 @@ def _chat_image() -> Plain:
 
 def _other_item() -> Plain:
     other = other_than(map(tag_of, members(KnownItem)), "An item of any other type, kept as it came.")
-    return with_fields(other, id={"type": ["string", "null"], "maxLength": LONGEST_ID})
+    return with_fields(other, id={"type": ["string", "null"], "maxLength": MAX_ITEM_ID})
 
 
 def _item() -> Plain:
