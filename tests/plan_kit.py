@@ -32,6 +32,7 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, ToolServerFake
 from antwort.tools.base import ToolExecutor
+from antwort.tools.limits import all_limited
 from antwort.vault import Vault
 from engine_kit import replies
 
@@ -49,7 +50,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of `request`, after what was said `earlier`."""
     chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, Discovery(tuple(executors), ANONYMOUS, chosen, capabilities))
+    toolbox, listings = await build_toolbox(request, Discovery(all_limited(executors), ANONYMOUS, chosen, capabilities))
     return Plan(
         request=request,
         identity=ANONYMOUS,

@@ -1,4 +1,4 @@
-"""The tools that an operator offers: from modules, from files, and from installed packages.
+"""Load the tools that an operator offers: from modules, files and installed packages.
 
 Of a module, toolsets and executors are taken as they are. Its bare `@tool` functions, those in no toolset, become a
 toolset named after the module, or join the one of that name, and answer for functions of their names that requests
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import msgspec
 
 from antwort.config.problems import CannotStart
-from antwort.tools.base import Labelled, ToolExecutor, ToolKind
+from antwort.tools.base import ToolExecutor, ToolKind
+from antwort.tools.limits import labels_of
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.toolset import Toolset, ToolsetInfo
 
@@ -37,26 +38,26 @@ _WITHOUT = "set tools.entry_points to false to start without the tools of instal
 class LoadedTools(msgspec.Struct, frozen=True):
     executors: tuple[ToolExecutor, ...]
     toolsets: tuple[ToolsetInfo, ...]
-    """What a request can reach by label."""
+    """The toolsets that requests reach by label."""
 
     @property
     def labels(self) -> dict[str, tuple[str, ...] | None]:
-        """All of them, also of executors of other kinds, each with the names of its tools where they are known."""
-        others = {executor.label: None for executor in self.executors if isinstance(executor, Labelled)}
+        """The labels of all executors, each with the names of its tools where they are known."""
+        others = {label: None for executor in self.executors for label in labels_of(executor)}
         return {**others, **{toolset.label: toolset.tools for toolset in self.toolsets}}
 
 
 class _Source(msgspec.Struct, frozen=True):
-    """What one module or package offers."""
+    """The tools of one module or package."""
 
     name: str
-    """What its bare functions are called together."""
+    """The label of its functions that are in no toolset."""
     origin: str
     objects: Sequence[LocalTool[..., Any] | ToolExecutor]
 
 
 def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False) -> LoadedTools:
-    """All that the modules (`mypkg.tools`, `path/to/tools.py`) and the installed packages offer, and the demo tools.
+    """Load the tools of modules (`mypkg.tools`, `path/to/tools.py`) and installed packages, and the demo tools.
 
     Raises `CannotStart`. Modules are code: they are imported, and can do whatever the server can.
     """
@@ -78,7 +79,7 @@ def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False
 
 
 def _warn_of_doubles(executors: Iterable[ToolExecutor]) -> None:
-    """By label they are told apart; for a function that a request declares, the first is asked."""
+    """Warn of functions with one name. Labels tell them apart, but of a declared function the first one is run."""
     local = [each for each in executors if isinstance(each, LocalExecutor)]
     names = Counter(definition.name for executor in local for definition in executor.definitions)
     for name in (name for name, number in names.items() if number > 1):
@@ -96,7 +97,7 @@ def _register(info: ToolsetInfo, infos: dict[str, ToolsetInfo]) -> None:
 
 
 def _executors(source: _Source, seen: set[int]) -> list[ToolExecutor]:
-    """Each object once, also when several modules or packages have it."""
+    """Return the executors of a source, without objects that other sources have as well."""
     fresh = [each for each in source.objects if id(each) not in seen]
     seen.update(id(each) for each in fresh)
     executors = [each for each in fresh if not isinstance(each, LocalTool)]
@@ -127,7 +128,7 @@ def _of_functions(
 
 
 def _objects(module: ModuleType) -> list[object]:
-    """What a module offers: what `__all__` names, or else its public names, imported ones as well.
+    """Return what `__all__` of a module names, or else its public names, imported ones as well.
 
     Raises `ValueError` when `__all__` is wrong.
     """
@@ -142,13 +143,13 @@ def _objects(module: ModuleType) -> list[object]:
 
 
 def _offered(objects: Iterable[object]) -> list[LocalTool[..., Any] | ToolExecutor]:
-    """Each once, in the order of their names. What is in a toolset is offered by that, wherever it is."""
+    """Return each tool and executor once. A function in a toolset is offered by that alone."""
     unique = {id(each): each for each in objects if _is_ours(each)}
     return [each for each in unique.values() if not isinstance(each, LocalTool) or each.is_bare]
 
 
 def _is_ours(value: object) -> TypeGuard[LocalTool[..., Any] | ToolExecutor]:
-    """Some objects say that they have every attribute, and some will not even say what they are: not ours."""
+    """Return whether it is a tool or an executor. Some objects have every attribute, and some raise when asked."""
     try:
         return isinstance(value, LocalTool) or _is_executor(value)
     except Exception:
@@ -192,7 +193,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _import_file(given: str) -> ModuleType:
-    """Under a name of its own, so that a file may be called like a module that is there already."""
+    """Import a file under a name of its own: another module may have the name of the file."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     path = Path(given)
@@ -213,7 +214,7 @@ def _import_file(given: str) -> ModuleType:
 
 
 def _make_importable(folder: Path) -> None:
-    """As `python` does for the folder that a program is run from."""
+    """Put a folder on the import path, as `python` does with the folder of a program."""
     is_there = str(folder) in sys.path or ("" in sys.path and folder == _here())
     if not is_there:
         sys.path.insert(0, str(folder))
@@ -236,7 +237,7 @@ _DEBUG = "mend it, or see the whole traceback with --log-level debug"
 
 
 def _told(exc: BaseException) -> str:
-    """What an exception says, as part of a sentence."""
+    """Return the message of an exception as part of a sentence."""
     said = " ".join(str(exc).split())
     return (said if isinstance(exc, ValueError) else f"{type(exc).__name__}: {said}").rstrip(" :.")
 

@@ -18,7 +18,6 @@ LEAVES = (
     "concurrency",
     "event_loop",
     "notes",
-    "properties",
     "vault",
     "version",
 )
@@ -66,7 +65,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "concurrency",
         "event_loop",
         "notes",
-        "properties",
         "vault",
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),

@@ -118,10 +118,9 @@ def test_why_nobody_is_asked_is_said_in_words_for_the_model() -> None:
     assert unasked("7") == "The arguments must be a JSON object."
 
 
-def test_a_tool_is_decided_once_for_all_requests_that_ask_the_same() -> None:
+def test_a_request_settles_whether_a_tool_needs_approval() -> None:
     tool = offered("ship", demanded=None)
-    (never,), (again,), (always,) = (with_approvals(declared(each), [tool]) for each in ("never", "never", "always"))
-    assert never is again
+    (never,), (always,) = (with_approvals(declared(each), [tool]) for each in ("never", "always"))
     assert (never.needs_approval, always.needs_approval, tool.needs_approval) == (False, True, None)
     (demanded,) = with_approvals(declared("never"), [strict := offered("ship", demanded=True)])
     assert demanded is strict

@@ -16,10 +16,9 @@ from antwort.api.items import FunctionCall, FunctionCallOutput
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
 from antwort.engine.loop.call_display import display_of
-from antwort.engine.loop.early import beginnings, may_be_early
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.result_events import INTERRUPTED
-from antwort.engine.loop.tool_runner import CallRecord
+from antwort.engine.loop.tool_runner import CallRecord, early_calls, may_begin_early
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.runs.subscription import LiveSubscription
@@ -291,10 +290,10 @@ def written(plan: Plan, *names: str) -> Turn:
 
 async def test_no_call_begins_early_where_one_could_need_an_approval() -> None:
     plan = await plan_of(ask(tools=[SERVER]), ToolServerFake("depot", lookup=replies("a"), other=replies("b")))
-    assert may_be_early(plan)
+    assert may_begin_early(plan)
     asks = replace(plan.toolbox.tools["other"], needs_approval=True)
     toolbox = replace(plan.toolbox, tools={**plan.toolbox.tools, "other": asks})
-    assert not may_be_early(replace(plan, toolbox=toolbox))
+    assert not may_begin_early(replace(plan, toolbox=toolbox))
 
 
 async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_early() -> None:
@@ -305,10 +304,10 @@ async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_ear
     tools["reads"] = replace(tools["reads"], read_only=True)
     tools["repeats"] = replace(tools["repeats"], idempotent=True)
     plan = replace(plan, toolbox=replace(plan.toolbox, tools=tools))
-    begun = beginnings(written(plan, *names), 9, plan)
+    begun = early_calls(written(plan, *names), 9, plan)
     assert [ready.call.name for ready in begun] == ["reads", "repeats"]
     once = replace(plan, is_durable=False)
-    begun = beginnings(written(once, *names), 9, once)
+    begun = early_calls(written(once, *names), 9, once)
     assert [ready.call.name for ready in begun] == list(names)
 
 

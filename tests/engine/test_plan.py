@@ -33,6 +33,7 @@ from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
 from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
 from antwort.tools.function import FunctionExecutor
+from antwort.tools.limits import all_limited
 from antwort.tools.routing import Route, Toolbox, route
 from engine_kit import CLOCK, SERVER, WEATHER, ask, replies, weather_tool
 from plan_kit import depot, plan_of, run_of, said
@@ -274,8 +275,8 @@ async def test_with_choice_none_the_loop_is_off() -> None:
 
 
 async def test_a_toolbox_keeps_the_executors_in_their_order() -> None:
-    executors = (weather_tool(), depot())
-    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), Discovery(tuple(executors), ANONYMOUS, EngineSettings()))
+    executors = all_limited([weather_tool(), depot()])
+    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), Discovery(executors, ANONYMOUS, EngineSettings()))
     assert toolbox.executors == executors
 
 

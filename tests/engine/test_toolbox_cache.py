@@ -14,7 +14,7 @@ from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, Unanswered
-from antwort.tools.limits import limited
+from antwort.tools.limits import Limited, limited
 from antwort.tools.routing import Toolbox
 from engine_kit import ask
 
@@ -65,9 +65,12 @@ class Desk:
         self.settings = EngineSettings()
 
         self.identity = ANONYMOUS
+        self._limited: dict[int, Limited] = {}  # as in an engine, the same for all requests
 
     async def made(self, *tools: dict[str, Any], **fields: Any) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-        shelf = Discovery(self.executors, self.identity, self.settings)
+        for executor in self.executors:
+            self._limited.setdefault(id(executor), limited(executor))
+        shelf = Discovery(tuple(self._limited[id(each)] for each in self.executors), self.identity, self.settings)
         return await build_toolbox(ask(tools=[*tools], **fields), shelf, cache=self.boxes)
 
 

@@ -260,7 +260,7 @@ async def test_a_request_keeps_the_grammars_it_was_read_with() -> None:
 
 
 async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> None:
-    plan = replace(await plan_with_dial(), checks=Checks(patience=0))
+    plan = replace(await plan_with_dial(), checks=Checks(seconds=0))
     fits = display_of(plan, "dial", run_of(plan)).fits
     assert fits is not None
     assert fits("seven")

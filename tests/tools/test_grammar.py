@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.tools import GrammarInput
-from antwort.tools.grammar import MAX_DEFINITION, MAX_REGEX, MAX_RULES, Checks, read_grammar
-from antwort.tools.lark import words_of
+from antwort.tools.grammar import MAX_DEFINITION, MAX_REGEX, MAX_RULES, Checks, read_grammar, words_of
 from grammar_kit import PATCHES, fits, lark, mismatch, nearly, patches, pattern_for, problem_of, regex
 from plan_kit import STEADY
 
@@ -193,6 +192,27 @@ for source in ('start: /a+/ "a"', "start: /a+/ /a/", 'start: /a+/ /^a/', 'start:
 def test_a_grammar_without_an_end_keeps_nobody_waiting() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert subprocess.run([sys.executable, "-c", ENDLESS], check=False, env=environment).returncode == 0
+
+
+PLAIN = [r"[0-9]{3}", r"^\d+$", r"\w+-\w+|none", r"(?:yes|no),? [a-z ]{1,8}", r"\+?[0-9]{3,9}", r"a\$"]
+
+
+@given(st.sampled_from(PLAIN).flatmap(lambda each: st.tuples(st.just(each), st.data())))
+@STEADY
+def test_a_pattern_allows_nothing_that_its_regular_expression_refuses(made: tuple[str, st.DataObject]) -> None:
+    definition, data = made
+    pattern = pattern_for(regex(definition))
+    if pattern is None:
+        assert definition == r"a\$"
+        return
+    assert fits(regex(definition), data.draw(st.from_regex(pattern, fullmatch=True)))
+
+
+@pytest.mark.parametrize("definition", ["(?i)yes", "[a-z--b]+", ".*", "[^a]", r"\p{L}+", "a" * 200])
+def test_only_a_plain_regular_expression_is_a_pattern(definition: str) -> None:
+    assert problem_of(regex(definition)) is None
+    assert pattern_for(regex(definition)) is None
+    assert pattern_for(lark('start: "a"')) is None
 
 
 def test_a_grammar_that_was_refused_is_not_held_against_anybody() -> None:

@@ -7,34 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.items import InputFile, InputImage, InputText, InputVideo, OutputText, ResultPart, Text
-from antwort.tools.output import cap
+from antwort.tools.output import cut_output
 
 PLENTY = 1000
 
 
 def parts_of(*parts: ResultPart, text_bytes: int = PLENTY, media_bytes: int = PLENTY) -> tuple[ResultPart, ...]:
-    capped = cap(parts, text_bytes, media_bytes)
+    capped = cut_output(parts, text_bytes, media_bytes)
     assert isinstance(capped, tuple)
     return capped
 
 
 @pytest.mark.parametrize("text", ["", "short", "x" * PLENTY, "ü" * (PLENTY // 2)])
 def test_text_within_the_limit_is_unchanged(text: str) -> None:
-    assert cap(text, PLENTY, 0) == text
+    assert cut_output(text, PLENTY, 0) == text
 
 
 @pytest.mark.proves("MISTAKE-21")
 def test_longer_text_is_cut_and_says_so() -> None:
-    assert cap("x" * 1500, PLENTY, 0) == "x" * 1000 + "\n[output cut: 1500 bytes, 1000 kept]"
+    assert cut_output("x" * 1500, PLENTY, 0) == "x" * 1000 + "\n[output cut: 1500 bytes, 1000 kept]"
 
 
 def test_text_is_cut_between_characters() -> None:
-    assert cap("aüüü", 4, 0) == "aü\n[output cut: 7 bytes, 3 kept]"
+    assert cut_output("aüüü", 4, 0) == "aü\n[output cut: 7 bytes, 3 kept]"
 
 
 @given(st.text(), st.integers(0, 40))
 def test_no_more_than_the_limit_is_kept_and_all_of_it_is_the_beginning(text: str, limit: int) -> None:
-    capped = cap(text, limit, 0)
+    capped = cut_output(text, limit, 0)
     assert isinstance(capped, str)
     kept, _, mark = capped.partition("\n[output cut")
     assert len(kept.encode()) <= limit or capped == text
@@ -46,7 +46,7 @@ def test_no_more_than_the_limit_is_kept_and_all_of_it_is_the_beginning(text: str
     ("text", "sendable"), [("a\ud800b", "a\ufffdb"), ("\ud83d\ude00", "\U0001f600"), ("\udcff", "\ufffd")]
 )
 def test_half_a_surrogate_pair_is_replaced_since_it_cannot_be_sent(text: str, sendable: str) -> None:
-    assert cap(text, PLENTY, 0) == sendable
+    assert cut_output(text, PLENTY, 0) == sendable
     assert parts_of(Text(text=text)) == (Text(text=sendable),)
 
 

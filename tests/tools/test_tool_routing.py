@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
+from antwort.tools.base import BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.function import FunctionExecutor
 from antwort.tools.limits import limited
 from antwort.tools.local import LocalExecutor
@@ -60,7 +60,7 @@ def define(name: str, kind: ToolKind = ToolKind.FUNCTION) -> ToolDefinition:
 
 def box(
     *tools: ToolDefinition,
-    executors: tuple[ToolExecutor, ...] = (),
+    executors: tuple[BaseExecutor, ...] = (),
     allowed: set[str] | None = None,
     may_run: bool | None = None,
 ) -> Toolbox:
@@ -74,10 +74,11 @@ def box(
 
 
 function, mcp = define("f"), define("m", ToolKind.MCP)
-local = ByName(ToolKind.LOCAL, "f")
-server = ServerByName(ToolKind.MCP, "f", "m")
-sandbox = ByName(ToolKind.SANDBOX, "f", "s")
-remote = ByName(ToolKind.MCP, "f")
+local = limited(ByName(ToolKind.LOCAL, "f"))
+server = limited(ServerByName(ToolKind.MCP, "f", "m"))
+sandbox = limited(ByName(ToolKind.SANDBOX, "f", "s"))
+remote = limited(ByName(ToolKind.MCP, "f"))
+clients = limited(FunctionExecutor())
 
 
 @pytest.mark.parametrize(
@@ -85,15 +86,19 @@ remote = ByName(ToolKind.MCP, "f")
     [
         # nobody here runs anything
         (box(function), "f", Route.CLIENT),
-        (box(function, executors=(FunctionExecutor(),)), "f", Route.CLIENT),
+        (box(function, executors=(clients,)), "f", Route.CLIENT),
         (box(function), "never_declared", Route.CLIENT),
-        (box(function, executors=(FunctionExecutor(),)), "never_declared", Route.CLIENT),
+        (box(function, executors=(clients,)), "never_declared", Route.CLIENT),
         # somebody runs it
         (box(function, executors=(local,)), "f", Route.SERVER),
         (box(function, executors=(sandbox,)), "f", Route.SERVER),
         (box(function, executors=(remote,)), "f", Route.SERVER),
         (box(mcp, executors=(server,)), "m", Route.SERVER),
-        (box(define("s", ToolKind.SANDBOX), executors=(ServerByName(ToolKind.SANDBOX, "s"),)), "s", Route.SERVER),
+        (
+            box(define("s", ToolKind.SANDBOX), executors=(limited(ServerByName(ToolKind.SANDBOX, "s")),)),
+            "s",
+            Route.SERVER,
+        ),
         # somebody is here, and runs other things
         (box(define("other"), executors=(local,)), "other", Route.CLIENT),
         (box(function, executors=(local,)), "never_declared", Route.UNKNOWN),
@@ -136,33 +141,33 @@ def test_an_absent_allowed_list_allows_all_and_a_list_of_none_allows_none() -> N
 
 @pytest.mark.proves("MISTAKE-26")
 @pytest.mark.parametrize(
-    "namesake", [server, ServerByName(ToolKind.SANDBOX, "f"), ServerByName(ToolKind.LOCAL, "f"), limited(server)]
+    "namesake", [server, limited(ServerByName(ToolKind.SANDBOX, "f")), limited(ServerByName(ToolKind.LOCAL, "f"))]
 )
-def test_a_function_of_the_request_is_not_run_by_a_tool_server_of_that_name(namesake: ToolExecutor) -> None:
+def test_a_function_of_the_request_is_not_run_by_a_tool_server_of_that_name(namesake: BaseExecutor) -> None:
     assert namesake.can_execute(function), "the stand-in must make the mistake"
     assert find_executor(function, [namesake]) is None
-    assert route("f", box(function, executors=(namesake, ByName(ToolKind.LOCAL, "x")))) is Route.CLIENT
+    assert route("f", box(function, executors=(namesake, limited(ByName(ToolKind.LOCAL, "x"))))) is Route.CLIENT
 
 
 @pytest.mark.proves("MISTAKE-26", "FR-003")
 @pytest.mark.parametrize("claims", [local, sandbox, remote])
 def test_a_function_of_the_request_is_run_by_the_executor_that_claims_it_behind_a_server_of_that_name(
-    claims: ToolExecutor,
+    claims: BaseExecutor,
 ) -> None:
     assert find_executor(function, [server, claims]) is claims
 
 
 @pytest.mark.proves("FR-003")
 def test_the_first_executor_that_can_run_a_tool_runs_it() -> None:
-    first, second = ServerByName(ToolKind.MCP, "m"), ServerByName(ToolKind.MCP, "m")
+    first, second = limited(ServerByName(ToolKind.MCP, "m")), limited(ServerByName(ToolKind.MCP, "m"))
     assert find_executor(mcp, [local, first, second]) is first
 
 
 @pytest.mark.proves("FR-003")
 @pytest.mark.parametrize("kind", [ToolKind.MCP, ToolKind.LOCAL, ToolKind.SANDBOX])
 def test_a_tool_of_a_server_is_not_run_by_an_executor_of_functions_before_it(kind: ToolKind) -> None:
-    assert find_executor(mcp, [ByName(kind, "m"), server]) is server
-    assert find_executor(mcp, [ByName(kind, "m")]) is None
+    assert find_executor(mcp, [limited(ByName(kind, "m")), server]) is server
+    assert find_executor(mcp, [limited(ByName(kind, "m"))]) is None
 
 
 def test_the_function_executor_is_never_chosen() -> None:
@@ -170,13 +175,13 @@ def test_the_function_executor_is_never_chosen() -> None:
         def can_execute(self, tool: ToolDefinition) -> bool:
             return True
 
-    assert find_executor(function, [Eager()]) is None
+    assert find_executor(function, [limited(Eager())]) is None
 
 
 def test_an_executor_that_cannot_say_what_it_runs_is_passed_over_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="antwort.tools"):
-        assert find_executor(mcp, [Broken(ToolKind.MCP), server]) is server
-    assert "Broken could not say" in caplog.text
+        assert find_executor(mcp, [limited(Broken(ToolKind.MCP)), server]) is server
+    assert "could not say whether it runs a tool" in caplog.text
 
 
 @pytest.mark.proves("FR-004")
@@ -184,9 +189,9 @@ def test_an_executor_that_cannot_say_what_it_runs_is_passed_over_and_logged(capl
     ("executors", "tools", "expected"),
     [
         ((), [function], False),
-        ((FunctionExecutor(),), [function], False),
+        ((clients,), [function], False),
         ((local,), [], True),
-        ((LocalExecutor(),), [], True),
+        ((limited(LocalExecutor()),), [], True),
         ((sandbox,), [], True),
         ((server,), [], False),
         ((server,), [function], False),
@@ -194,12 +199,12 @@ def test_an_executor_that_cannot_say_what_it_runs_is_passed_over_and_logged(capl
         ((remote,), [], False),
         ((remote,), [function], True),
         ((server,), [define("other", ToolKind.MCP)], False),
-        ((Broken(ToolKind.MCP),), [mcp], False),
-        ((FunctionExecutor(), server, local), [function], True),
+        ((limited(Broken(ToolKind.MCP)),), [mcp], False),
+        ((clients, server, local), [function], True),
     ],
 )
 def test_what_counts_as_registered(
-    executors: tuple[ToolExecutor, ...], tools: list[ToolDefinition], expected: bool
+    executors: tuple[BaseExecutor, ...], tools: list[ToolDefinition], expected: bool
 ) -> None:
     assert is_registered(executors, {tool.name: tool for tool in tools}) is expected
 
@@ -227,7 +232,9 @@ names = st.sampled_from(["a", "b", "c", "d"])
 kinds = st.sampled_from(list(ToolKind))
 definitions = st.lists(st.builds(define, names, kinds), unique_by=lambda tool: tool.name)
 makes = st.sampled_from([ByName, ServerByName])
-executors = st.lists(st.builds(lambda make, kind, own: make(kind, *own), makes, kinds, st.lists(names)), max_size=4)
+executors = st.lists(
+    st.builds(lambda make, kind, own: limited(make(kind, *own)), makes, kinds, st.lists(names)), max_size=4
+)
 allowed_lists = st.none() | st.frozensets(names)
 toolboxes = st.builds(
     lambda tools, those, allowed, may_run: Toolbox(
@@ -298,7 +305,7 @@ def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:
 
 
 @pytest.mark.parametrize("beside", [(), (limited(Steady()),)], ids=["alone", "before another"])
-def test_one_who_may_change_its_mind_is_asked_each_time(beside: tuple[ToolExecutor, ...]) -> None:
+def test_one_who_may_change_its_mind_is_asked_each_time(beside: tuple[BaseExecutor, ...]) -> None:
     moody = Counting()
     toolbox = box(mcp, executors=(limited(moody), *beside), may_run=True)
     assert routed("m", toolbox) == (Route.SERVER, toolbox.executors[0])

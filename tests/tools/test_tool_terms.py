@@ -15,7 +15,7 @@ from antwort.tools.local import LocalExecutor, tool
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import Toolset
 
-ASKED = call("far")
+ASKED = call("far", kind=ToolKind.FUNCTION)
 
 
 class Knowing:
@@ -78,17 +78,6 @@ async def test_a_time_that_is_none_is_an_error_result(wish: object) -> None:
     assert (await Limited(Wishing(wish)).execute(ASKED, context())).is_error
 
 
-def test_the_grace_is_asked_of_the_limits_alone() -> None:
-    knowing = Knowing(KeyError("no"), "timeout_of")
-    knowing.limits = ToolLimits(grace=3)
-    assert Limited(knowing).grace_of(ASKED.definition) == 3
-    assert knowing.asked == ["limits_of"]
-
-
-def test_an_executor_that_cannot_say_its_grace_may_take_any_time() -> None:
-    assert Limited(Knowing(KeyError("no"), "limits_of")).grace_of(ASKED.definition) == math.inf
-
-
 async def test_limits_that_change_hold_for_the_next_call() -> None:
     knowing = Knowing()
     executor = Limited(knowing)
@@ -105,23 +94,15 @@ class Derived(Steady):
     """Says nothing of itself."""
 
 
-@pytest.mark.parametrize(("kind", "times"), [(Knowing, 2), (Steady, 1), (Derived, 2)])
-async def test_only_a_class_that_says_that_its_word_holds_is_not_asked_again(kind: type[Knowing], times: int) -> None:
-    knowing = kind()
-    executor = Limited(knowing)
-    for _ in range(2):
-        await executor.execute(ASKED, context())
-    assert knowing.asked.count("limits_of") == knowing.asked.count("timeout_of") == times
-
-
 def test_our_own_executors_say_that_their_word_holds() -> None:
     @tool
     def far() -> str:
         return ""
 
     ours: list[ToolExecutor] = [LocalExecutor(far), Toolset("maps", far), McpExecutor()]
-    assert [Limited(each).holds_to_its_word for each in ours] == [True, True, True]
-    assert not Limited(Knowing()).holds_to_its_word
+    assert [Limited(each).is_steady for each in ours] == [True, True, True]
+    assert not Limited(Knowing()).is_steady
+    assert not Limited(Derived()).is_steady
 
 
 async def test_what_was_said_of_a_tool_holds_for_no_other_and_for_no_other_executor() -> None:
@@ -131,14 +112,3 @@ async def test_what_was_said_of_a_tool_holds_for_no_other_and_for_no_other_execu
     for asked in (ASKED, made, ASKED):
         assert str((await Limited(long).execute(asked, context())).output) == "x" * 100
         assert str((await Limited(short).execute(asked, context())).output).startswith("x" * 10 + "\n")
-    executor = Limited(knowing := Steady())
-    await executor.execute(ASKED, context())
-    await executor.execute(made, context())
-    assert knowing.asked.count("limits_of") == 2
-
-
-async def test_a_tool_that_outlives_its_executors_holds_on_to_few_of_them() -> None:
-    asked = replace(ASKED, definition=replace(ASKED.definition))
-    for _ in range(100):
-        await Limited(Steady()).execute(asked, context())
-    assert len(asked.definition.memo) <= 8

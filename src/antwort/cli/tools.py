@@ -56,12 +56,13 @@ async def _discovery(settings: Settings, model: str, identity: Identity) -> Asyn
     """Everything that runs tools, as a server would have it; without a server."""
     from antwort.engine.prompt.discovery import Discovery
     from antwort.mcpservers import make_mcp
+    from antwort.tools.limits import all_limited
     from antwort.toolsets import load_tools
 
     offered = settings.tools
     loaded = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
     servers = make_mcp(settings)
-    executors = (*loaded.executors, servers)
+    executors = all_limited([*loaded.executors, servers])
     try:
         yield Discovery(executors, identity, settings.engine(), model=model)
     finally:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack
 
 from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
@@ -41,8 +41,7 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.storage.run_log import RunLog, run_log_for
-from antwort.tools.base import Remembering
-from antwort.tools.limits import Limited, Runs, all_limited
+from antwort.tools.limits import Runs, all_limited
 from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
@@ -101,8 +100,7 @@ class Engine:
             clock=clock,
         )
         for executor in self._executors:
-            if isinstance(executor, Remembering):
-                executor.remember_with(partial(_note_writing_tools, store, clock))
+            executor.remember_with(partial(_note_writing_tools, store, clock))
         self.is_open = False
         """Whether it was opened, and not closed since."""
         self.conversations = Conversations(store, settings.limits, clock, resources.vault)
@@ -359,7 +357,7 @@ class Engine:
         async with self._launcher.starting:
             if not self.is_open:
                 await self._launcher.fail_abandoned()
-                await self._tell_executors(Limited.open)
+                await self._call_executors("open")
             self.is_open = True
         if self._worker is not None and self._worker.is_lasting:  # it continues what an earlier process has left
             await self._worker.start()
@@ -412,17 +410,17 @@ class Engine:
             await self._worker.leave()
         await self.idempotency_keys.close()
         await self._launcher.close()
-        await self._tell_executors(Limited.close)
+        await self._call_executors("close")
         await self._resources.provider.close()
         if self.runs is not None:
             await self.runs.close()
         await self._store.close()
 
-    async def _tell_executors(self, what: Callable[[Limited], Awaitable[None]]) -> None:
+    async def _call_executors(self, method: Literal["open", "close"]) -> None:
         """Call each executor. A failing one stops neither the others nor the engine."""
         for executor in self._executors:
             try:
-                await what(executor)
+                await getattr(executor, method)()
             except Exception:
                 _log.exception("an executor of the kind %s could not be opened or closed", executor.kind)
 

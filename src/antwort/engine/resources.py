@@ -10,7 +10,7 @@ from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
-from antwort.tools.base import ToolExecutor
+from antwort.tools.base import BaseExecutor
 from antwort.vault import Vault
 
 
@@ -18,7 +18,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """The backend, the tools, the storage and the settings that an engine is built from."""
 
     provider: Provider
-    executors: tuple[ToolExecutor, ...]
+    executors: tuple[BaseExecutor, ...]
     store: ResponseStore
     runs: RunLog | None
     """The log of the runs that another process can continue; None: there are none."""

@@ -27,7 +27,7 @@ from antwort.tools.base import (
     ToolExecutor,
     ToolKind,
     ToolResult,
-    ToolServer,
+    is_tool_server,
 )
 
 _SIDE_BY_SIDE = 25
@@ -106,7 +106,7 @@ class ClaimContract:
 
     def test_a_tool_server_does_not_claim_a_function_that_the_request_declares(self) -> None:
         async def check(executor: ToolExecutor) -> None:
-            if isinstance(executor, ToolServer):
+            if is_tool_server(executor):
                 assert not executor.can_execute(self._as_declared()), "it claims by name what the request declares"
 
         self._with_executor(check)
@@ -152,7 +152,7 @@ class ExecutorContract(ClaimContract):
 
         async def check(executor: ToolExecutor) -> None:
             assert executor.kind in (ToolKind.LOCAL, ToolKind.MCP, ToolKind.SANDBOX), "no call is run by this kind"
-            if not isinstance(executor, ToolServer):
+            if not is_tool_server(executor):
                 claimed = executor.can_execute(self._as_declared())
                 assert claimed, "without `discover` it is asked about declared functions only, and claims none"
 

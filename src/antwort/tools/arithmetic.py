@@ -1,7 +1,7 @@
-"""A calculator that reads its expressions itself: nothing of them is ever run as Python. Pure.
+"""Parse and evaluate arithmetic expressions, without running any of them as Python. Pure.
 
 Numbers, `+ - * / // % ** ^`, parentheses, percentages (`15% of 80`), a few functions and constants. What an expression
-may take is bounded before it is worked out, so that no expression takes long.
+may take is bounded before it is evaluated, so that no expression takes long.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _MOST_DIGITS = 100
 
 
 class CannotCalculate(ValueError):
-    """The expression has no value here; the message says why, to the one who wrote it."""
+    """The expression has no value. The message says why."""
 
 
 def calculate(expression: str) -> Number:
-    """Its value, exact where it is whole. Raises `CannotCalculate`."""
+    """Return the value of an expression, exact where it is whole. Raises `CannotCalculate`."""
     if len(expression) > LONGEST:
         raise CannotCalculate(f"The expression is longer than {LONGEST} characters.")
     try:
@@ -40,7 +40,7 @@ def calculate(expression: str) -> Number:
 
 
 def shown(value: Number) -> str:
-    """As people write it: without the noise of binary fractions."""
+    """Format a value without the noise of binary fractions."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.15g}"
@@ -55,7 +55,7 @@ _NOT_REAL = "The expression has no real value."
 
 class _Token(NamedTuple):
     kind: str
-    """`number`, `name`, or the sign itself; `end` behind the last one."""
+    """`number`, `name`, the operator itself, or `end`."""
     text: str
     at: int
 
@@ -67,11 +67,11 @@ _CALL = re.compile(r"[A-Za-z_]\w*\s*\(")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _TIMES = re.compile(r"(?<=[\d)])\s*[xX]\s*(?=[\d(.])")
 _SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", "\u2013": "-", "\u03c0": "pi"})
-"""As they are written on paper: times, a dot, divided by, minus, a dash, and the letter pi."""
+"""Typographic signs: times, dot, division, minus, dash and pi."""
 
 
 def _plain(expression: str) -> str:
-    """In the signs that are understood. A comma groups digits where it does not stand between arguments."""
+    """Normalize signs. A comma groups digits where it does not separate arguments."""
     text = _TIMES.sub("*", expression.translate(_SIGNS)).rstrip("=? \t\r\n").strip()
     return text if _CALL.search(text) else _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
 
@@ -178,7 +178,7 @@ CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
 class _Reader:
-    """Reads by precedence and works out as it reads: sums, products, signs, powers, percentages, atoms."""
+    """A recursive descent parser that evaluates: sums, products, signs, powers, percentages, atoms."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
@@ -196,7 +196,7 @@ class _Reader:
         return self._tokens[self._at]
 
     def _take(self, *kinds: str) -> _Token | None:
-        """The next token where it is one of these."""
+        """Take the next token if it is one of these."""
         token = self._next
         if token.kind not in kinds:
             return None
@@ -231,7 +231,7 @@ class _Reader:
         return base
 
     def _percentage(self) -> Number:
-        """`%` stands for a hundredth where no operand follows; before a sign it does, too: `50% - 3`."""
+        """Parse a percentage: `%` is a hundredth where no operand follows, also before a sign: `50% - 3`."""
         value = self._atom()
         following = self._tokens[self._at + 1] if self._next.kind == "%" else self._next
         is_operand = following.kind in ("number", "(") or (following.kind == "name" and following.text != "of")

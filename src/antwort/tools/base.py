@@ -1,29 +1,30 @@
-"""The contracts of tools: what a tool is, what a call and a result are, and who runs them."""
+"""The contracts of tools: definitions, calls, results and executors."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 import hashlib
+import math
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
-from msgspec.structs import replace
 
 from antwort.api.decoding import repair_surrogates
 from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
-from antwort.properties import kept_property
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
+    from antwort.tools.limits import ToolLimits
 
 HOUSE_LABEL = "antwort"
-"""The server label of calls for which no server is meant: refused ones, and names nobody offered."""
+"""The server label of calls without a server: refused ones, and those to unknown names."""
 LABEL = "[A-Za-z0-9_-]{1,64}"
-"""What an operator may call a server: its tools are shown to models under names that begin so."""
+"""The form of a server's label: models see tools under names that begin with it."""
 LABEL_IN_WORDS = "1 to 64 letters, digits, '_' or '-'"
 
 
@@ -56,9 +57,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     read_only: bool = False
     idempotent: bool = False
     annotations: dict[str, Any] | None = None
-    """What its server says of it, as it says it."""
+    """As its server lists them."""
     declared: McpTool | None = None
-    """The declaration that a server's tool was found by. It may hold credentials, and is never shown."""
+    """The declaration of its server in the request. It may hold credentials, and is never shown."""
     needs_approval: bool | None = False
     """Whether the client must approve each call before it is run. As its server offers it: true is what the operator
     demands, whatever a request says; false, only where a request asks for it; None, unless a request says otherwise.
@@ -66,16 +67,16 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     is_serial: bool = False
     """Whether its calls must not overlap."""
     is_deferred: bool = False
-    """Whether the model must look for it before it sees it."""
+    """Whether the model must search for it before it sees it."""
 
-    @kept_property
+    @cached_property
     def own_name(self) -> str:
-        """What its server calls it. The name that the model sees may be made up to tell it from others."""
+        """The name of the tool at its server. The model may see another one, so that no two tools have the same."""
         return self.server_tool or self.name
 
-    @kept_property
+    @cached_property
     def digest(self) -> str:
-        """Fingerprint of what its server says of it: another one means that the tool has changed."""
+        """A fingerprint of the tool as its server describes it, to find out whether it has changed."""
         said = (self.own_name, self.description, self.parameters, self.annotations)
         try:
             text = msgspec.json.encode(said, order="sorted")
@@ -83,32 +84,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             text = repr(said).encode()
         return hashlib.sha256(text).hexdigest()[:32]
 
-    @kept_property
+    @cached_property
     def is_search(self) -> bool:
-        """Whether it is the house's own function to look for tools, and nobody else's of that name."""
+        """Whether it is the search function, and not another tool of that name."""
         return self.kind is ToolKind.MCP and self.server_label == HOUSE_LABEL
-
-    def decided(self, needs_approval: bool) -> ToolDefinition:
-        """With the question of approvals decided. The same object each time: requests come more often than lists of
-        tools change, and what is known of a tool is known of the object.
-        """
-        if self.needs_approval is needs_approval:
-            return self
-        known = self._decided.get(needs_approval)
-        if known is None:
-            known = self._decided[needs_approval] = replace(self, needs_approval=needs_approval)
-        return known
-
-    @kept_property
-    def _decided(self) -> dict[bool, ToolDefinition]:
-        return {}
-
-    @kept_property
-    def memo(self) -> dict[object, Any]:
-        """What others have worked out of it, each under itself. It is gone with the definition; without it, all comes
-        out the same.
-        """
-        return {}
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +103,7 @@ Output: TypeAlias = str | tuple[ResultPart, ...]
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """What a call ended in. With `is_error`, `output` says what went wrong in words the model can use."""
+    """The end of a call. With `is_error`, `output` says what went wrong, in words that the model can use."""
 
     call_id: str
     output: Output
@@ -132,27 +111,22 @@ class ToolResult(msgspec.Struct, frozen=True):
 
 
 Failure: TypeAlias = Literal["arguments", "timeout"]
-"""How a call failed that never came to its tool's own end."""
+"""Why a call failed other than by its tool."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a call has come, in units of the tool's own."""
+    """The progress of a call, in units of the tool's own."""
 
     message: str | None = None
     done: float | None = None
     total: float | None = None
 
 
-def _ignore(_: str | Progress) -> None:
-    """News that nobody listens to."""
-
-
-def _do_nothing() -> None:
-    """Nobody asks when the tool begins."""
+def _no_op(*_: object) -> None: ...
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running call may know and use."""
+    """The context of a running call."""
 
     response_id: str
     idempotency_key: str
@@ -162,11 +136,13 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """On the event loop's clock: when the response, and so the call, must have ended."""
     cancelled: asyncio.Event
     """Set when the run is told to stop. An async tool is cancelled too; a thread can only look here."""
-    progress: Callable[[str | Progress], None] = _ignore
-    failed: Callable[[Failure], None] = _ignore
-    """For whoever holds a tool to limits: the result does not say it, and those who count want to know."""
-    began: Callable[[], None] = _do_nothing
-    """For whoever holds a tool to limits: the call has waited for its slot, and the tool begins now."""
+    progress: Callable[[str | Progress], None] = _no_op
+    failed: Callable[[Failure], None] = _no_op
+    """Called by the limits of a call: its result does not say how it failed."""
+    began: Callable[[], None] = _no_op
+    """Called when the call has its slot and its arguments fit: the tool begins now."""
+    grace: float = math.inf
+    """Seconds that the call may take to end when it is cancelled."""
 
 
 class ClientsTurn(Exception):
@@ -205,19 +181,10 @@ class ToolExecutor(Protocol):
 
 
 @runtime_checkable
-class Describing(Protocol):
-    """An executor that knows its functions: a request that declares one need not say again what it takes."""
-
-    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
-        """The function that it runs for `tool`, in its own words; None when it has none for it."""
-        ...
-
-
-@runtime_checkable
 class ToolServer(Protocol):
     """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`.
 
-    It knows its tools by `server_label` and `own_name`: what the model calls them may be made up.
+    It knows its tools by `server_label` and `own_name`: the model may see other names.
     """
 
     @property
@@ -228,91 +195,94 @@ class ToolServer(Protocol):
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        """The tools behind `declared`, or None when that is not this server's label.
+        """Return the tools behind `declared`, or None when that is not this server's label.
 
         Raises `InvalidField`, naming a field of `declared`, when the label is right and the rest is not. Whatever else
-        is raised shows as a list of tools that could not be had, and the response goes on.
+        is raised shows as a list of tools that is not available, and the response goes on.
         """
         ...
 
 
-@runtime_checkable
-class Labelled(Protocol):
-    """A tool server of one label."""
+NoteWritingTools: TypeAlias = Callable[[str, str, Collection[str]], Awaitable[frozenset[str] | None]]
+"""Records, for a tenant and a server, the tools that the server lists as writing. Returns all that were ever recorded,
+or None for every tool of the server. Raises `StoreFault`."""
+
+
+class BaseExecutor:
+    """Defaults for all that an executor may offer beside the three members of `ToolExecutor`.
+
+    An executor need not inherit it: the engine adapts each executor once, and uses the members that it has.
+    """
+
+    kind: ToolKind
+    is_server = False
+    """Whether it offers tools of its own: see `ToolServer`."""
+    describes_functions = False
+    """Whether it knows its functions by their names: then `describe` says which it runs."""
+    ends_when_told = False
+    """Whether its calls always end when they are cancelled, so that none is left behind."""
+    is_steady = False
+    """Whether it always gives the same answers about a tool, so that they may be cached."""
 
     @property
-    def label(self) -> str: ...
+    def labels(self) -> Sequence[str]:
+        """The labels of its servers. An executor of one server may have a `label` instead."""
+        return ()
 
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        raise NotImplementedError
 
-@runtime_checkable
-class Hosting(Protocol):
-    """A tool server of several labels."""
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        raise NotImplementedError
 
-    @property
-    def labels(self) -> Sequence[str]: ...
+    def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:  # noqa: ARG002
+        """Return all that limits calls of this tool; None for the limits of all executors."""
+        return None
 
+    def timeout_of(self, tool: ToolDefinition) -> float | None:  # noqa: ARG002
+        """Return the seconds that the tool asks for itself."""
+        return None
 
-@runtime_checkable
-class Instructing(Protocol):
-    """A tool server that has something to tell the model about the use of its tools."""
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:  # noqa: ARG002
+        """Return the function that it runs for `tool`, as it describes itself: a request need not repeat that."""
+        return None
 
-    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
-        """What a model is told in a request that uses the server; asked after `discover` has found its tools."""
-        ...
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:  # noqa: ARG002
+        """Return the tools behind `declared`, as a `ToolServer` does."""
+        return None
 
-
-@runtime_checkable
-class Standing(Protocol):
-    """An executor with servers that requests need not name: the operator has put them into every request."""
-
-    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
-        """The declarations that join those of a request of this identity for this model."""
-        ...
-
-
-@runtime_checkable
-class Refreshing(Protocol):
-    """A tool server whose list of tools may be older than what it would say now."""
+    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:  # noqa: ARG002
+        """Return what the model is told about the server in a request that uses it. Called after `discover`."""
+        return None
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
-        """Ask for the list now, so that `discover` finds that one. Raises as `discover` does."""
-        ...
+        """List the server's tools anew, so that `discover` finds them. Raises as `discover` does."""
 
-
-NoteWritingTools: TypeAlias = Callable[[str, str, Collection[str]], Awaitable[frozenset[str] | None]]
-"""Records, for a tenant and a server, the tools that the server lists as writing; gives all that were ever recorded,
-None for every tool of the server. Raises `StoreFault`."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """An executor that remembers which tools of its servers write, however often they say otherwise later."""
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:  # noqa: ARG002
+        """Return the servers that the operator has added to each request of this identity for this model."""
+        return ()
 
     def remember_with(self, note: NoteWritingTools) -> None:
-        """Called once, before anything is discovered."""
-        ...
+        """Record which tools write, whatever their servers say later. Called once, before any `discover`."""
+
+    async def open(self) -> None:
+        """Begin what it does by itself, without waiting for it: nothing delays the start."""
+
+    async def close(self) -> None:
+        """Release what it holds. Called when the last run of the engine has ended."""
 
 
-@runtime_checkable
-class Opening(Protocol):
-    """An executor with work of its own to begin. It begins it and does not wait: nothing delays the start."""
-
-    async def open(self) -> None: ...
-
-
-@runtime_checkable
-class Closing(Protocol):
-    """An executor that holds something open. It is closed with the engine, after the last run has ended."""
-
-    async def close(self) -> None: ...
+def is_tool_server(executor: object) -> bool:
+    """Return whether an executor offers tools of its own, whether it inherits `BaseExecutor` or not."""
+    return bool(getattr(executor, "is_server", hasattr(executor, "discover")))
 
 
 _NO_ARGUMENTS = frozenset({"", "null"})
 
 
 def given_arguments(arguments: str) -> str:
-    """The arguments that a call is run with: none where the model wrote nothing or `null`, as some do, and U+FFFD for
-    each escaped half of a character.
+    """Return the arguments that a call is run with: `{}` for nothing and for `null`, which some models write, and
+    U+FFFD for each escaped lone surrogate.
     """
     if not arguments.startswith("{") and arguments.strip() in _NO_ARGUMENTS:
         return "{}"

@@ -1,5 +1,4 @@
-"""Three small tools to see the loop with: a clock, a calculator and a unit converter. What they say is short, since the
-models that it is said to first are small."""
+"""Three demo tools: a clock, a calculator and a unit converter. Their results are short, for small models."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _MONTHS = (
 
 
 def demo_tools() -> Toolset:
-    """A new toolset of them."""
+    """Return a new toolset of the demo tools."""
     toolset = Toolset(LABEL)
     for function in (current_time, calculate, convert_units):
         toolset.tool(read_only=True)(function)
@@ -81,5 +80,5 @@ def convert_units(value: float, from_: str, to: str) -> str | ToolResult:
 
 
 def _failed(reason: ValueError) -> ToolResult:
-    """News for the model, and nothing for the log of the server."""
+    """Return an error for the model. An exception would be logged."""
     return ToolResult("", str(reason), is_error=True)

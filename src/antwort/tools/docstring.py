@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its parameters, in Google's style or Sphinx's."""
+"""Parse what a docstring says about a function and its parameters, in Google's style or Sphinx's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _summary(lines: Iterable[str]) -> str | None:
 
 
 def _google_pieces(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each line that says something about a parameter, under an `Args:` heading."""
+    """Yield each line about a parameter under an `Args:` heading."""
     within, indent, name = False, "", ""
     for line in lines:
         if line.strip() and not line[0].isspace():
@@ -55,7 +55,7 @@ def _google_pieces(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _sphinx_pieces(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each line that says something about a parameter, in and below a `:param x:` field."""
+    """Yield each line about a parameter in and below a `:param x:` field."""
     name = ""
     for line in lines:
         if field := _FIELD.match(line):

@@ -1,4 +1,4 @@
-"""The executor of the functions that the client runs: it runs nothing."""
+"""Hand the calls of declared functions to the client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["ClientsTurn", "FunctionExecutor"]
 
 
 class FunctionExecutor:
-    """Stands for the client. It claims no tool, and so it never counts as registered."""
+    """Claims no tool, so it never counts as registered."""
 
     kind = ToolKind.FUNCTION
 

@@ -1,18 +1,20 @@
-"""The grammars of free-form tools: whether they are sound, and whether a text fits.
+"""Check the grammars of free-form tools, and texts against them.
 
-A grammar comes from whoever sends a request, and the text from a model: neither is trusted. What may be asked of the
-parser is bounded, and what it cannot decide within those bounds counts as right: a text is never refused
-because checking it is too much work. The parser is asked to read and nothing else: what it says about what could come
-next may be without end (`/a+/ "a"` goes on with an `a` for ever).
+Neither the grammar of a request nor the text of a model is trusted. The work of the parser is bounded, and a text that
+it cannot decide about within the bounds passes: none is refused because to check it takes too long. The parser only
+reads: what it knows about the text that could follow may be infinite (`/a+/ "a"` continues with an `a` for ever).
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from antwort.api.tools import GrammarInput
+from antwort.schema.keywords import plain_pattern
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -22,22 +24,36 @@ MAX_DEFINITION: Final = 16_384
 MAX_REGEX: Final = 4_096
 """Characters of a regular expression."""
 MAX_RULES: Final = 256
-"""Rules and terminals of a grammar. The parser walks from one to the next on its stack, which has an end."""
-PATIENCE: Final = 0.05
-"""Seconds that checking the texts of one response may take, all together: others wait meanwhile. What is left then is
-let through. It is enough for some ten thousand characters."""
+"""Rules and terminals of a grammar. The parser recurses from one to the next."""
+MAX_SECONDS: Final = 0.05
+"""For the checks of all texts of a response, during which the event loop waits: enough for some ten thousand
+characters. Texts that are left then pass."""
 
-_STRIDE = 2  # bytes between two looks at the clock
+_BYTES_PER_CHECK = 2  # of the clock
 _FORBIDDEN = frozenset({"&", "%json", "%lark", "%regex", "%llguidance", "%ignore_case"})
-"""What the parser takes beyond Lark, and what it cannot bound."""
+"""Extensions of Lark for which the parser has no bounds."""
 _LONGEST_FOUND, _LONGEST_PROBLEM = 20, 300
+
+_WORD = re.compile(
+    r"""(?P<skip>[ \t\f\r]+|//[^\n]*|\#[^\n]*)
+    |(?P<line>\n\s*)
+    |(?P<string>"(?:[^"\\\n]|\\.)*+"i?)
+    |(?P<regex>/(?:[^/\\]|\\.)++/[a-z]*)
+    |(?P<unclosed>"(?:[^"\\\n]|\\.)*+|/(?:[^/\\]|\\.)*+)
+    |(?P<name>[!?]{0,2}[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<directive>%[a-z_]+)
+    |(?P<number>[0-9]+)
+    |(?P<mark>->|\.\.|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Every alternative is possessive, so the time is linear."""
 
 
 class Grammar:
-    """A grammar that was read. That may take a moment, away from the interpreter's lock: a thread is the place for it.
+    """A parsed grammar. To parse one takes a while without the interpreter's lock, so it is done in a thread.
 
-    `problem` is what is wrong with it, in words for whoever sent it; None when nothing is. `pattern` holds a text to it
-    where schemas have patterns; None where no pattern can.
+    `problem` tells the client what is wrong with it; None if nothing is. `pattern` is the same as a pattern that every
+    backend understands which decodes by JSON Schema; None if there is none.
     """
 
     def __init__(self, source: GrammarInput) -> None:
@@ -46,16 +62,16 @@ class Grammar:
         if self.problem is None:
             self._matcher = _matcher(source)
             self.problem = _shortened(self._matcher.get_error()) or None
-        if self.problem is None:
-            self.pattern = _pattern(source)
+        if self.problem is None and source.syntax == "regex":
+            self.pattern = _plain_pattern(source.definition)
 
-    def mismatch(self, text: str, patience: float = PATIENCE) -> str | None:
-        """Where the text leaves the grammar; None when it fits, or when it takes too long to say."""
+    def mismatch(self, text: str, seconds: float = MAX_SECONDS) -> str | None:
+        """Return where the text stops matching; None if it matches, or if that takes too long to find out."""
         if self.problem is not None:
             return None
         matcher = self._matcher.deep_copy()
         data = text.encode(errors="replace")
-        read = _read(matcher, data, time.perf_counter() + patience)
+        read = _read(matcher, data, time.perf_counter() + seconds)
         if read is None or matcher.is_error() or (read == len(data) and matcher.is_accepting()):
             return None
         return _described(data, read)
@@ -63,19 +79,18 @@ class Grammar:
 
 @functools.lru_cache(maxsize=32)
 def read_grammar(source: GrammarInput) -> Grammar:
-    """Clients send the same ones again and again."""
     return Grammar(source)
 
 
 class Checks:
-    """The checks of one response: the time that is left for them, and what they found."""
+    """Check the texts of one response within the time for all of them."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._left = patience
+    def __init__(self, seconds: float = MAX_SECONDS) -> None:
+        self._left = seconds
         self._found: dict[tuple[GrammarInput, str], str] = {}
 
     def mismatch(self, grammar: Grammar, text: str) -> str | None:
-        """As the grammar says; what was found wrong once is known."""
+        """Return where the text stops matching, as `Grammar.mismatch` does."""
         known = self._found.get((grammar.source, text))
         if known is not None or self._left <= 0:
             return known
@@ -87,7 +102,7 @@ class Checks:
         return found
 
 
-# ---- what is not even read ----
+# ---- bounds of a grammar ----
 
 
 def _problem_of_size(grammar: GrammarInput) -> str | None:
@@ -99,8 +114,6 @@ def _problem_of_size(grammar: GrammarInput) -> str | None:
 
 
 def _problem_of_words(definition: str) -> str | None:
-    from antwort.tools.lark import words_of  # of use to few
-
     rules, before = 0, ""
     for word in words_of(definition):
         if word.text in _FORBIDDEN or (word.text == "~" and before in _OPERATORS):
@@ -115,7 +128,19 @@ def _problem_of_words(definition: str) -> str | None:
 
 
 _OPERATORS = frozenset({":", "|", "(", "[", "~", "&", ""})
-"""What a `~` behind means the opposite of a terminal, which is not Lark's, and not a repetition."""
+"""Behind one of these, `~` negates a terminal, which is an extension of Lark, and does not repeat it."""
+
+
+class Word(NamedTuple):
+    kind: str
+    text: str
+
+
+def words_of(source: str) -> Iterator[Word]:
+    """Yield the words of a Lark grammar, valid or not."""
+    for found in _WORD.finditer(source):
+        if found.lastgroup is not None and found.lastgroup != "skip":
+            yield Word(found.lastgroup, found[0])
 
 
 # ---- the parser ----
@@ -129,7 +154,7 @@ def _tokenizer() -> LLTokenizer:
 
 
 def _matcher(grammar: GrammarInput) -> LLMatcher:
-    """The grammar, ready to read from the start. It is stateful: each text is read by a copy."""
+    """Return a parser at the start of a text. It is stateful: each text is read by a copy."""
     from llguidance import LLMatcher, LLParserLimits
 
     is_regex = grammar.syntax == "regex"
@@ -146,17 +171,22 @@ def _matcher(grammar: GrammarInput) -> LLMatcher:
     return LLMatcher(_tokenizer(), compiled, log_level=0, limits=limits)
 
 
-def _pattern(grammar: GrammarInput) -> str | None:
-    from antwort.tools.patterns import lark_pattern, regex_pattern
+def _plain_pattern(regex: str) -> str | None:
+    """Return a regular expression as a schema's pattern, anchored at both ends; None if decoders may disagree about it.
 
-    return (regex_pattern if grammar.syntax == "regex" else lark_pattern)(grammar.definition)
+    It allows no more than the expression: `\\w` and `\\d` stand for ASCII characters.
+    """
+    body = regex.removeprefix("^")
+    if body.endswith("$") and not body.endswith("\\$"):
+        body = body[:-1]
+    return None if "--" in body else plain_pattern(f"^(?:{body})$")  # `--` is a difference of character classes
 
 
 def _read(matcher: LLMatcher, data: bytes, deadline: float) -> int | None:
-    """How many bytes fit; None when it takes too long to say."""
+    """Return how many bytes match; None if that takes too long."""
     read = 0
     while read < len(data):
-        piece = data[read : read + _STRIDE]
+        piece = data[read : read + _BYTES_PER_CHECK]
         fitting = matcher.try_consume_tokens(list(piece))
         read += fitting
         if fitting < len(piece):
@@ -166,7 +196,7 @@ def _read(matcher: LLMatcher, data: bytes, deadline: float) -> int | None:
     return read
 
 
-# ---- what is said about it ----
+# ---- problems in words ----
 
 
 def _described(data: bytes, read: int) -> str:

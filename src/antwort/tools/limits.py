@@ -1,4 +1,4 @@
-"""executor -> executor: time, concurrency and output within limits, arguments checked, every failure a result."""
+"""Run the calls of an executor within limits: time, slots, sizes and arguments. Every failure becomes a result."""
 
 from __future__ import annotations
 
@@ -6,396 +6,339 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import Callable, Coroutine, Sequence
+import threading
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Annotated, Any, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
+import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
-from antwort.api.tools import McpTool
+from antwort.api.items import ResultPart
+from antwort.api.wire import UNSET
 from antwort.identity import Identity
 from antwort.schema.validate import find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
-    Closing,
-    Describing,
-    Instructing,
-    NoteWritingTools,
-    Opening,
-    Refreshing,
-    Remembering,
-    Standing,
+    BaseExecutor,
+    ClientsTurn,
     ToolCall,
     ToolContext,
     ToolDefinition,
     ToolExecutor,
     ToolKind,
     ToolResult,
-    ToolServer,
     given_arguments,
+    is_tool_server,
 )
-from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
-from antwort.tools.local import LocalExecutor, LocalTool
-from antwort.tools.outcomes import Late, Raised, caught_here, conclude, is_plain
-from antwort.tools.output import cap
-from antwort.tools.places import Crowded, Place, Places, Seats, seats_of, server_of
+from antwort.tools.limiter import Limiter, SlotsStuck
+from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
+from antwort.tools.output import cut_output
 from antwort.tools.threads import run_in_thread
-from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
-
-__all__ = [
-    "Bounded",
-    "Limited",
-    "LimitedServer",
-    "Runs",
-    "Timed",
-    "ToolBounds",
-    "ToolLimits",
-    "all_limited",
-    "limited",
-    "offers",
-]
 
 _log = logging.getLogger("antwort.tools")
 
-_MOST_KEPT = 8
-"""Executors whose terms are kept with a tool: a program may make many, and have the same tools for all of them."""
+_MAX_LIMITERS = 1024
+"""Beyond, those that no call uses are dropped: requests can name any number of tools and servers."""
+_MAX_CAUSES = 3
 
-P = TypeVar("P")
+_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class _Terms(NamedTuple):
-    """What holds for calls of a tool."""
+class ToolBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for a single tool, where it is otherwise than for all."""
+
+    timeout: _Seconds | None = None
+    """How long a call may take; unset, as for all."""
+    concurrency: _Count | None = None
+    """How many calls of it run at once; unset, as for all."""
+    output_bytes: _Count | None = None
+    """How much text of a result is kept; unset, as for all."""
+    arguments_bytes: _Count | None = None
+    """How long its arguments may be; unset, as for all."""
+    parallel: bool = True
+    """Off, its calls never overlap, whoever makes them."""
+
+    def __post_init__(self) -> None:
+        _check_counts(self.concurrency, self.output_bytes, self.arguments_bytes)
+        _check_times(self.timeout)
+
+
+class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call of a tool may take. Times are in seconds."""
+
+    timeout: _Seconds = 60.0
+    """How long a call may take, from the moment it has its place among the `concurrency`."""
+    timeouts: Mapping[str, _Seconds] = {}
+    """For single tools, by their own name; it goes before the tool's own wish, and that before `timeout`."""
+    concurrency: _Count = 16
+    """How many calls of the same tool run at once; the next one waits, and other tools do not wait for it."""
+    total: _Count = 64
+    """How many calls of one toolset, one server or one executor run at once, of all its tools."""
+    output_bytes: _Count = 256 * 1024
+    """How much text of a result is kept; what is beyond is cut off."""
+    media_bytes: _Count = 10 * 1024 * 1024
+    """How much a result may hold of images, files and videos."""
+    arguments_bytes: _Count = 256 * 1024
+    """How long the arguments of a call may be; one with longer ones is answered with an error."""
+    check_arguments: bool = True
+    """Hold the arguments against the tool's schema before it is run."""
+    grace: _Seconds = 0.5
+    """How long a call that is told to stop may take to tidy up before it is left behind."""
+    tools: Mapping[str, ToolBounds] = {}
+    """Single tools, by their own name, otherwise than the rest."""
+
+    def __post_init__(self) -> None:
+        _check_counts(self.concurrency, self.total, self.output_bytes, self.media_bytes, self.arguments_bytes)
+        _check_times(self.timeout, *self.timeouts.values(), self.grace)
+
+
+def _check_counts(*counts: int | None) -> None:
+    if any(count is not None and count < 1 for count in counts):
+        raise ValueError("concurrency and sizes must be at least 1")
+
+
+def _check_times(*times: float | None) -> None:
+    if any(seconds is not None and seconds <= 0 for seconds in times):
+        raise ValueError("a time limit must be more than 0 seconds")
+
+
+_NO_BOUNDS = ToolBounds()
+
+
+class CallLimits(NamedTuple):
+    """The limits of one call."""
 
     limits: ToolLimits
-    seats: Seats
     seconds: float
     arguments_bytes: int
     output_bytes: int
-    is_serial: bool
+    limiters: Sequence[Limiter]
+    """A slot of each is taken, in this order: of the tool, and of its server."""
+    serial: Limiter | None
+    """The first of them, where calls of the tool must not overlap."""
     schema: dict[str, Any] | None
-    """What the arguments are held against; None where they need only be an object."""
-    is_foreign: bool
+    """What the arguments must fit; None where they need only be an object."""
+    is_untrusted: bool
+    """Whether a server or a request wrote the schema."""
 
 
-class Limited:
-    """An executor that always answers: `execute` raises only when it is cancelled itself."""
+class Limited(BaseExecutor):
+    """An executor within limits. `execute` raises only when it is cancelled, or hands the call to the client.
+
+    It adapts any class with the three members of `ToolExecutor`: it has the optional members of that, and the defaults
+    of `BaseExecutor` for the rest.
+    """
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
         self._executor = executor
-        self.kind: ToolKind = executor.kind
-        # To hold something against a protocol takes long, and none of them changes.
-        self._describing = executor if isinstance(executor, Describing) else None
-        self._bounded_by = executor if isinstance(executor, Bounded) else None
-        self._timed_by = executor if isinstance(executor, Timed) else None
-        self._run = self._at_once if isinstance(executor, Prompt) else self._apart
-        self.holds_to_its_word = holds_to_its_word(executor)
-        asked = (self._describing, self._bounded_by, self._timed_by)
-        self._keeps_terms = self.holds_to_its_word or all(each is None for each in asked)
-        self.offered: dict[Callable[..., object], bool] = {Describing: self._describing is not None}
-        """What was found so far of what it `offers`."""
+        self.kind = executor.kind
+        self.is_server = is_tool_server(executor)
+        self.describes_functions = bool(getattr(executor, "describes_functions", hasattr(executor, "describe")))
+        # Only where the class itself says so: one that is derived from it may change its answers.
+        self.is_steady = vars(type(executor)).get("holds_to_its_word") is True
+        for name in _ADAPTED:
+            if hasattr(executor, name):
+                setattr(self, name, getattr(executor, name))
         self._limits = limits or ToolLimits()
-        self._places = Places()
+        self._limiters: dict[tuple[Hashable, ...], Limiter] = {}
         self._left_behind: set[asyncio.Task[object]] = set()
 
-    def can_execute(self, tool: ToolDefinition) -> bool:
-        return self._executor.can_execute(tool)
+    @property
+    def labels(self) -> Sequence[str]:
+        return labels_of(self._executor)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if (arguments := given_arguments(call.arguments)) is not call.arguments:
             call = replace(call, arguments=arguments)
-        terms: _Terms | None = call.definition.memo.get(self)
-        if terms is None:
-            try:
-                terms = self._terms_of(call.definition)
-            except BaseException as error:  # the executor's own, as all that it is asked
-                return conclude(Raised(error), call, context)
-        if len(call.arguments) * 4 > terms.arguments_bytes and (problem := _too_long(call, terms.arguments_bytes)):
-            context.failed("arguments")
-            return ToolResult(call.id, problem, is_error=True)
-        outcome = await (self._in_turn if terms.is_serial else self._run)(call, context, terms)
-        if is_plain(outcome, call.id, terms.output_bytes):
-            return outcome
-        result = conclude(outcome, call, context)
-        output = cap(result.output, terms.output_bytes, terms.limits.media_bytes)
-        return result if output is result.output else replace(result, output=output)
-
-    def offers(self, protocol: Callable[..., object]) -> bool:
-        """Whether it is what the protocol says."""
-        known = self.offered.get(protocol)
-        if known is None:
-            known = self.offered[protocol] = isinstance(self, cast("type", protocol))
-        return known
-
-    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
-        return None if self._describing is None else self._describing.describe(tool)
-
-    async def open(self) -> None:
-        if isinstance(self._executor, Opening):
-            await self._executor.open()
-
-    async def close(self) -> None:
-        if isinstance(self._executor, Closing):
-            await self._executor.close()
-
-    def grace_of(self, tool: ToolDefinition) -> float:
-        """Seconds that a call which is told to stop may take, before it is left behind; an executor that cannot say so
-        may take any time.
-        """
-        terms: _Terms | None = tool.memo.get(self)
         try:
-            return self._limits_of(tool).grace if terms is None else terms.limits.grace
-        except Exception:  # the call hears of it, and of what it asks besides
-            return math.inf
+            allowed = self._limits_for(call.definition, context.identity)
+        except BaseException as error:  # the executor's own
+            return _failure(call, context, error)
+        most = allowed.arguments_bytes
+        if len(arguments) * 4 > most and (size := len(arguments.encode(errors="surrogatepass"))) > most:
+            return _refused(call, context, _TOO_LONG.format(size, call.name, most))
+        taken: list[Limiter] = []
+        try:
+            for limiter in allowed.limiters:
+                await limiter.acquire()
+                taken.append(limiter)
+            result = await self._run(call, context, allowed, taken)
+        except SlotsStuck as stuck:
+            problem = _BUSY if stuck.limiter is allowed.serial else _STUCK
+            return ToolResult(call.id, problem.format(call.name, stuck.limiter.limit), is_error=True)
+        finally:
+            for limiter in taken:
+                limiter.release()
+        output, most = result.output, allowed.output_bytes
+        if type(output) is str and output.isascii() and len(output) <= most:
+            return result
+        return replace(result, output=cut_output(output, most, allowed.limits.media_bytes))
 
-    def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
-        own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
-        return own or self._limits
-
-    def _terms_of(self, tool: ToolDefinition) -> _Terms:
-        """Asked for each tool that is called, and not again for the same one where the answer would be the same."""
-        limits, name = self._limits_of(tool), tool.own_name
-        wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)
-        terms = _Terms(
-            limits,
-            seats_of(tool, limits),
-            _as_seconds(limits.timeout_of(name, wish)),
-            limits.arguments_bytes_of(name),
-            limits.output_bytes_of(name),
-            self._is_serial(tool, limits),
-            tool.parameters if limits.check_arguments else None,
-            self._is_foreign(tool),
+    def _limits_for(self, tool: ToolDefinition, identity: Identity) -> CallLimits:
+        limits, name, wish = self.limits_of(tool) or self._limits, tool.own_name, self.timeout_of(tool)
+        bounds = limits.tools.get(name, _NO_BOUNDS)
+        is_serial, declared = tool.is_serial or not bounds.parallel, tool.declared
+        is_untrusted = declared is not None
+        if tool.kind is not ToolKind.MCP:
+            own = self.describe(tool)  # a function that a request declares is as serial as the one that runs for it
+            is_serial = is_serial or (own is not None and own.is_serial)
+            if tool.kind is ToolKind.FUNCTION:
+                is_untrusted = own is None or own.parameters != tool.parameters
+        server: Hashable = tool.server_label
+        serial_key: Hashable = (server, name)
+        if declared is not None and declared.server_url is not UNSET:
+            # A label with an address of the request's is not the operator's, and each client has slots of its own.
+            server, serial_key = (declared.server_url, identity.tenant, identity.owner), (declared.server_url, name)
+        tool_key = (server, name, bounds.concurrency or limits.concurrency)
+        server_key = (server, limits.total)
+        limiters = (
+            self._limiters.get(tool_key) or self._new_limiter(tool_key),
+            self._limiters.get(server_key) or self._new_limiter(server_key),
         )
-        if self._keeps_terms:
-            if len(tool.memo) >= _MOST_KEPT:
-                tool.memo.clear()
-            tool.memo[self] = terms
-        return terms
+        serial = _serial_limiter(serial_key) if is_serial else None
+        seconds = bounds.timeout or limits.timeouts.get(name) or (limits.timeout if wish is None else float(wish))
+        if math.isnan(seconds):
+            raise ValueError("a time limit must be a number of seconds")
+        return CallLimits(
+            limits,
+            seconds,
+            bounds.arguments_bytes or limits.arguments_bytes,
+            bounds.output_bytes or limits.output_bytes,
+            limiters if serial is None else (serial, *limiters),
+            serial,
+            tool.parameters if limits.check_arguments else None,
+            is_untrusted,
+        )
 
-    def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
-        """A function that a request declares is as serial as the one that runs for it."""
-        if tool.is_serial or not limits.may_overlap(tool.own_name):
-            return True
-        own = None if self._describing is None else self._describing.describe(tool)
-        return own is not None and own.is_serial
+    def _new_limiter(self, key: tuple[Hashable, ...]) -> Limiter:
+        if len(self._limiters) >= _MAX_LIMITERS:
+            self._limiters = {each: limiter for each, limiter in self._limiters.items() if not limiter.is_idle}
+        limit = key[-1]
+        assert isinstance(limit, int)
+        limiter = self._limiters[key] = Limiter(limit)
+        return limiter
 
-    def _is_foreign(self, tool: ToolDefinition) -> bool:
-        """Whether a stranger wrote what it takes: a server, or a request that declares a function in its own words."""
-        if tool.declared is not None or tool.kind is not ToolKind.FUNCTION:
-            return tool.declared is not None
-        own = self.describe(tool)
-        return own is None or own.parameters != tool.parameters
-
-    async def _in_turn(self, call: ToolCall, context: ToolContext, terms: _Terms) -> object:
-        """What came of it, when those before it have ended."""
-        tool = call.definition
+    async def _run(self, call: ToolCall, context: ToolContext, allowed: CallLimits, taken: list[Limiter]) -> ToolResult:
+        """Run the tool for its time at most. Slots of a tool that is left behind are removed from `taken`."""
+        task = asyncio.current_task()
+        assert task is not None, "tools run in tasks"
+        cancelling = task.cancelling()
+        ends = asyncio.get_running_loop().time() + allowed.seconds
+        if context.deadline is None or ends < context.deadline:
+            context = replace(context, deadline=ends)
+        timeout = asyncio.timeout_at(ends)
         try:
-            passage = await turnstile_of((server_of(tool), tool.own_name)).enter()
-        except StillAtWork:
-            return ToolResult(call.id, _BUSY.format(call.name), is_error=True)
-        try:
-            return await self._run(call, context, terms, passage)
-        finally:
-            passage.leave()
-
-    async def _at_once(self, call: ToolCall, context: ToolContext, terms: _Terms, _: Passage | None = None) -> object:
-        """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
-        assert task is not None, "tools are run in tasks"
-        seats, identity = terms.seats, context.identity
-        try:
-            taken = self._places.take_now(seats, identity) or await self._places.take(seats, identity)
-        except Crowded as crowd:
-            return _crowded(call, crowd)
-        outcome: object
-        rung: list[bool] = []
-        told, ends = task.cancelling(), loop.time() + terms.seconds
-        alarm = loop.call_at(ends, _ring, task, rung)
-        try:
-            outcome = await self._work(call, context, terms, ends)
+            async with timeout:
+                if self.ends_when_told:
+                    outcome: object = await self._work(call, context, allowed)
+                else:
+                    outcome = await self._run_in_task(call, context, allowed, taken, timeout)
         except BaseException as error:
-            outcome = caught_here(error)
-        alarm.cancel()
-        if rung:
-            task.uncancel()  # it is as if it had not been told
-            outcome = Late(terms.seconds)
-        of_tool, of_server = taken
-        of_server.leave()
-        of_tool.leave()
-        if task.cancelling() > told and isinstance(outcome, Raised | Late):
-            raise asyncio.CancelledError  # it was not the time alone
-        return outcome
+            if task.cancelling() > cancelling:
+                raise asyncio.CancelledError from None
+            if not timeout.expired():
+                return _failure(call, context, error)
+        if timeout.expired():
+            context.failed("timeout")
+            _report(call, context, f"no answer within {allowed.seconds:g} s")
+            return ToolResult(call.id, _LATE.format(call.name, allowed.seconds), is_error=True)
+        if isinstance(outcome, BaseException):
+            return _failure(call, context, outcome)
+        return _checked(outcome, call, context)
 
-    async def _apart(
-        self, call: ToolCall, context: ToolContext, terms: _Terms, passage: Passage | None = None
+    async def _run_in_task(
+        self, call: ToolCall, context: ToolContext, allowed: CallLimits, taken: list[Limiter], timeout: asyncio.Timeout
     ) -> object:
-        """In a task of its own, so that a tool that will not be stopped holds up nobody."""
-        try:
-            place = Place(*await self._places.take(terms.seats, context.identity))
-        except Crowded as crowd:
-            return _crowded(call, crowd)
-        try:
-            return await self._in_task(call, context, terms, place, passage)
-        finally:
-            place.leave()
+        """Run a tool that may ignore that it is cancelled. One that does is left behind, with its slots.
 
-    async def _in_task(
-        self, call: ToolCall, context: ToolContext, terms: _Terms, place: Place, passage: Passage | None
-    ) -> object:
-        ends = asyncio.get_running_loop().time() + terms.seconds
-        task = asyncio.create_task(self._attempt(call, context, terms, ends))
+        Return what it returns or raises: a task that raises `SystemExit` would end the event loop.
+        """
+
+        async def attempt() -> object:
+            try:
+                return await self._work(call, context, allowed)
+            except BaseException as error:
+                return error
+
+        task = asyncio.create_task(attempt())
         try:
-            await _ended(task, terms.seconds)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await self._leave(task, call, terms, place, passage)
+            grace = allowed.limits.grace if timeout.expired() else min(allowed.limits.grace, context.grace)
+            task.cancel()
+            try:
+                await asyncio.wait({task}, timeout=grace)
+            finally:
+                if not task.done():
+                    self._leave_behind(task, call, taken)
             if task.done() and isinstance(result := task.result(), ToolResult):
                 return result  # it has run to its end meanwhile: that counts, also where the run stops
             raise
-        if task.done():
-            return task.result()
-        await self._leave(task, call, terms, place, passage)
-        return Late(terms.seconds)
 
-    async def _leave(
-        self, task: asyncio.Task[object], call: ToolCall, terms: _Terms, place: Place, passage: Passage | None
-    ) -> None:
-        """Tell the tool to stop. One that does not is left behind, and holds its place until it ends."""
-        if not await self._stop(task, terms.limits.grace):
-            _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
-            place.leave_behind(task)
-            if passage is not None:
-                passage.leave_behind(task)
+    def _leave_behind(self, task: asyncio.Task[object], call: ToolCall, taken: list[Limiter]) -> None:
+        _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
+        while taken:
+            taken.pop().abandon(task)
 
-    async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms, ends: float) -> object:
-        """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
-        try:
-            return await self._work(call, context, terms, ends)
-        except BaseException as error:
-            return Raised(error)
+    async def _work(self, call: ToolCall, context: ToolContext, allowed: CallLimits) -> object:
+        """Check the arguments and run the tool.
 
-    def _work(
-        self, call: ToolCall, context: ToolContext, terms: _Terms, ends: float
-    ) -> Coroutine[Any, Any, ToolResult]:
-        """The tool at work, if the arguments are what it takes. It is told when its time `ends`."""
-        if context.deadline is None or ends < context.deadline:
-            context = replace(context, deadline=ends)
-        if terms.schema is not None and not terms.is_foreign:
-            return self._checked(call, context, terms.schema)
-        if (problem := find_problem_bounded(call.arguments, terms.schema)) is not None:
-            return _refused(call, context, problem)
-        context.began()
-        return self._executor.execute(call, context)
-
-    async def _checked(self, call: ToolCall, context: ToolContext, schema: dict[str, Any]) -> ToolResult:
-        """Validate against the operator's own schema, then run the tool.
-
-        References can make the work grow, so it is done in a thread. Other tasks run beside it, but not while the
-        schema is compiled, nor within one step of the validation: so this is for the operator's own schemas alone.
+        The operator's own schemas are checked whole. With references that can take long, so a thread does it.
         """
-        find = partial(find_problem, call.arguments, schema)
-        problem = await run_in_thread(find, "antwort-arguments") if has_references(schema) else find()
+        schema = allowed.schema
+        if schema is None or allowed.is_untrusted:
+            problem = find_problem_bounded(call.arguments, schema)
+        elif has_references(schema):
+            problem = await run_in_thread(partial(find_problem, call.arguments, schema), "antwort-arguments")
+        else:
+            problem = find_problem(call.arguments, schema)
         if problem is not None:
-            return await _refused(call, context, problem)
+            return _refused(call, context, problem)
         context.began()
         return await self._executor.execute(call, context)
 
-    async def _stop(self, task: asyncio.Task[object], grace: float) -> bool:
-        """Says whether it has ended."""
-        task.cancel()
-        self._left_behind.add(task)
-        task.add_done_callback(self._left_behind.discard)
-        done, _ = await asyncio.wait({task}, timeout=grace)
-        return bool(done)
+
+_ADAPTED = (
+    *("can_execute", "describe", "discover", "instruct", "refresh", "standing", "remember_with", "open", "close"),
+    *("limits_of", "timeout_of", "ends_when_told"),
+)
+
+_serial_limiters: WeakValueDictionary[Hashable, Limiter] = WeakValueDictionary()
+_serial_lock = threading.Lock()
 
 
-class LimitedServer(Limited):
-    """The same around an executor that a request reaches by a label."""
-
-    def __init__(self, server: ToolServer, limits: ToolLimits | None = None) -> None:
-        super().__init__(server, limits)
-        self._server = server
-        self._instructing = server if isinstance(server, Instructing) else None
-        self._standing = server if isinstance(server, Standing) else None
-
-    def discover(self, declared: McpTool, identity: Identity) -> Coroutine[Any, Any, Sequence[ToolDefinition] | None]:
-        return self._server.discover(declared, identity)
-
-    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
-        return None if self._instructing is None else await self._instructing.instruct(declared, identity)
-
-    async def refresh(self, declared: McpTool, identity: Identity) -> None:
-        if isinstance(self._server, Refreshing):
-            await self._server.refresh(declared, identity)
-
-    def remember_with(self, note: NoteWritingTools) -> None:
-        if isinstance(self._server, Remembering):
-            self._server.remember_with(note)
-
-    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
-        return () if self._standing is None else self._standing.standing(model, identity)
+def _serial_limiter(key: Hashable) -> Limiter:
+    """Return the limiter of a tool whose calls must not overlap, the same in the whole process while it is in use."""
+    with _serial_lock:
+        return _serial_limiters.setdefault(key, Limiter(1))
 
 
-def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:
-    """The executor within limits: one that has its own keeps them, and what can be discovered stays discoverable."""
-    if isinstance(executor, Limited):
-        return executor
-    return LimitedServer(executor, limits) if isinstance(executor, ToolServer) else Limited(executor, limits)
-
-
-def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
-    """The same as `isinstance`, for what is asked with each request: of executors within limits it is remembered."""
-    if isinstance(executor, Limited):
-        return executor.offered.get(protocol) or executor.offers(protocol)
-    return isinstance(executor, cast("type", protocol))
-
-
-def _as_seconds(time: float) -> float:
-    """Executors come from anywhere. Raises `ValueError` or `TypeError` for what no clock can be set to."""
-    if math.isnan(seconds := float(time)):
-        raise ValueError("a time limit must be a number of seconds")
-    return seconds
-
-
-async def _refused(call: ToolCall, context: ToolContext, problem: str) -> ToolResult:
-    context.failed("arguments")
-    return ToolResult(call.id, problem, is_error=True)
-
-
-def _crowded(call: ToolCall, crowd: Crowded) -> ToolResult:
-    return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
-
-
-def _ring(task: asyncio.Task[Any], rung: list[bool]) -> None:
-    """Tells a task to stop whose time is over, and says that this was so."""
-    rung.append(True)
-    task.cancel()
-
-
-async def _ended(task: asyncio.Task[object], seconds: float) -> None:
-    """Waits until the task has ended, or for so long. Whoever waits may be cancelled; the task is not."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, _wake, waiter)
-    task.add_done_callback(partial(_wake, waiter))
-    try:
-        await waiter
-    except asyncio.CancelledError:
-        if not task.done():
-            raise  # else the result is there, and whoever waits for it ends with it
-    finally:
-        timer.cancel()
-
-
-def _wake(waiter: asyncio.Future[None], _: object = None) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
+# ---- executors ----
 
 Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]
 """What a program can give an engine to run tools with."""
 
 
+def labels_of(executor: object) -> Sequence[str]:
+    """Return the labels of an executor's tool servers: `labels`, or its only `label`."""
+    if (labels := getattr(executor, "labels", None)) is None:
+        label = getattr(executor, "label", None)
+        return () if label is None else (label,)
+    return tuple(labels)
+
+
+def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:
+    """Return the executor within limits; one that is has its own."""
+    return executor if isinstance(executor, Limited) else Limited(executor, limits)
+
+
 def all_limited(given: Sequence[Runs], limits: ToolLimits | None = None) -> tuple[Limited, ...]:
-    """All of them as executors within limits. Functions that are given as they are become one executor, the last.
+    """Return all of them as executors within limits. Functions become one executor, the last.
 
     Raises `TypeError` for anything else, and for an executor that could never be asked.
     """
@@ -424,17 +367,56 @@ def _no_executor(given: object) -> str:
 
 _WRONG_KIND = "The kind of a {} is {!r}; it must be ToolKind.LOCAL, ToolKind.MCP or ToolKind.SANDBOX."
 
-_BUSY = "An earlier call of the tool {!r} is still at work, and its calls must not overlap. Try again later."
 
-_CROWDED = (
-    "{} earlier calls still run, though they were told to stop, and no more may run at once. The tool {!r} was not "
+# ---- results ----
+
+_TOO_LONG = "The arguments have {} bytes, and the tool {!r} takes {} at most."
+_LATE = "The tool {!r} did not answer within {:g} s."
+_BUSY = "An earlier call of the tool {0!r} is still at work, and its calls must not overlap. Try again later."
+_STUCK = (
+    "{1} earlier calls still run, though they were told to stop, and no more may run at once. The tool {0!r} was not "
     "run. Try again later."
 )
 
 
-def _too_long(call: ToolCall, most: int) -> str | None:
-    """To be asked of arguments that may be: characters have four bytes at most, so that mostly nobody has to count."""
-    size = len(call.arguments.encode(errors="surrogatepass"))
-    return (
-        None if size <= most else f"The arguments have {size} bytes, and the tool {call.name!r} takes {most} at most."
-    )
+def _checked(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:
+    """Return the result of the call. Executors may return anything, and what is no result would fail much later."""
+    if isinstance(outcome, ToolResult) and outcome.call_id == call.id:
+        output: object = outcome.output
+        if isinstance(output, str) or (
+            isinstance(output, tuple) and all(isinstance(part, ResultPart) for part in output)
+        ):
+            if outcome.is_error:
+                _report(call, context, "it answered with an error")
+            return outcome
+    _report(call, context, f"it answered with a {type(outcome).__name__} that is no result of this call")
+    return ToolResult(call.id, f"The tool {call.name!r} did not answer with a result of this call.", is_error=True)
+
+
+def _failure(call: ToolCall, context: ToolContext, error: BaseException) -> ToolResult:
+    """Return the result of a call that raised. Raises the error that hands the call to the client."""
+    if isinstance(error, ClientsTurn):
+        raise error
+    _report(call, context, "it raised", error)
+    return ToolResult(call.id, _message(error), is_error=True)
+
+
+def _refused(call: ToolCall, context: ToolContext, problem: str) -> ToolResult:
+    context.failed("arguments")
+    return ToolResult(call.id, problem, is_error=True)
+
+
+def _report(call: ToolCall, context: ToolContext, what: str, error: BaseException | None = None) -> None:
+    """Log neither arguments nor output: they are the client's."""
+    where = (call.id, context.response_id)
+    _log.warning("The tool %r failed: %s (call %s of %s)", call.name, what, *where, exc_info=error)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    if isinstance(error, BaseExceptionGroup):
+        text = f"{text}: {'; '.join(_message(cause) for cause in error.exceptions[:_MAX_CAUSES])}"
+    return text or type(error).__name__

@@ -1,4 +1,4 @@
-"""Functions of this process as tools.
+"""Run functions of this process as tools.
 
 @tool
 def add(a: int, b: int) -> int:
@@ -33,13 +33,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What backends take as the name of a function."""
+"""Function names that all backends take."""
 LONGEST_TIME = 86400
-"""Seconds that a call may be given at most."""
+"""Seconds: the longest timeout of a call."""
 
 
 class LocalTool(Generic[P, R]):
-    """A function that a model can call. Called from Python, it is the function that it was."""
+    """A function that a model can call. Python calls it like the function itself."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LocalTool(Generic[P, R]):
         self._function: Callable[..., Any] = function
         self.timeout = _checked_timeout(timeout)
         self.is_bare = True
-        """Whether it is in no toolset that the program made."""
+        """Whether no `Toolset` of the program contains it."""
         self.definition = ToolDefinition(
             name=_checked_name(name or function.__name__),
             kind=ToolKind.LOCAL,
@@ -90,7 +90,7 @@ class LocalTool(Generic[P, R]):
             value = await _outlasted(thread, stop, can_stop=self.signature.context_parameter is not None)
             return await value if inspect.isawaitable(value) else value
         finally:
-            stop.set()  # all that an abandoned thread can still be told
+            stop.set()  # an abandoned thread can still see it
 
 
 @overload
@@ -111,7 +111,7 @@ def tool(
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function, bare or with what the function does not say itself.
+    """Make a tool of a function, with options for what its signature and docstring do not say.
 
     `timeout` is in seconds and holds instead of the executor's. A tool that is `read_only` or `idempotent` may be
     run again when it is not known whether it ran. Without `parallel`, its calls never overlap, whoever makes them.
@@ -121,7 +121,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 class LocalExecutor:
-    """Runs functions that live in this process, and answers for a request's function of the same name."""
+    """Runs functions of this process, also where a request declares a function of the same name."""
 
     kind = ToolKind.LOCAL
     holds_to_its_word = True
@@ -149,15 +149,15 @@ class LocalExecutor:
         return tool.kind in (ToolKind.FUNCTION, ToolKind.LOCAL) and tool.name in self._tools
 
     def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
-        """The function as it describes itself."""
+        """Return the definition of the function of that name."""
         return self._tools[tool.name].definition if self.can_execute(tool) else None
 
     def timeout_of(self, tool: ToolDefinition) -> float | None:
-        """The time that this tool asks for itself."""
+        """Return the timeout that the tool sets for itself."""
         return self._tools[tool.name].timeout if self.can_execute(tool) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Arguments that do not fit are an error result; what the function raises is let through."""
+        """Run the function. Arguments that do not fit are an error result; exceptions of the function are raised."""
         if not self.can_execute(call.definition):
             raise LookupError(f"There is no function named {call.name!r} here.")
         local = self._tools[call.definition.name]
@@ -174,7 +174,7 @@ class LocalExecutor:
 
 
 class _Stop(asyncio.Event):
-    """Set for one thread when it is abandoned, and for all threads of a run with the run's own."""
+    """Set when its thread is abandoned, or when the run stops."""
 
     def __init__(self, run: asyncio.Event) -> None:
         super().__init__()
@@ -185,11 +185,14 @@ class _Stop(asyncio.Event):
 
 
 async def _outlasted(outcome: asyncio.Future[T], stop: _Stop, *, can_stop: bool) -> T:
-    """Told to stop, it waits for the thread to end, so that its end is known; told again, it leaves the thread. A
-    function that `can_stop`, as it sees that it should, may have ended for that reason; any other has run to its end,
-    and what it came to counts.
+    """Wait for a thread. When cancelled, signal it to stop and wait for its end; when cancelled again, abandon it.
+
+    A function that `can_stop` sees the signal, and may have ended early because of it. Any other has run to its end, so
+    its value counts.
     """
-    outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be that nobody asks
+    outcome.add_done_callback(
+        lambda ended: ended.cancelled() or ended.exception()
+    )  # retrieved, also where the thread is abandoned
     try:
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
@@ -201,7 +204,7 @@ async def _outlasted(outcome: asyncio.Future[T], stop: _Stop, *, can_stop: bool)
 
 
 def _for_thread(context: ToolContext, stop: _Stop) -> ToolContext:
-    """A context that is safe to use away from the event loop."""
+    """Return a context that is safe to use in another thread."""
     return replace(context, cancelled=stop, progress=partial(post, asyncio.get_running_loop(), context.progress))
 
 

@@ -1,4 +1,4 @@
-"""Keeping the output of a tool to a size, so that what was left out can be seen."""
+"""Cut the output of a tool to a size, and mark what is missing."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ MediaPart: TypeAlias = InputImage | InputFile | InputVideo
 _WORDS: dict[type[MediaPart], str] = {InputImage: "image", InputFile: "file", InputVideo: "video"}
 
 
-def cap(output: Output, text_bytes: int, media_bytes: int) -> Output:
-    """The output with at most so many bytes of text and of other content, each over all parts together.
+def cut_output(output: Output, text_bytes: int, media_bytes: int) -> Output:
+    """Return the output with at most so many bytes of text and of other content, each in all parts together.
 
     Text is cut at a character and followed by a mark; another part that does not fit is replaced by a sentence.
     """
     if isinstance(output, str):
         if output.isascii() and len(output) <= text_bytes:
             return output
-        (part,) = _cap_texts((Text(text=output),), text_bytes)
+        (part,) = _cut_text((Text(text=output),), text_bytes)
         return part.text
-    capped = iter(_cap_texts([part for part in output if isinstance(part, TextPart)], text_bytes))
+    capped = iter(_cut_text([part for part in output if isinstance(part, TextPart)], text_bytes))
     parts = (next(capped, None) if isinstance(part, TextPart) else part for part in output)
-    return tuple(_cap_media([part for part in parts if part is not None], media_bytes))
+    return tuple(_cut_media([part for part in parts if part is not None], media_bytes))
 
 
-def _cap_texts(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
-    """The parts up to the one that reaches the limit; that one carries the mark, and those behind it are gone."""
+def _cut_text(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
+    """Return the parts up to the one that exceeds the limit, which is cut and marked."""
     texts = [_utf8(part.text) for part in parts]
     total, left = sum(map(len, texts)), limit
     kept: list[TextPart] = []
@@ -47,7 +47,7 @@ def _cap_texts(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list
     return kept
 
 
-def _cap_media(parts: list[ResultPart], limit: int) -> Iterator[ResultPart]:
+def _cut_media(parts: list[ResultPart], limit: int) -> Iterator[ResultPart]:
     left = limit
     for part in parts:
         if isinstance(part, TextPart):
@@ -64,7 +64,7 @@ def _size(part: MediaPart) -> int:
 
 
 def _utf8(text: str) -> bytes:
-    """Half a surrogate pair is a character to Python and to nobody else; it could not be sent."""
+    """Encode a text without lone surrogates, which no client could decode."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Which tools fit what is looked for: BM25 over their names, descriptions and parameters. Pure."""
+"""Rank tools by a query: BM25 over their names, descriptions and parameters. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from antwort.tools.base import ToolDefinition
 
 _K1, _B = 1.2, 0.75
 _NAME_WEIGHT = 3
-"""A word of the name counts as often as so many in the description."""
+"""A word of the name weighs as much as so many in the description."""
 _LONGEST_DESCRIPTION, _LONGEST_ABOUT, _MOST_PARAMETERS = 2000, 300, 64
-"""What of a tool is read: servers may say anything of theirs, at any length."""
+"""The parts of a definition that are indexed: servers are untrusted."""
 _LONGEST_QUERY, _MOST_WORDS = 1000, 32_768
 _MOST_KEPT = 16_384
-"""Tools in all indexes that are kept for the next search."""
+"""Tools in all cached indexes."""
 
 _WORD = re.compile(r"[^\W_]+")
 _LETTERS = bytes(byte if chr(byte).isalnum() and byte < 128 else 32 for byte in range(256)).lower()
-"""ASCII without what stands between words."""
+"""Maps ASCII to lower case, and separators to spaces."""
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DENSE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-"""Scripts that set no spaces between words."""
+"""Scripts without spaces between words."""
 _EMPTY = frozenset(
     _WORD.findall(
         "a an and any are as at be by can do does for from has have how i in into is it its me my of on or our please "
@@ -34,24 +34,22 @@ _EMPTY = frozenset(
         "which will with you your"
     )
 )
-"""Words that say nothing about a tool."""
+"""Stop words."""
 
 
 class Index:
-    """So many tools, ready to be searched. It keeps their words and not the tools: what they were declared with may be
-    a secret, and an index outlives the request.
-    """
+    """The words of tools, without their declarations: an index outlives the request, and they may hold a secret."""
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
         self._names = [(tool.name, tool.own_name) for tool in tools]
-        self._schemas = [tool.parameters for tool in tools]  # held, so that no other is taken for one of them
+        self._schemas = [tool.parameters for tool in tools]  # referenced, so that no other gets the same id
         self._words = [_counted(tool) for tool in tools]
         lengths = [words.total() for words in self._words]
         average = sum(lengths) / max(len(lengths), 1) or 1.0
         self._norms = [_K1 * (1 - _B + _B * length / average) for length in lengths]
 
     def best(self, query: str, most: int) -> list[int]:
-        """Which of the tools fit the query, the best first; none that has no word of it. Of equals, by their names."""
+        """Return the places of the tools that have words of the query, the best first; equals by their names."""
         asked = query[:_LONGEST_QUERY]
         meant = asked.strip().casefold()
         scores = self._scores(Counter(filter(None, words_in(_name(asked)))))
@@ -76,20 +74,20 @@ class Index:
 
 
 def words_in(text: str) -> list[str]:
-    """The words of a text or a name, each in its plain form; those that say nothing are empty."""
+    """Return the words of a text, each as its stem; stop words are empty."""
     if text.isascii():  # three times as fast: there may be thousands of tools
-        return [*map(_plain_forms.__getitem__, text.encode().translate(_LETTERS).split())]
+        return [*map(_stems.__getitem__, text.encode().translate(_LETTERS).split())]
     words = _WORD.findall(f"{text} {' '.join(_pairs(text))}".lower())
-    return [_plain_forms[word.encode(errors="replace")] for word in words]
+    return [_stems[word.encode(errors="replace")] for word in words]
 
 
 def _name(name: str) -> str:
-    """With a space before each hump."""
+    """Return a name with spaces between its camelCase words."""
     return name if name.islower() else _HUMP.sub(" ", name)
 
 
 def _counted(tool: ToolDefinition) -> Counter[str]:
-    """How often the tool says what."""
+    """Count the words of a tool."""
     name = _name(tool.own_name)
     said = [name] * _NAME_WEIGHT
     said += (tool.server_label or "", tool.namespace or "", (tool.description or "")[:_LONGEST_DESCRIPTION])
@@ -111,27 +109,27 @@ def _parameters(tool: ToolDefinition) -> list[str]:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """Characters two by two, where a word is not set apart from the next."""
+    """Yield pairs of characters of scripts without spaces."""
     for run in _DENSE.findall(text):
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
 
 
-class _PlainForms(dict[bytes, str]):
-    """Words and their plain forms, as far as they were met: looked up by the hundred thousand."""
+class _StemCache(dict[bytes, str]):
+    """A cache of words and their stems, which are looked up by the hundred thousand."""
 
     def __missing__(self, word: bytes) -> str:
         if len(self) >= _MOST_WORDS:
             self.clear()
         text = word.decode(errors="replace")
-        plain = self[word] = "" if text in _EMPTY else _plain(text)
+        plain = self[word] = "" if text in _EMPTY else _stem(text)
         return plain
 
 
-_plain_forms = _PlainForms()
+_stems = _StemCache()
 
 
-def _plain(word: str) -> str:
-    """Without the ending that tells one from many, or the deed from the doing."""
+def _stem(word: str) -> str:
+    """Return the stem of a word: without endings of plurals and verbs."""
     if word.endswith("ies") and len(word) > 4:
         word = f"{word[:-3]}y"
     elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
@@ -146,36 +144,36 @@ def _plain(word: str) -> str:
     return word[:-1] if word.endswith("e") and len(word) > 4 else word
 
 
-# ---- indexes that were made before ----
+# ---- the cache ----
 
 _Key: TypeAlias = tuple[tuple[str, str | None, str | None, str | None, str | None, int], ...]
 
 _lock = Lock()
-_kept: OrderedDict[_Key, Index] = OrderedDict()
+_indexes: OrderedDict[_Key, Index] = OrderedDict()
 
 
 def index_of(tools: Sequence[ToolDefinition]) -> Index:
-    """The index of these tools, made once as long as they are the same. It may be asked for in any thread."""
+    """Return the cached index of these tools, or make it. Safe in any thread."""
     key = _key(tools)
     with _lock:
-        if (known := _kept.get(key)) is not None:
-            _kept.move_to_end(key)
+        if (known := _indexes.get(key)) is not None:
+            _indexes.move_to_end(key)
             return known
     made = Index(tools)
     with _lock:
-        _kept[key] = made
-        while len(_kept) > 1 and sum(map(len, _kept)) > _MOST_KEPT:
-            _kept.popitem(last=False)
+        _indexes[key] = made
+        while len(_indexes) > 1 and sum(map(len, _indexes)) > _MOST_KEPT:
+            _indexes.popitem(last=False)
     return made
 
 
 def is_indexed(tools: Sequence[ToolDefinition]) -> bool:
-    """Whether a search in them costs next to nothing."""
-    return _key(tools) in _kept
+    """Return whether the index of these tools is cached."""
+    return _key(tools) in _indexes
 
 
 def _key(tools: Iterable[ToolDefinition]) -> _Key:
-    """By what is ranked. Schemas go by identity: an index holds on to its own, so no other has the same."""
+    """Return the key of all that is indexed. Schemas count by identity: an index references its own."""
     return tuple(
         (tool.name, tool.own_name, tool.server_label, tool.namespace, tool.description, id(tool.parameters))
         for tool in tools

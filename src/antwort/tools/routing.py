@@ -1,4 +1,4 @@
-"""Whose a call is: the client's, ours, or nobody's.
+"""Decide where a call goes: to the client, to an executor, or nowhere.
 
 The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
 either. A tool is claimed by its whole definition: a function that the request declares is run by the first executor, of
@@ -12,20 +12,18 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from antwort.properties import kept_property
-from antwort.tools.base import Describing, ToolDefinition, ToolExecutor, ToolKind, ToolServer
-from antwort.tools.bounds import holds_to_its_word
-from antwort.tools.limits import Limited, offers
+from antwort.tools.base import BaseExecutor, ToolDefinition, ToolKind
 
 _log = logging.getLogger("antwort.tools")
 
 
 class Named(Protocol):
-    """Anything that says which tool it calls, by the name the model sees."""
+    """Anything with the name of a tool as the model sees it."""
 
     @property
     def name(self) -> str: ...
@@ -35,34 +33,25 @@ Call = TypeVar("Call", bound=Named)
 
 
 class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a request offers the model, and who is there to run it."""
+    """The tools that a request offers the model, and the executors that may run them."""
 
     tools: Mapping[str, ToolDefinition]
-    executors: tuple[ToolExecutor, ...] = ()
+    executors: tuple[BaseExecutor, ...] = ()
     allowed: frozenset[str] | None = None
     """None: all. An empty set allows none."""
     may_run: bool
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
     instructions: tuple[str, ...] = ()
-    """What the model is told about the tools beside their descriptions, by the servers that the request names too."""
+    """The instructions of the servers that the request names, and the grammars that descriptions cannot hold."""
     deferred: frozenset[str] = frozenset()
-    """The tools that the model is not told of until it has found them; it may call them all the same."""
+    """The tools that are not in the prompt until the model has found them. It may call them all the same."""
     silent: Mapping[str, str] = {}
-    """The servers that could not be asked for their tools, by their labels, each with what is to be said of that."""
+    """The labels of servers that did not list their tools, each with a message about it."""
 
-    @kept_property
+    @cached_property
     def ways(self) -> dict[str, Way]:
-        """Where calls of its tools go, as far as that was asked and would be answered the same again."""
+        """A cache of where calls go, as far as the executors always give the same answers."""
         return {}
-
-
-def are_steady(executors: Iterable[ToolExecutor]) -> bool:
-    """Whether each of them says of a tool what it said of it before. What others say may be the fault of a moment."""
-    return all(map(_is_steady, executors))
-
-
-def _is_steady(executor: ToolExecutor) -> bool:
-    return executor.holds_to_its_word if isinstance(executor, Limited) else holds_to_its_word(executor)
 
 
 class Route(enum.Enum):
@@ -72,10 +61,10 @@ class Route(enum.Enum):
     SERVER = "server"
     HELD = "held"  # ours, but nothing is run in this request: shown as it is
     REJECTED = "rejected"  # declared, but outside the allowed list
-    UNKNOWN = "unknown"  # not declared, or declared and nobody is there to run it
+    UNKNOWN = "unknown"  # not declared, or no executor runs it
 
 
-Way: TypeAlias = tuple[Route, ToolExecutor | None]
+Way: TypeAlias = tuple[Route, BaseExecutor | None]
 """Where a call goes, and who runs it if it is ours."""
 
 
@@ -89,26 +78,26 @@ class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
     held: tuple[Call, ...] = ()
 
 
-def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> ToolExecutor | None:
-    """The first executor that runs this tool."""
+def find_executor(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> BaseExecutor | None:
+    """Return the first executor that runs this tool."""
     for executor in executors:
         if _claims(executor, definition):
             return executor
     return None
 
 
-def may_claim_function(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> bool:
+def may_claim_function(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> bool:
     """Return whether an executor might run a declared function of which only the name is known. One that describes its
     functions knows them by name; any other may look at the whole definition.
     """
     return any(
-        _claims(executor, definition) or (_is_asked(executor, definition) and not offers(executor, Describing))
+        _claims(executor, definition) or (_is_asked(executor, definition) and not executor.describes_functions)
         for executor in executors
     )
 
 
-def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
-    """Whether there is somebody here to run tools for a request that offers `tools`."""
+def is_registered(executors: Iterable[BaseExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
+    """Return whether an executor counts as registered for a request that offers `tools`."""
     return any(_counts(executor, tools) for executor in executors)
 
 
@@ -117,7 +106,7 @@ def route(name: str, toolbox: Toolbox) -> Route:
 
 
 def routed(name: str, toolbox: Toolbox) -> Way:
-    """It is asked several times for each call, and looked for once where all who may run it hold to their word."""
+    """Return where a call goes and which executor runs it. Several steps ask that for each call, so it is cached."""
     if (known := toolbox.ways.get(name)) is not None:
         return known
     definition = toolbox.tools.get(name)
@@ -128,7 +117,7 @@ def routed(name: str, toolbox: Toolbox) -> Way:
     if definition is None:
         return Route.CLIENT, None
     way = _way_of(definition, toolbox)
-    if are_steady(toolbox.executors):
+    if all(executor.is_steady for executor in toolbox.executors):
         toolbox.ways[name] = way
     return way
 
@@ -153,7 +142,7 @@ def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
 
 
 def refusal(name: str, toolbox: Toolbox) -> str:
-    """Why a call to `name` is refused, in words the model can use."""
+    """Return why a call to `name` is refused, in words that the model can use."""
     if name not in toolbox.tools:
         return f"There is no tool named {name!r}."
     if toolbox.allowed is not None and name not in toolbox.allowed:
@@ -161,14 +150,14 @@ def refusal(name: str, toolbox: Toolbox) -> str:
     return f"The tool {name!r} is not available at the moment."
 
 
-def _is_asked(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+def _is_asked(executor: BaseExecutor, definition: ToolDefinition) -> bool:
     """Return whether the executor may claim a tool of this sort at all."""
     if executor.kind is ToolKind.FUNCTION or definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
         return False
-    return definition.is_search or offers(executor, ToolServer) is (definition.kind is not ToolKind.FUNCTION)
+    return definition.is_search or executor.is_server is (definition.kind is not ToolKind.FUNCTION)
 
 
-def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+def _claims(executor: BaseExecutor, definition: ToolDefinition) -> bool:
     if not _is_asked(executor, definition):
         return False
     try:
@@ -178,8 +167,8 @@ def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
         return False
 
 
-def _counts(executor: ToolExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
-    """What the program or the operator put here counts always; a server only where the request can reach it."""
+def _counts(executor: BaseExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
+    """Return whether an executor counts as registered: MCP only where it runs a tool of the request, others always."""
     match executor.kind:
         case ToolKind.FUNCTION:
             return False

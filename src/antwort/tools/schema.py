@@ -1,4 +1,4 @@
-"""A Python function as a model sees it: a JSON schema from its type hints and docstring, and arguments read back.
+"""Describe a Python function to models: a JSON schema from its type hints and docstring, and arguments parsed by it.
 
 Both come from one struct built of the function's parameters, so what the schema promises is what the function gets.
 """
@@ -22,17 +22,17 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model calls a function."""
+    """The interface of a function for models."""
 
     description: str | None
     parameters: dict[str, Any]
     """The JSON schema of the arguments, an object that takes nothing else."""
     context_parameter: str | None
-    """The parameter that is given the call's context. It is no part of the schema."""
+    """The parameter that gets the call's context. The schema leaves it out."""
     decoder: msgspec.json.Decoder[msgspec.Struct]
 
     def read(self, arguments: str) -> dict[str, object]:
-        """The keyword arguments that `arguments` stands for, as the function's own types; those not given are absent.
+        """Parse arguments into keyword arguments of the function's own types; those not given are absent.
 
         Raises `msgspec.DecodeError`, whose message names the path of what does not fit.
         """
@@ -86,7 +86,7 @@ def _hints(function: Callable[..., object], label: str) -> dict[str, Any]:
 
 
 def _is_context(hint: Any) -> bool:
-    """Also with a note on it, and where it may be None, as in functions that are called without a model, too."""
+    """Return whether a hint is `ToolContext`, also annotated or optional, as in functions with other callers."""
     if typing.get_origin(hint) is Annotated:
         return _is_context(hint.__origin__)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -104,7 +104,7 @@ def _checked(parameter: inspect.Parameter, hints: dict[str, Any], label: str) ->
 
 
 def _struct(label: str, offered: dict[str, tuple[Any, inspect.Parameter]]) -> type[msgspec.Struct]:
-    """A parameter with a default may be left out, and then the function's own default holds, whatever it is."""
+    """Return the type that arguments are parsed into. A parameter that is left out gets the function's own default."""
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, (hint, parameter) in offered.items():
         try:
@@ -117,7 +117,7 @@ def _struct(label: str, offered: dict[str, tuple[Any, inspect.Parameter]]) -> ty
 
 
 def _called(name: str) -> str:
-    """What a model calls a parameter: `from_`, which Python does not let be called `from`, is `from`."""
+    """Return the name of a parameter for models: `from_` is `from`, which Python does not allow."""
     word = name.removesuffix("_")
     return word if keyword.iskeyword(word) else name
 
@@ -138,7 +138,7 @@ def _schema(
 
 
 def _plain(default: object) -> object:
-    """A default as JSON would show it; UNSET where there is none, or none that JSON can show."""
+    """Return a default as a JSON value; UNSET where there is none, or JSON has no such value."""
     try:
         return UNSET if default is inspect.Parameter.empty else msgspec.json.decode(msgspec.json.encode(default))
     except (TypeError, ValueError):
@@ -146,6 +146,6 @@ def _plain(default: object) -> object:
 
 
 def _notes(hints: dict[str, Any]) -> dict[str, str]:
-    """The descriptions in `Annotated[T, "description"]`."""
+    """Return the descriptions in `Annotated[T, "description"]`."""
     metadata = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
     return {name: note for name, notes in metadata for note in notes if isinstance(note, str)}

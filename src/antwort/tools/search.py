@@ -1,6 +1,6 @@
-"""Looking for tools: a function of the house's own, for when there are more tools than the model is told of at once.
+"""Search tools: a function that the model gets when there are more tools than fit into the prompt.
 
-What a search has found stands in its result, and nowhere else: whoever writes the next prompt reads it there.
+The found tools are in the result of the search and nowhere else. The next prompt is built from it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import msgspec
 
 from antwort.api.wire import encode
 from antwort.schema.normalize import normalize_all
-from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.ranking import index_of, is_indexed
 
 SEARCH = "tool_search"
-"""What the function is called, unless another tool has the name."""
+"""The name of the function, unless another tool has it."""
 FOUND_AT_ONCE, MOST_FOUND = 5, 20
 _LONGEST_ABOUT = 200
 _LONG = 200
-"""So many tools are indexed elsewhere than on the event loop."""
+"""From this number of tools on, a thread indexes them."""
 _PURPOSE = (
     "Find tools that you cannot see yet. There are more tools than those listed here; look for one by a few words on "
     "what it should do, and those that fit can be called from then on."
@@ -52,7 +52,7 @@ class _Asked(msgspec.Struct):
 
 
 class _Found(msgspec.Struct, omit_defaults=True):
-    """A tool as a result tells of it, by the name to call it by. The rest of it joins the prompt."""
+    """A tool in a result, with the name to call it by. Its definition joins the prompt."""
 
     name: str
     server: str | None = None
@@ -64,14 +64,14 @@ class _Result(msgspec.Struct, omit_defaults=True):
     hint: str | None = None
 
 
-class ToolSearch:
-    """Runs searches in a catalogue: the tools that the model must look for, and may call."""
+class ToolSearch(BaseExecutor):
+    """Searches a catalogue: the tools that are not in the prompt and may be called."""
 
     kind = ToolKind.MCP
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(self, name: str, catalogue: Sequence[ToolDefinition], hints: Sequence[str] = ()) -> None:
-        """`hints` tell the model what there is to be found, a line each."""
+        """`hints` tell the model what it can find, a line each."""
         self.definition = ToolDefinition(
             name=name,
             kind=ToolKind.MCP,
@@ -86,7 +86,8 @@ class ToolSearch:
     def can_execute(self, tool: ToolDefinition) -> bool:
         return is_search(tool) and tool.name == self.definition.name
 
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:  # noqa: ARG002 - the contract's
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        context.began()
         try:
             asked = msgspec.json.decode(call.arguments, type=_Asked)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -106,7 +107,7 @@ class ToolSearch:
 
 
 def _limit(said: float | str | None) -> int | None:
-    """Models write numbers as text, too. None: it is no number."""
+    """Return the limit, which models also write as text; None if it is no number."""
     if said is None or isinstance(said, bool):
         return FOUND_AT_ONCE if said is None else None
     try:
@@ -117,7 +118,7 @@ def _limit(said: float | str | None) -> int | None:
 
 
 def is_search(tool: ToolDefinition) -> bool:
-    """Whether it is the house's own function, and nobody else's of that name."""
+    """Return whether it is the search function, and not another tool of that name."""
     return tool.is_search
 
 
@@ -132,7 +133,7 @@ def _told(tools: Sequence[ToolDefinition]) -> str:
 
 
 def found_in(output: str) -> Iterator[str]:
-    """The names of the tools that a search has found, by its result. Whatever else the text is finds nothing."""
+    """Yield the names of the tools in the result of a search. Any other text has none."""
     try:
         result = _read(output)
     except (msgspec.DecodeError, UnicodeError, RecursionError):

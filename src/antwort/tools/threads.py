@@ -1,4 +1,4 @@
-"""Running a blocking function beside the event loop, in a thread that nobody ever has to wait for."""
+"""Run blocking functions in daemon threads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 async def run_in_thread(function: Callable[[], T], name: str) -> T:
-    """What `function` returns or raises. Being cancelled abandons the thread."""
+    """Return or raise what `function` does. When cancelled, abandon the thread."""
     return await start_thread(function, name)
 
 
 def start_thread(function: Callable[[], T], name: str) -> asyncio.Future[T]:
-    """What `function` will return or raise, run with this task's context variables.
+    """Start `function` in a thread, with the context variables of this task.
 
     Each call has a thread of its own: in a pool, functions that hang would in time leave no thread for the others. It
     is a daemon, so it holds up neither the server nor its end.
@@ -40,7 +40,7 @@ def start_thread(function: Callable[[], T], name: str) -> asyncio.Future[T]:
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
-    """Call `function` on the loop, from any thread. From an abandoned thread the loop may be gone: then nobody asks."""
+    """Call `function` on the loop from any thread. The loop of an abandoned thread may be closed: then do nothing."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function, *args)
 

@@ -1,4 +1,4 @@
-"""Functions of this process under a label.
+"""Offer functions of this process under a label.
 
 calc = Toolset("calc", instructions="Use these for every sum, however small.")
 
@@ -30,12 +30,12 @@ R = TypeVar("R")
 
 
 class ToolsetInfo(msgspec.Struct, frozen=True):
-    """A toolset as the operator is shown it."""
+    """What the operator sees of a toolset."""
 
     label: str
     tools: tuple[str, ...]
     origin: str
-    """Where it came from: a module, a file, or an installed package."""
+    """The module, file or installed package that it is from."""
 
 
 class Toolset:
@@ -97,12 +97,12 @@ class Toolset:
         local.is_bare = False
 
     def joined_by(self, others: Sequence[LocalTool[..., Any]]) -> Self:
-        """The same toolset with more functions, while this one and the functions stay as they are.
+        """Return a copy of the toolset with more functions.
 
         Raises `ValueError` when two of them have the same name.
         """
         joined = copy.copy(self)
-        joined._functions = LocalExecutor(*self.tools, *others)  # noqa: SLF001 - a copy of our own
+        joined._functions = LocalExecutor(*self.tools, *others)  # noqa: SLF001 - of a copy
         return joined
 
     def info(self, origin: str) -> ToolsetInfo:
@@ -139,7 +139,7 @@ class Toolset:
         return replace(local.definition, kind=ToolKind.MCP, server_label=self.label)
 
     def _own(self, tool: ToolDefinition) -> ToolDefinition | None:
-        """The function behind a tool that `discover` gave out, as it is called here."""
+        """Return the local definition of a tool that `discover` has returned."""
         if tool.kind is not ToolKind.MCP or tool.server_label != self.label:
             return None
         own = replace(tool, kind=ToolKind.LOCAL, name=tool.own_name, server_tool=None)

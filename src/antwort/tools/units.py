@@ -1,4 +1,4 @@
-"""Units of measurement, by all their usual names, and conversions between them. Pure."""
+"""Convert between units of measurement, by all their usual names. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CannotConvert(ValueError):
 
 
 class Unit(NamedTuple):
-    """One unit of its kind: `value * scale + offset` is the same in the unit that all of the kind are told by."""
+    """A unit. `value * scale + offset` is the value in the base unit of its kind."""
 
     kind: str
     name: str
@@ -24,7 +24,7 @@ class Unit(NamedTuple):
 
 
 def convert(value: float, unit: str, to: str) -> float:
-    """The value in another unit. Raises `CannotConvert`."""
+    """Return the value in another unit. Raises `CannotConvert`."""
     source, target = find_unit(unit), find_unit(to)
     if source.kind != target.kind:
         raise CannotConvert(
@@ -41,7 +41,7 @@ def convert(value: float, unit: str, to: str) -> float:
 
 
 def find_unit(name: str) -> Unit:
-    """By any of its names; where capitals matter (MB, Mb), as it is written. Raises `CannotConvert`."""
+    """Find a unit by any of its names. Case counts where it matters (MB, Mb). Raises `CannotConvert`."""
     plain = _plain(name)
     if (found := _EXACT.get(plain)) is not None:
         return found
@@ -54,11 +54,11 @@ def find_unit(name: str) -> Unit:
 
 
 _CASED = frozenset({"mm", "mm2", "mg", "ml", "ms", "mj", "mw", "mbar", "nm", "ns", "us"})
-"""With other capitals they are something else: milli and mega, nanometers and nautical miles."""
+"""With other capitals, other units: milli and mega, nanometers and nautical miles."""
 
 
 def _capitals_matter(plain: str, near: Unit) -> bool:
-    """Who writes no capitals at all means bytes; `Tb` is no terabyte."""
+    """Return whether a name may not be found regardless of case. All in lower case, `tb` means bytes; `Tb` does not."""
     is_bits = near.kind == "data" and plain.endswith("b") and not plain.islower()
     return is_bits or plain.casefold() in _CASED
 
@@ -68,7 +68,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def shown(value: float) -> str:
-    """As people write it: seven digits, and all that stand before the point."""
+    """Format a value with seven digits, and all before the point."""
     if float(value).is_integer() and abs(value) < 1e15:
         return str(int(value))
     if not 1e-4 <= abs(value) < 1e15:
@@ -79,7 +79,7 @@ def shown(value: float) -> str:
 
 
 def counted(value: float, unit: Unit) -> str:
-    """So many of them."""
+    """Format a value with its unit, in the singular or plural."""
     name = _PLURAL.sub(lambda found: _ODD.get(found[0], found[0][:-1]), unit.name, count=1) if value == 1 else unit.name
     return f"{shown(value)} {name}"
 
@@ -89,7 +89,7 @@ _PLURAL = re.compile(r"\b(feet|\w+s)\b")
 
 
 def _plain(name: str) -> str:
-    """One way of writing: `m²`, `m^2` and `m 2` are `m2`, `°C` is `C`."""
+    """Return a name in one form: `m²`, `m^2` and `m 2` are `m2`, `°C` is `C`."""
     text = unicodedata.normalize("NFKC", name[:_LONGEST].translate(_DEGREES))
     text = text.replace("\u00b0", "").replace("^", "").replace("_", " ")
     return " ".join(text.replace("\u2044", "/").rstrip(". ").split())
@@ -97,7 +97,7 @@ def _plain(name: str) -> str:
 
 _LONGEST = 60
 _DEGREES = str.maketrans("\u00ba\u02da", "\u00b0\u00b0")
-"""What looks like the sign: an ordinal's, and a ring."""
+"""Look-alikes of the degree sign."""
 
 
 def _unknown(name: str, plain: str) -> str:
@@ -267,7 +267,7 @@ def _units() -> Iterator[tuple[Unit, str]]:
 
 
 def _spellings(unit: Unit, others: str) -> Iterator[str]:
-    """Plural and singular: a short name is the same in both, and what is no plural by an `s` has its singular below."""
+    """Yield the spellings of a unit. Short names have no plural; irregular singulars are in the table."""
     yield unit.name
     if unit.name.endswith("s") and not unit.name.endswith(("hes", "ies")):
         yield unit.name.removesuffix("s")

@@ -1,4 +1,4 @@
-"""Time zones by the names that people have for them: IANA's, those of cities, abbreviations and offsets."""
+"""Find time zones by their usual names: IANA's, those of cities, abbreviations and offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 _LONGEST = 60
 _NOWHERE = frozenset({"Factory", "localtime", "posixrules"})
-"""In the database, and the time of no place."""
+"""Entries of the database that are no time zones."""
 _OTHER_TREES = ("posix/", "right/", "Etc/")
 _OFFSET = re.compile(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE)
 
@@ -49,7 +49,7 @@ class UnknownZone(ValueError):
 
 
 def find_zone(name: str) -> tuple[str, tzinfo]:
-    """What the zone is called, and the zone. Raises `UnknownZone`."""
+    """Return the name of a zone, and the zone. Raises `UnknownZone`."""
     if found := _OFFSET.fullmatch(name.strip()):
         return _offset(name, found)
     known = _zones()
@@ -70,12 +70,12 @@ def _offset(name: str, found: re.Match[str]) -> tuple[str, tzinfo]:
 
 
 def _plain(name: str) -> str:
-    """One way of writing, without accents."""
+    """Return a name in one form, without case and accents."""
     letters = unicodedata.normalize("NFKD", name[:_LONGEST].replace("_", " ").casefold())
     return " ".join("".join(each for each in letters if not unicodedata.combining(each)).split())
 
 
-# ---- what stands behind a comma ----
+# ---- the country after a comma ----
 
 _COUNTRIES: Mapping[str, str] = {
     "america": "US",
@@ -92,11 +92,11 @@ _COUNTRIES: Mapping[str, str] = {
     "us": "US",
     "usa": "US",
 }
-"""Names that the database does not have, or not as people write them."""
+"""Names that the database lacks, or spells differently."""
 
 
 def _is_in(zone: str, place: str) -> bool:
-    """Whether the place is one that the zone is known to be in: a name of its own, its continent, or its country."""
+    """Return whether the zone is in the place: another of its names, its continent, or its country."""
     if not place:
         return True
     if _zones().get(place) == zone or _plain(zone.partition("/")[0]) == place:
@@ -107,7 +107,7 @@ def _is_in(zone: str, place: str) -> bool:
 
 @cache
 def _tables() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """The codes of countries by their names, and the country of each zone, where the zone database tells."""
+    """Return the codes of countries by their names, and the country of each zone, as far as the database has them."""
     names = [line.split("\t") for line in _lines("iso3166.tab")]
     places = [line.split("\t") for line in _lines("zone.tab")]
     codes = {_plain(name): code for code, name, *_ in names}
@@ -124,7 +124,7 @@ def _lines(table: str) -> list[str]:
 
 @cache
 def _zones() -> Mapping[str, str]:
-    """Every name that a zone is found by. On a machine without the zone database, none."""
+    """Return the zones by all their names; none on a machine without the zone database."""
     names = sorted(zone for zone in zoneinfo.available_timezones() - _NOWHERE if not zone.startswith(_OTHER_TREES))
     known = {other: zone for zone, others in _ALSO.items() if zone in names for other in others.split("|")}
     by_city = {_plain(zone.rpartition("/")[2]): zone for zone in reversed(names)}

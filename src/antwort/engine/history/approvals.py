@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.items import InputItem, McpApprovalResponse
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
@@ -43,7 +44,13 @@ def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[T
     """Return the tools of a server with their policy settled. A request can ask for more approvals than the operator,
     never for fewer.
     """
-    return [definition.decided(_needs_approval(tool, definition)) for definition in found]
+    settled = ((definition, _needs_approval(tool, definition)) for definition in found)
+    return [
+        definition
+        if definition.needs_approval is needs_approval
+        else replace(definition, needs_approval=needs_approval)
+        for definition, needs_approval in settled
+    ]
 
 
 def _needs_approval(tool: McpTool, definition: ToolDefinition) -> bool:

@@ -25,12 +25,10 @@ from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
 from antwort.engine.loop.call_display import display_of, display_of_refused
-from antwort.engine.loop.dispatch import ask_again, run_tools, standing
-from antwort.engine.loop.early import beginnings, kept
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
-from antwort.engine.loop.limits import calls_left, closing
-from antwort.engine.loop.result_events import NOT_BEGUN
+from antwort.engine.loop.limits import closing
+from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_results
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
@@ -71,7 +69,7 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 case Infer():
                     source = infer(live)
                 case RunTools():
-                    source = run_tools(step, live)
+                    source = live.tools.run(step)
                 case Compact():
                     source = compact(live)
             try:
@@ -190,8 +188,8 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
-                    if turn.has_whole and not turn.is_finished and tools.may_begin_early:
-                        tools.begin(beginnings(turn, calls_left(before, plan), plan))
+                    if turn.has_whole and not turn.is_finished:
+                        tools.begin_early(turn, before)
         except Exception as error:
             if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
                 window, live.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
@@ -206,9 +204,9 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     live.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
     results: Mapping[str, ToolResult] = {}
     if failure is not None or turn.is_cut:
-        halted = await tools.halt()
+        stopped = await tools.stop_early(turn)
         if not isinstance(failure, DETACHED):  # else another process makes the whole inference again
-            results = kept(halted, turn)
+            results = stopped
     ended: TurnEnded | None = None
     if failure is None:
         ended = turn.finish(results)
@@ -222,7 +220,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
             batch[-1] = _accounted(ended, stop, request, written, window.meter)
         yield batch
     is_broken = failure is not None and not isinstance(failure, DETACHED)
-    if (results or is_broken) and (batch := standing(results, live.run, plan, is_broken=is_broken)):
+    if (results or is_broken) and (batch := early_results(results, live.run, plan, is_broken=is_broken)):
         yield batch
     if failure is not None:
         raise failure

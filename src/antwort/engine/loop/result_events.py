@@ -1,8 +1,8 @@
-"""Results become events, here and nowhere else."""
+"""Convert the results of calls to events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -21,8 +21,10 @@ from antwort.api.events import (
     RunEvent,
 )
 from antwort.api.items import (
+    FunctionCall,
     FunctionCallOutput,
     InputText,
+    McpApprovalRequest,
     McpCall,
     OutputItem,
     OutputText,
@@ -34,8 +36,10 @@ from antwort.api.items import (
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.history.calls import call_id_of, run_ids
-from antwort.engine.loop.steps import Ready, Refused
-from antwort.engine.plan import OpenCall
+from antwort.engine.history.sealed_items import new_request_id
+from antwort.engine.loop.fold import Run
+from antwort.engine.loop.steps import Ready, Refused, answer_to, asked_again, open_calls, ready
+from antwort.engine.plan import OpenCall, Plan
 from antwort.ids import new_id
 from antwort.tools.base import Output, ToolResult
 
@@ -44,14 +48,14 @@ NOT_BEGUN = "The call was not run: the response was stopped before it began."
 
 
 class Handed(msgspec.Struct, frozen=True):
-    """Instead of a result: the call stays open for the client."""
+    """In place of a result: the call is handed to the client, and stays open."""
 
 
 Outcome: TypeAlias = ToolResult | Handed
 
 
 class Answers:
-    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
+    """Converts the results of a step to events, and assigns the output indexes of new items."""
 
     def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
         self._calls = calls
@@ -65,7 +69,7 @@ class Answers:
         self._events: Batch = []
 
     def open(self) -> Batch:
-        """A server's call that an earlier response left open shows under a new item; others are open already."""
+        """Return the events of new items for the server calls that earlier responses left open."""
         for at, answer in enumerate(self._calls):
             call = answer.call
             if call.at is None and isinstance(call.item, McpCall):
@@ -76,7 +80,7 @@ class Answers:
         return isinstance(self._calls[at].call.item, McpCall)
 
     def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
-        """A run that was picked up may have shown it."""
+        """Return the item of such a call that a resumed run has shown already."""
         for at, item in enumerate(self._output):
             if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) == call.call_id:
                 return at, item
@@ -103,7 +107,7 @@ class Answers:
         return at, replace(item, arguments=call.arguments)
 
     def take(self, at: int, result: Outcome) -> None:
-        """Of those that came together, in the order of the calls."""
+        """Add the result of a call. Those that end together are added in the order of the calls."""
         call = self._calls[at].call
         if not isinstance(call.item, McpCall):
             self._waiting[at] = result
@@ -113,7 +117,7 @@ class Answers:
             self._write_mcp(at, call.at, call.item, result)
 
     def batch(self) -> Batch:
-        """The events of all results that may be written now."""
+        """Return the events of all results that may be written now."""
         if self._waiting:
             self._write_due()
         return self._taken()
@@ -129,8 +133,8 @@ class Answers:
         return events
 
     def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
-        """No more results come. Every call of this response is settled: without a result, it would look like one that
-        is still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
+        """Settle the calls without results, as the run stops: without one, a call of this response would look as if it
+        were still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
         """
         for at, answer in enumerate(self._calls):
             call = answer.call
@@ -143,7 +147,7 @@ class Answers:
                 self.take(at, ToolResult(call.call_id, NOT_BEGUN, is_error=True))
 
     def rest(self) -> Batch:
-        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
+        """Return the events of the results that waited for an earlier one which does not come."""
         if self._waiting:
             for at in sorted(self._waiting):
                 self._write_function(at, self._waiting.pop(at))
@@ -191,8 +195,43 @@ class Answers:
 
 
 def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:
-    """An `mcp_call` shows text. What is more than text is kept beside it: the model is to see it."""
+    """Return the output as text, which an `mcp_call` shows, and its parts for the model where it is more than text."""
     if isinstance(output, str):
         return output, UNSET
     is_text = all(isinstance(part, InputText | OutputText | Text) for part in output)
     return text_of(output), UNSET if is_text else output
+
+
+# ---- calls without a step ----
+
+
+def early_results(results: Mapping[str, ToolResult], run: Run, plan: Plan, *, is_broken: bool) -> Batch:
+    """Return the events of the results of calls that began early and whose turn was cut or broke off, by their ids. Of
+    a broken turn, the functions that have not begun are answered as well, so that no follow-up runs them.
+    """
+    calls: list[Ready | Refused] = []
+    for call in open_calls(run, plan.toolbox):
+        if call.call_id in results:
+            calls.append(ready(call, plan.toolbox))
+        elif is_broken and isinstance(call.item, FunctionCall) and isinstance(answer_to(call, plan), Ready):
+            calls.append(Refused(call, NOT_BEGUN))
+    answers = Answers(calls, run.output)
+    batch = answers.open()
+    for at, each in enumerate(calls):
+        call_id = each.call.call_id
+        answers.take(at, results.get(call_id) or ToolResult(call_id, NOT_BEGUN, is_error=True))
+    return [*batch, *answers.batch()]
+
+
+def ask_again(run: Run, plan: Plan) -> Batch:
+    """Return the events that ask once more for the approval of calls whose tools have changed since. They are published
+    with the end of the response, so that a request for approval that is shown is on record.
+    """
+    batch: Batch = []
+    for index, left in enumerate(asked_again(run.output, plan), len(run.output)):
+        assert isinstance(left.call.item, McpCall), "nothing else is approved"
+        label, name, arguments = left.call.item.server_label, left.call.item.name, left.call.arguments
+        item_id = new_request_id(plan.sealed, label, name, arguments)
+        item = McpApprovalRequest(id=item_id, server_label=label, name=name, arguments=arguments)
+        batch += [OutputItemAdded(output_index=index, item=item), OutputItemDone(output_index=index, item=item)]
+    return batch

@@ -27,7 +27,7 @@ from antwort.engine.loop.limits import NO_MORE, calls_left, closing, stop_reason
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor, ToolKind
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
 from antwort.tools.search import is_search
 
@@ -50,7 +50,7 @@ class Ready(msgspec.Struct, frozen=True):
     definition: ToolDefinition
     is_search: bool
     """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-    executor: ToolExecutor | None = None
+    executor: BaseExecutor | None = None
     """What runs it, as was found when the step was taken; None: it is looked for when it is run."""
 
     @property
@@ -59,7 +59,7 @@ class Ready(msgspec.Struct, frozen=True):
         return self.definition.read_only or self.definition.idempotent or self.is_search
 
 
-def ready(call: OpenCall, toolbox: Toolbox, executor: ToolExecutor | None = None) -> Ready:
+def ready(call: OpenCall, toolbox: Toolbox, executor: BaseExecutor | None = None) -> Ready:
     definition = toolbox.tools[call.name]
     return Ready(call, toolbox, definition, definition.is_search, executor)
 

@@ -1,46 +1,49 @@
-"""Run the tool calls of a response, side by side. Each ends in exactly one result."""
+"""Run the tool calls of a response, concurrently. Each ends in exactly one result.
+
+A call may begin while the model is still writing. That changes when it begins and nothing else, so it is done only
+where the end of the turn cannot change anything: where no call could pause the turn for the client or for an approval.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import cached_property, partial
+from operator import attrgetter
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
 
+from antwort.api.events import Batch
 from antwort.api.items import FunctionCall, McpCall
-from antwort.concurrency import stop
-from antwort.engine.loop.early import may_be_early
-from antwort.engine.loop.result_events import Handed, Outcome
-from antwort.engine.loop.steps import Ready, Refused
-from antwort.engine.plan import OpenCall
+from antwort.engine.loop.fold import Run
+from antwort.engine.loop.limits import calls_left
+from antwort.engine.loop.result_events import INTERRUPTED, Answers, Handed, Outcome
+from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to
+from antwort.engine.loop.turn import Turn
+from antwort.engine.plan import OpenCall, Plan
+from antwort.storage.run_log import DETACHED
 from antwort.tools.base import (
+    BaseExecutor,
     ClientsTurn,
     Failure,
     Progress,
     ToolCall,
     ToolContext,
-    ToolExecutor,
     ToolKind,
     ToolResult,
 )
-from antwort.tools.limits import Limited
-from antwort.tools.routing import find_executor
+from antwort.tools.routing import Route, find_executor, route
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
 
-T = TypeVar("T")
-
 _log = logging.getLogger("antwort.engine")
-_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
-_abandoned: set[asyncio.Task[Any]] = set()
-"""Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
+_tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
 
 
 CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "handed", "cancelled"]
@@ -48,7 +51,7 @@ CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "
 
 
 class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What logs and metrics are told of a call that was answered. Neither arguments nor output."""
+    """What logs and metrics get of a call that was answered. Neither arguments nor output."""
 
     response_id: str
     call_id: str
@@ -62,13 +65,22 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class _Begun(msgspec.Struct, frozen=True):
-    task: asyncio.Task[Outcome]
-    arguments: str
+class RunningCall(msgspec.Struct, eq=False):
+    """A call that was started."""
+
+    ready: Ready
+    task: asyncio.Task[None] | None = None
+    outcome: Outcome | Exception | None = None
+    """An exception where the call could not be recorded; None until it has ended, or where it was cancelled."""
+    at: int = -1
+    """Its place among the calls of the step; -1 until a step asks for it."""
 
 
 class ToolRunner:
     """Run the calls of a step, and those that begin while their turn is still being written."""
+
+    group: asyncio.TaskGroup
+    """The run's task enters it. All calls of the run are tasks in it."""
 
     def __init__(self, live: LiveRun) -> None:
         self._live: LiveRun = weakref.proxy(live)  # so that a run is freed without a garbage collection
@@ -76,170 +88,215 @@ class ToolRunner:
         self.has_acted = live.run.calls_run > 0
         """Whether a tool was started: to run the response again could do twice what it did."""
         self.running: set[str] = set()
-        """The ids of the calls that tools work on."""
-        self._tasks: dict[asyncio.Task[Outcome], int] = {}
-        self._early: dict[str, _Begun] = {}
-        self._asked: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
-        self._begun: set[str] = set()  # those of them that have waited for their slot: a tool may have seen them
-
-    # ---- those that began early ----
-
-    @cached_property
-    def may_begin_early(self) -> bool:
-        """Whether any call of this response may."""
-        return may_be_early(self._plan)
-
-    @property
-    def has_early_calls(self) -> bool:
-        """Whether calls of the last turn have begun whose results are not taken yet."""
-        return bool(self._early)
-
-    def begin(self, calls: Iterable[Ready]) -> None:
-        """Start calls whose turn is still being written. The step that asks for them takes them over."""
-        for ready in calls:
-            if self._signal.reason is None:
-                self._early[ready.call.call_id] = _Begun(self._start(ready), ready.call.arguments)
-
-    async def halt(self) -> Mapping[str, ToolResult | None]:
-        """Their turn did not come to its end: tell them to stop. Gives what each came to, None where that is nothing.
-
-        One that was handed to the client, or that no tool has seen yet, is as if it had not begun.
-        """
-        early, self._early = self._early, {}
-        if not early:
-            return {}
-        self._signal.fired.set()  # a thread can only look there
-        await self._end([begun.task for begun in early.values()])
-        came = {call_id: _came_to(begun.task) for call_id, begun in early.items()}
-        return {
-            call_id: result
-            for call_id, result in came.items()
-            if isinstance(result, ToolResult) or (result is None and call_id in self._begun)
-        }
-
-    async def _take_over(self, waiting: list[tuple[int, Ready]]) -> list[tuple[int, Ready]]:
-        """Those that have begun go on; gives the others. One that has grown since then was never what was asked for."""
-        grown: list[asyncio.Task[Outcome]] = []
-        left: list[tuple[int, Ready]] = []
-        for at, ready in waiting:
-            begun = self._early.pop(ready.call.call_id, None)
-            if begun is not None and begun.arguments.rstrip() == ready.call.arguments.rstrip():
-                self._tasks[begun.task] = at
-                if not begun.task.done():
-                    self.running.add(ready.call.call_id)
-                continue
-            left.append((at, ready))
-            if begun is not None:
-                grown.append(begun.task)
-        await self._end(grown)
-        return left
-
-    # ---- those of a step ----
+        """The ids of the calls of this step that tools work on."""
+        self._open: dict[str, RunningCall] = {}
+        """The calls whose outcome no step has read, by their ids."""
+        self._ended: list[RunningCall] = []
+        """Those of them that have an outcome."""
+        self._has_ended = asyncio.Event()
+        self._asked: set[str] = set()
+        """The ids of the calls that were passed to their executors."""
+        self._begun: set[str] = set()
+        """The ids of those that got their slots: a tool may have seen them."""
 
     def has_begun(self, call_id: str) -> bool:
         """Whether a tool may have seen the call."""
         return call_id in self._begun
 
     def is_queued(self, call_id: str) -> bool:
-        """Whether the call waits for a slot, or waited for one when it was told to stop."""
+        """Whether the call waits for a slot, or waited for one when it was stopped."""
         return call_id in self._asked and call_id not in self._begun
 
-    async def results(
-        self, calls: Sequence[Ready | Refused], width: int
-    ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
-        """What the calls come to, as they are ready; at most `width` run at a time."""
-        refused = [(at, call) for at, call in enumerate(calls) if isinstance(call, Refused)]
-        waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
-        if refused:
-            self._report_refused(calls)
-            yield [(at, await self._refusal(call)) for at, call in refused]
-        try:
-            if self._early:
-                waiting = await self._take_over(waiting)
-            while waiting or self._tasks:
-                while waiting and len(self._tasks) < width and self._signal.reason is None:
-                    at, call = waiting.pop(0)
-                    self.running.add(call.call.call_id)
-                    self._tasks[self._start(call)] = at
-                yield await self._next()
-        finally:
-            await self._stop()
-            self.running.clear()  # those left behind work for nobody
+    # ---- calls that begin early ----
 
-    def alone(self, calls: Sequence[Ready | Refused]) -> Coroutine[Any, Any, Outcome] | None:
-        """The only call, at work. One that nobody runs beside needs no task of its own where what is told to stop here
-        stops the tool in time: its executor leaves a tool behind that does not stop, and does not take longer for it
-        than a run. Else None.
+    @property
+    def has_early_calls(self) -> bool:
+        """Whether calls of the last turn have begun that no step has asked for yet."""
+        return bool(self._open)
+
+    @cached_property
+    def _may_begin_early(self) -> bool:
+        return may_begin_early(self._plan)
+
+    def begin_early(self, turn: Turn, before: Run) -> None:
+        """Start the calls that are complete of a turn that is still being written; `before` is the run before it. The
+        step that asks for them takes them over.
         """
-        if len(calls) != 1 or self._early or not isinstance(ready := calls[0], Ready):
-            return None
-        executor = ready.executor or find_executor(ready.definition, ready.toolbox.executors)
-        if not isinstance(executor, Limited) or executor.grace_of(ready.definition) > self._plan.settings.tool_grace:
-            return None
-        self.has_acted = True
-        if self._signal.reason is None:  # else it will not begin
-            self.running.add(ready.call.call_id)
-        return self._signal.race(partial(self._execute, ready, executor))
+        if self._may_begin_early:
+            for ready in early_calls(turn, calls_left(before, self._plan), self._plan):
+                if self._signal.reason is None:
+                    self._start(ready)
 
-    def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
-        self.has_acted = True  # before it can have begun, whoever looks meanwhile
-        return asyncio.create_task(self._execute(ready))
+    async def stop_early(self, turn: Turn) -> Mapping[str, ToolResult]:
+        """Stop the calls that began early, because their turn was cut or broke off. Return what is shown of them.
 
-    async def _next(self) -> list[tuple[int, Outcome]]:
-        """Those that are done; at least one. When told to stop, what is done by then still counts."""
+        One that has no result and may have run says so: it must not be run again, and the model must know of it. One
+        that was handed to the client, or that no tool has seen yet, is left as if it had not begun. A call that has
+        grown since it began is not what the model asked for.
+        """
+        if not self._open:
+            return {}
+        calls = [*self._open.values()]
+        self._signal.fired.set()  # all that a thread can see
+        await self.close()
+        whole = {call.call_id for call in turn.calls() if call.written.is_whole}
+        results: dict[str, ToolResult] = {}
+        for call in calls:
+            call_id, outcome = call.ready.call.call_id, call.outcome
+            if call_id not in whole or isinstance(outcome, Handed):
+                continue
+            if isinstance(outcome, ToolResult):
+                results[call_id] = outcome
+            elif call_id in self._begun:
+                results[call_id] = ToolResult(call_id, INTERRUPTED, is_error=True)
+        return results
+
+    # ---- the calls of a step ----
+
+    async def run(self, step: RunTools) -> AsyncGenerator[Batch, None]:
+        """Run the calls of a step, and yield their results as events: those of functions in the order of the calls, the
+        others as they are ready. Results that have come count, also where the run stops.
+        """
+        calls = step.calls if (reason := self._signal.reason) is None else _due(step, reason)
+        answers = Answers(calls, self._live.run.response.output)
+        if opening := answers.open():
+            yield opening
+        waiting: deque[tuple[int, Ready]] = deque()
+        failure: Exception | None = None
         try:
-            await self._signal.race(lambda: asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))
+            for at, each in enumerate(calls):
+                if isinstance(each, Refused):
+                    answers.take(at, await self._refuse(each))
+                    continue
+                if not (self._open and await self._take_over(at, each)):
+                    waiting.append((at, each))
+            if len(waiting) + len(self._open) < len(calls) and (batch := answers.batch()):
+                yield batch
+            width = len(calls) if step.is_parallel else 1
+            while waiting or self._open:
+                while waiting and len(self._open) < width and self._signal.reason is None:
+                    at, ready = waiting.popleft()
+                    self.running.add(ready.call.call_id)
+                    self._start(ready, at)
+                if not self._ended:
+                    await self._wait()
+                if (failure := self._read(answers)) is not None:
+                    raise failure
+                if batch := answers.batch():
+                    yield batch
+        except Exception as error:
+            failure = error
+            await self._stop()
+            self._read(answers)
+            if not isinstance(error, DETACHED):  # the process that resumes the run decides about calls that have begun
+                answers.stop(self.has_begun, self.is_queued)
+        finally:
+            if self._open:
+                await self.close()
+        if rest := answers.rest():
+            yield rest
+        if failure is not None:
+            raise failure
+
+    async def _take_over(self, at: int, ready: Ready) -> bool:
+        """Return whether the call began early. One that has grown since then is stopped: it is another call now."""
+        call_id = ready.call.call_id
+        early = self._open.get(call_id)
+        if early is None:
+            return False
+        if early.ready.call.arguments.rstrip() == ready.call.arguments.rstrip():
+            early.at = at
+            if early.outcome is None:
+                self.running.add(call_id)
+            return True
+        del self._open[call_id]
+        assert early.task is not None, "it was started"
+        early.task.cancel()
+        await asyncio.wait([early.task])
+        if early in self._ended:
+            self._ended.remove(early)
+        return False
+
+    def _start(self, ready: Ready, at: int = -1) -> None:
+        self.has_acted = True  # before it can have begun
+        call = self._open[ready.call.call_id] = RunningCall(ready, at=at)
+        call.task = self.group.create_task(self._execute(call))
+
+    async def _wait(self) -> None:
+        """Wait until a call has ended. When the run is stopped, what ends by then still counts: the reason is raised at
+        the next wait.
+        """
+        self._has_ended.clear()
+        try:
+            await self._signal.race(self._has_ended.wait)
         except Exception:
             await self._stop()
-            if done := self._collect():
-                return done  # the reason is raised at the next wait
-            raise
-        return self._collect()
+            if not self._ended:
+                raise
 
-    def _collect(self) -> list[tuple[int, Outcome]]:
-        done = [task for task in self._tasks if task.done() and not task.cancelled()]
-        return [(self._tasks.pop(task), task.result()) for task in done]
+    def _read(self, answers: Answers) -> Exception | None:
+        """Take the outcomes of the calls that have ended, in the order of the calls. Return the first exception."""
+        ended, self._ended = self._ended, []
+        if len(ended) > 1:
+            ended.sort(key=attrgetter("at"))
+        failure: Exception | None = None
+        for call in ended:
+            del self._open[call.ready.call.call_id]
+            if isinstance(call.outcome, Exception):
+                failure = failure or call.outcome
+            elif call.outcome is not None and call.at >= 0:
+                answers.take(call.at, call.outcome)
+        return failure
 
     async def _stop(self) -> None:
-        await self._end(self._tasks)
-        self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
+        """Cancel the calls that have not ended, and wait for them. The limits of their executors end them in time."""
+        if tasks := [call.task for call in self._open.values() if call.task is not None]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Nothing is left running that can be stopped."""
-        if self._early or self._tasks:
-            await self.halt()
+        """Stop all calls, and wait until they have ended."""
+        if self._open:
             await self._stop()
-
-    async def _end(self, tasks: Collection[asyncio.Task[Outcome]]) -> None:
-        """Within the grace; what does not end is left behind."""
-        for task in await stop(tasks, self._plan.settings.tool_grace):
-            _log.warning("a tool did not stop when told to; it is left behind")
-            _abandoned.add(task)
-            task.add_done_callback(_abandoned.discard)
-        for task in tasks:
-            if task.done() and not task.cancelled():
-                task.exception()  # of a call that could not be put on record: whoever asks for its result hears of it
+            self._open.clear()
+            self._ended.clear()
+        self.running.clear()
 
     # ---- one call ----
 
-    async def _execute(self, ready: Ready, executor: ToolExecutor | None = None) -> Outcome:
-        """Exactly one result, whatever the executor does, unless it hands the call on; and those who count are told how
-        it came about.
-        """
-        call, definition = ready.call, ready.definition
-        call_id = call.call_id
-        records = self._plan.call_records if call.at is None else None
-        if records is not None:
-            settled = await self._put_on_record(call_id, records.claim(call_id, ready.may_be_repeated))
-            if settled is not None:
+    async def _execute(self, call: RunningCall) -> None:
+        """Run a call, record it where another process could settle it too, and report it to the hooks."""
+        ready, call_id = call.ready, call.ready.call.call_id
+        records = self._plan.call_records if ready.call.at is None else None
+        try:
+            outcome: Outcome | None = None
+            if records is not None:
+                outcome = await records.claim(call_id, ready.may_be_repeated)  # it may have a result already
+            if outcome is None:
+                if self._plan.is_durable and not ready.is_search:
+                    await self._live.begin_call(call_id)
+                self._asked.add(call_id)
+                outcome = await self._answer(ready)
                 self.running.discard(call_id)
-                return settled
-        if self._plan.is_durable and not ready.is_search:
-            await self._put_on_record(call_id, self._live.begin_call(call_id))
-        self._asked.add(call_id)
-        executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
-        if not isinstance(executor, Limited):
-            self._begun.add(call_id)
+                if records is not None:
+                    await (records.finish(outcome) if isinstance(outcome, ToolResult) else records.release(call_id))
+            call.outcome = outcome
+        except asyncio.CancelledError:
+            if records is not None and self.is_queued(call_id):
+                await records.release(call_id)
+            raise
+        except Exception as error:
+            call.outcome = error
+        finally:
+            self.running.discard(call_id)
+        self._ended.append(call)
+        self._has_ended.set()
+
+    async def _answer(self, ready: Ready) -> Outcome:
+        """Have the executor run the call, and report it to the hooks."""
+        call, call_id, definition = ready.call, ready.call.call_id, ready.definition
+        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
         began = perf_counter()
         failures: list[Failure] = []
         outcome: Outcome | None = None
@@ -248,42 +305,40 @@ class ToolRunner:
                 outcome = ToolResult(call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
             else:
                 asked = ToolCall(id=call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
-                result = await executor.execute(asked, self._context(call_id, failures.append))
-                outcome = result if result.call_id == call_id else replace(result, call_id=call_id)
-        except (asyncio.CancelledError, Exception) as exc:
-            if records is not None and self.is_queued(call_id):
-                await records.release(call_id)
-            outcome = _failed(call, exc)
+                context = ToolContext(
+                    response_id=self._plan.response.id,
+                    idempotency_key=call_id,
+                    identity=self._plan.identity,
+                    deadline=self._live.deadline,
+                    cancelled=self._signal.fired,
+                    progress=partial(self._report_progress, call_id),
+                    failed=failures.append,
+                    began=partial(self._begun.add, call_id),
+                    grace=self._plan.settings.tool_grace,
+                )
+                outcome = await executor.execute(asked, context)
+        except Exception as error:
+            if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
+                outcome = Handed()
+            else:
+                _tools_log.warning("the tool %s failed", call.name, exc_info=True)
+                outcome = ToolResult(call_id, str(error) or type(error).__name__, is_error=True)
         finally:
-            self.running.discard(call_id)
             if self._live.hooks.on_call:
                 self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
-        if records is not None:
-            await (records.finish(outcome) if isinstance(outcome, ToolResult) else records.release(call_id))
         return outcome
 
-    async def _put_on_record(self, call_id: str, writing: Awaitable[T]) -> T:
-        """What could not be put there does not begin."""
-        try:
-            return await writing
-        except BaseException:
-            self.running.discard(call_id)
-            raise
-
-    async def _refusal(self, refused: Refused) -> ToolResult:
-        """The answer to a call that is not run here. What an earlier response asked for may be settled already."""
+    async def _refuse(self, refused: Refused) -> ToolResult:
+        """Return the result of a call that is not run here. An earlier response's call may have a result already."""
+        if self._live.hooks.on_call:
+            self._report(refused.call, refused.call.name, "refused", 0.0)
         call_id, records = refused.call.call_id, self._plan.call_records
         if refused.call.at is not None or records is None:
             return ToolResult(call_id, refused.message, is_error=True)
         return await self._signal.race(partial(records.refuse, call_id, refused.message, for_good=refused.is_declined))
 
-    def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
-        for each in calls:
-            if isinstance(each, Refused) and self._live.hooks.on_call:
-                self._report(each.call, each.call.name, "refused", 0.0)
-
     def _report(
-        self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: ToolExecutor | None = None
+        self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: BaseExecutor | None = None
     ) -> None:
         record = CallRecord(
             response_id=self._plan.response.id,
@@ -297,45 +352,49 @@ class ToolRunner:
         for notify in self._live.hooks.on_call:
             notify(record)
 
-    def _context(self, call_id: str, failed: Callable[[Failure], None]) -> ToolContext:
-        return ToolContext(
-            response_id=self._plan.response.id,
-            idempotency_key=call_id,
-            identity=self._plan.identity,
-            deadline=self._live.deadline,
-            cancelled=self._signal.fired,
-            progress=partial(self._note_progress, call_id),
-            failed=failed,
-            began=partial(self._begun.add, call_id),
-        )
-
-    def _note_progress(self, call_id: str, news: str | Progress) -> None:
-        """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
-        _log.debug("a tool of %s reports progress", self._plan.response.id)
-        self._live.report_progress(call_id, news)
-
-
-def _is_told_to_stop() -> bool:
-    """Whether a cancellation is meant for this task; a tool can raise one of its own making."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def _came_to(task: asyncio.Task[Outcome]) -> Outcome | None:
-    return task.result() if task.done() and not task.cancelled() else None
-
-
-def _failed(call: OpenCall, error: BaseException) -> Outcome:
-    """What comes of a call that an executor has not answered. Raises what tells this task to stop."""
-    if isinstance(error, asyncio.CancelledError) and _is_told_to_stop():
-        raise error
-    if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
-        return Handed()
-    _tools_log.warning("the tool %s failed", call.name, exc_info=True)
-    return ToolResult(call.call_id, str(error) or type(error).__name__, is_error=True)
+    def _report_progress(self, call_id: str, progress: str | Progress) -> None:
+        _log.debug("a tool of %s reports progress", self._plan.response.id)  # its message is content
+        self._live.report_progress(call_id, progress)
 
 
 def _end(outcome: Outcome | None, failures: Sequence[Failure]) -> CallEnd:
     if isinstance(outcome, ToolResult):
         return failures[0] if failures else "error" if outcome.is_error else "ok"
     return "cancelled" if outcome is None else "handed"
+
+
+def _due(step: RunTools, reason: Exception) -> Sequence[Ready | Refused]:
+    """Return the calls of a step of a run that is to stop. Raises `reason` for calls of an earlier response: one that
+    shows as run counts as begun, and is never begun again. Of one that was begun before, that is said all the same.
+    """
+    if any(each.call.at is not None for each in step.calls):
+        return step.calls
+    if lost := [each for each in step.calls if isinstance(each, Refused) and each.is_lost]:
+        return lost
+    raise reason
+
+
+# ---- which calls may begin early ----
+
+
+def may_begin_early(plan: Plan) -> bool:
+    """Whether calls of this response may begin before their turn has ended."""
+    toolbox = plan.toolbox
+    if not plan.settings.eager or plan.request.parallel_tool_calls is False or not toolbox.may_run:
+        return False
+    return all(
+        not tool.needs_approval and route(tool.name, toolbox) is not Route.CLIENT for tool in toolbox.tools.values()
+    )
+
+
+def early_calls(turn: Turn, left: int, plan: Plan) -> list[Ready]:
+    """Return the calls of the turn that have become complete and would run at its end. The response may run `left`."""
+    found: list[Ready] = []
+    for call in turn.take_whole():
+        answer = answer_to(OpenCall(call.call_id, call.called, call.arguments, call.index, call.item), plan)
+        if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
+            continue
+        if not plan.is_durable or answer.may_be_repeated:
+            # Another process that continues the run makes an unfinished inference anew, and its calls with it.
+            found.append(answer)
+    return found

@@ -33,9 +33,7 @@ from antwort.errors import InvalidField, shown
 from antwort.event_loop import in_turns
 from antwort.notes import note
 from antwort.providers.base import Capabilities
-from antwort.schema.keywords import plain_pattern
-from antwort.tools.base import Describing, ToolDefinition, ToolKind
-from antwort.tools.limits import offers
+from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.routing import find_executor
 from antwort.tools.search import SEARCH
 from antwort.vault import CannotOpen
@@ -112,7 +110,7 @@ def _function(tool: FunctionTool, discovery: Discovery) -> ToolDefinition:
     executor = find_executor(declared, discovery.executors)
     if executor is None:
         return _renamed(declared, legal_name(tool.name))
-    if not offers(executor, Describing) or (own := executor.describe(declared)) is None:
+    if (own := executor.describe(declared)) is None:
         return declared  # under the name that an executor here runs
     return replace(
         declared,
@@ -146,8 +144,6 @@ def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) ->
     """Return a function of one string. Its grammar is a pattern of that string, or described in words."""
     grammar = grammars.get(tool.format) if isinstance(tool.format, GrammarInput) else None
     pattern = None if grammar is None or capabilities.grammar == "described" else grammar.pattern
-    if pattern is not None and capabilities.grammar == "plain_pattern":
-        pattern = plain_pattern(pattern)
     text, words = {"type": "string", "description": _PLAIN}, None
     if pattern is not None:
         text["pattern"] = pattern

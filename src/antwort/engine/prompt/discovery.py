@@ -22,17 +22,11 @@ from antwort.ids import new_id
 from antwort.providers.base import Capabilities
 from antwort.tools.base import (
     HOUSE_LABEL,
-    Hosting,
-    Instructing,
-    Labelled,
-    Refreshing,
-    Standing,
+    BaseExecutor,
     ToolDefinition,
-    ToolExecutor,
-    ToolServer,
     Unanswered,
 )
-from antwort.tools.limits import offers
+from antwort.tools.limits import labels_of
 
 _tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
 
@@ -47,7 +41,7 @@ _LONGEST_DESCRIPTION = 200
 class Discovery(msgspec.Struct, frozen=True):
     """The executors and the identity that tools are discovered for, and what the model's backend can take."""
 
-    executors: tuple[ToolExecutor, ...]
+    executors: tuple[BaseExecutor, ...]
     identity: Identity
     settings: EngineSettings
     capabilities: Capabilities = Capabilities()
@@ -87,27 +81,16 @@ def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
     """Return the labels of the tool servers. Raises `ValueError` for one that two have: the first would hide the
     second.
     """
-    labels = Counter(label for executor in executors for label in _labels(executor))
+    labels = Counter(label for executor in executors for label in labels_of(executor))
     for label, number in labels.items():
         if number > 1:
             raise ValueError(f"There are two tool servers labelled {label!r}.")
     return tuple(labels)
 
 
-def _labels(executor: object) -> Sequence[str]:
-    if isinstance(executor, Hosting):
-        return executor.labels
-    return (executor.label,) if isinstance(executor, Labelled) else ()
-
-
 def standing(discovery: Discovery) -> list[McpTool]:
     """Return the servers that the operator has added to the request."""
-    return [
-        tool
-        for executor in discovery.executors
-        if offers(executor, Standing)
-        for tool in executor.standing(discovery.model, discovery.identity)
-    ]
+    return [tool for executor in discovery.executors for tool in executor.standing(discovery.model, discovery.identity)]
 
 
 # ---- what a server offers ----
@@ -128,7 +111,7 @@ async def ask_server(tool: McpTool, path: str | None, discovery: Discovery) -> T
     if path is not None and label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
         raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     for executor in discovery.executors:
-        if not offers(executor, ToolServer):
+        if not executor.is_server:
             continue
         try:
             offer = await within(discovery.patience, _offer_of(tool, executor, discovery))
@@ -152,14 +135,14 @@ async def ask_server(tool: McpTool, path: str | None, discovery: Discovery) -> T
     raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
 
 
-async def _offer_of(tool: McpTool, server: ToolServer, discovery: Discovery) -> ToolOffer | None:
+async def _offer_of(tool: McpTool, server: BaseExecutor, discovery: Discovery) -> ToolOffer | None:
     identity = discovery.identity
-    if tool.server_label in discovery.fresh and offers(server, Refreshing):
+    if tool.server_label in discovery.fresh:
         await server.refresh(tool, identity)
     found = await server.discover(tool, identity)
     if found is None:
         return None
-    instructions = await server.instruct(tool, identity) if found and offers(server, Instructing) else None
+    instructions = await server.instruct(tool, identity) if found else None
     return ToolOffer(tuple(found), instructions)
 
 

@@ -38,8 +38,8 @@ from antwort.engine.prompt.tool_names import OWN, Tools, named_apart
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 from antwort.schema.normalize import normalize_all
-from antwort.tools.base import ToolDefinition, ToolExecutor
-from antwort.tools.routing import Toolbox, are_steady, is_registered
+from antwort.tools.base import BaseExecutor, ToolDefinition
+from antwort.tools.routing import Toolbox, is_registered
 
 _CACHED_TOOLBOXES = 8
 _LARGEST_CACHED_BYTES = 64 * 1024
@@ -91,7 +91,8 @@ async def build_toolbox(
         shown = (tool for name, tool in toolbox.tools.items() if name not in toolbox.deferred)
         await normalize_all(tool.parameters for tool in shown if tool.kind not in OWN and tool.parameters is not None)
         if cache is not None and key is not None:
-            cache.add(CachedToolbox(key, offers, toolbox, lists, are_steady(discovery.executors)))
+            is_steady = all(executor.is_steady for executor in discovery.executors)
+            cache.add(CachedToolbox(key, offers, toolbox, lists, is_steady))
     return toolbox, lists
 
 
@@ -213,7 +214,7 @@ class ToolboxKey(NamedTuple):
     standing: Sequence[McpTool]
     capabilities: object
     settings: object
-    executors: tuple[ToolExecutor, ...]
+    executors: tuple[BaseExecutor, ...]
 
 
 class CachedToolbox(NamedTuple):

@@ -268,6 +268,10 @@ class LiveRun:
     # ---- the task ----
 
     async def _drive(self) -> None:
+        async with asyncio.TaskGroup() as self.tools.group:
+            await self._run_loop()
+
+    async def _run_loop(self) -> None:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.plan.identity.tenant)
         deadline_timer = self._loop.call_at(self.deadline, self.signal.set, DeadlinePassed())

@@ -1,0 +1,133 @@
+"""Slots, handed out in the order of the requests, in the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from antwort.tools.limiter import Limiter, SlotsStuck
+
+
+async def acquired(limiter: Limiter, order: list[int], number: int) -> None:
+    await limiter.acquire()
+    order.append(number)
+
+
+async def waiting(limiter: Limiter, order: list[int], number: int) -> asyncio.Task[None]:
+    """A task that waits by now."""
+    task = asyncio.create_task(acquired(limiter, order, number))
+    await asyncio.sleep(0)  # it runs up to its first wait
+    return task
+
+
+async def test_slots_are_handed_out_in_the_order_of_the_requests() -> None:
+    limiter, order = Limiter(1), list[int]()
+    await acquired(limiter, order, 1)
+    second, third = await waiting(limiter, order, 2), await waiting(limiter, order, 3)
+    assert order == [1]
+    limiter.release()
+    await second
+    assert order == [1, 2]
+    limiter.release()
+    await third
+    limiter.release()
+    assert order == [1, 2, 3]
+    assert limiter.is_idle
+
+
+@pytest.mark.parametrize("released", ["before", "after"])
+async def test_a_task_that_stops_waiting_leaves_its_slot_to_the_next(released: str) -> None:
+    limiter, order = Limiter(1), list[int]()
+    await acquired(limiter, order, 1)
+    second, third = await waiting(limiter, order, 2), await waiting(limiter, order, 3)
+    if released == "before":
+        limiter.release()
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    if released == "after":
+        limiter.release()
+    await third
+    limiter.release()
+    assert order == [1, 3]
+    assert limiter.is_idle
+
+
+async def test_nobody_waits_for_slots_of_tasks_that_do_not_end() -> None:
+    limiter, order, end = Limiter(1), list[int](), asyncio.Event()
+    await acquired(limiter, order, 1)
+    second = await waiting(limiter, order, 2)
+    task: asyncio.Task[object] = asyncio.create_task(end.wait())
+    limiter.abandon(task)
+    with pytest.raises(SlotsStuck):
+        await second
+    with pytest.raises(SlotsStuck):
+        await limiter.acquire()
+    end.set()
+    await task
+    await asyncio.sleep(0)
+    await acquired(limiter, order, 3)
+    assert order == [1, 3]
+
+
+async def test_a_waiter_that_is_cancelled_while_the_slots_become_stuck_takes_none() -> None:
+    limiter, end = Limiter(1), asyncio.Event()
+    await limiter.acquire()
+    second = await waiting(limiter, [], 2)
+    task: asyncio.Task[object] = asyncio.create_task(end.wait())
+    limiter.abandon(task)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    end.set()
+    await task
+    await asyncio.sleep(0)
+    assert limiter.is_idle
+
+
+def test_it_holds_between_event_loops_too() -> None:
+    limiter, order = Limiter(1), list[str]()
+    is_inside, is_waiting = threading.Event(), threading.Event()
+
+    async def first() -> None:
+        await limiter.acquire()
+        is_inside.set()
+        await asyncio.to_thread(is_waiting.wait, 10)
+        order.append("first")
+        limiter.release()
+
+    async def second() -> None:
+        await asyncio.to_thread(is_inside.wait, 10)
+        task = asyncio.create_task(limiter.acquire())
+        await asyncio.sleep(0)
+        is_waiting.set()
+        await task
+        order.append("second")
+        limiter.release()
+
+    thread = threading.Thread(target=lambda: asyncio.run(first()))
+    thread.start()
+    asyncio.run(second())
+    thread.join()
+    assert order == ["first", "second"]
+
+
+async def test_a_waiter_whose_event_loop_is_closed_is_passed_over() -> None:
+    limiter = Limiter(1)
+    await limiter.acquire()
+
+    def abandon_a_waiter() -> None:
+        loop = asyncio.new_event_loop()
+        waiter = limiter.acquire()
+        loop.call_soon(lambda: waiter.send(None))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        loop.close()
+        waiters.append(waiter)
+
+    waiters: list[object] = []
+    await asyncio.to_thread(abandon_a_waiter)
+    limiter.release()
+    assert limiter.is_idle
