@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from antwort.tools.mcp.changes import Changes
+from antwort.tools.mcp.session import RefreshTimer
 from session_kit import STREAM, TOOL, Asked, Send, event, puppet, result, session_with, until
 
 
@@ -42,7 +42,7 @@ class Listed:
     def __init__(self) -> None:
         self.clock = Clock()
         self.asked = 0
-        self.changes = Changes(self._ask, 1.0, self.clock)
+        self.changes = RefreshTimer(self._ask, 1.0, self.clock)
 
     def _ask(self) -> None:
         self.asked += 1

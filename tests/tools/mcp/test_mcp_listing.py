@@ -9,7 +9,7 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.mcp.base import ServerTool, ServerTools
-from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules
+from antwort.tools.mcp.conversion import Rules, define, instructions_of, rules_for, strangers_rules
 from antwort.tools.mcp.servers import Approval, McpPolicy, McpServer, McpToolPolicy
 
 DOCS = McpTool(server_label="docs")

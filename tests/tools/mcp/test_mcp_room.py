@@ -13,10 +13,10 @@ from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
+from antwort.tools.mcp.conversion import MAX_UNTRUSTED_LIST_BYTES
 from antwort.tools.mcp.executor import McpExecutor
-from antwort.tools.mcp.room import Guest, Room, makes_room
+from antwort.tools.mcp.pool import Guest, Room, makes_room
 from antwort.tools.mcp.servers import McpPolicy
-from antwort.tools.mcp.tool_list import STRANGERS_BYTES
 from session_kit import TOOL, hangs, pooled, puppet, says, tasks_left, until
 
 ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
@@ -112,14 +112,14 @@ def heavy(size: int) -> dict[str, object]:
 
 
 async def test_a_strangers_list_is_cut_where_an_operators_is_not() -> None:
-    tools = [{**heavy(STRANGERS_BYTES // 4), "name": f"t{at}"} for at in range(8)]
+    tools = [{**heavy(MAX_UNTRUSTED_LIST_BYTES // 4), "name": f"t{at}"} for at in range(8)]
     async with puppet(tools_list=says({"tools": tools})) as server, pooled(reach=NEAR) as pool:
         assert len((await pool.get(server.spec).tools()).tools) == 8
         assert len((await pool.get(strangers(server.spec)).tools()).tools) == 3
 
 
 async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
-    listed = {"tools": [heavy(STRANGERS_BYTES - 1000)]}
+    listed = {"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]}
     async with puppet(tools_list=says(listed)) as server, pooled(reach=NEAR) as pool:
         for at in range(9):
             await pool.get(strangers(server.spec, label=f"s{at}")).tools()
@@ -131,11 +131,11 @@ async def test_lists_that_grow_behind_the_back_of_who_named_their_servers_do_not
         specs = [strangers(server.spec, label=f"s{at}") for at in range(9)]
         for spec in specs:
             await pool.get(spec).tools()
-        server.acts["tools/list"] = says({"tools": [heavy(STRANGERS_BYTES - 1000)]})
+        server.acts["tools/list"] = says({"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]})
         grown = [pool._entries[spec.key].session for spec in specs[1:]]
         for session in grown:
             session._change()  # as their servers may say at any time
-        await until(lambda: all(session.list_bytes > STRANGERS_BYTES // 2 for session in grown))
+        await until(lambda: all(session.list_bytes > MAX_UNTRUSTED_LIST_BYTES // 2 for session in grown))
         assert len(pool) == 9
         await pool.get(specs[0]).tools()
         assert len(pool) == 5

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import sys
-import threading
+from itertools import pairwise
 from pathlib import Path
 
-import httpx2
 import pytest
 from msgspec.structs import replace
 
 from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.owner import _Sdk, load_sdk
-from antwort.tools.mcp.watching import Watch, Watched
 from jumping_time import jumping_time
 from session_kit import (
     PATIENCE,
@@ -54,10 +50,9 @@ def floods(*methods: str) -> Act:
 
 @jumping_time
 async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session() -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     async with puppet(GET=floods(*["ping"] * 1000), answer=hangs) as server, pooled() as pool:
         await pool.get(server.spec).tools()
-        await asyncio.sleep(4)
+        await asyncio.sleep(5)
         assert pool.open_sessions == 0
         assert len(server.seen("answer")) <= 1
 
@@ -173,24 +168,20 @@ async def test_a_method_that_is_forbidden_alone_is_taken_for_unknown() -> None:
 # ---- streams one after the other ----
 
 
-class Streams(httpx2.AsyncBaseTransport):
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, request=request)
-
-
+@jumping_time
 async def test_streams_that_end_at_once_are_not_asked_for_at_once() -> None:
-    waited: list[float] = []
+    asked_at = list[float]()
 
-    async def pause(seconds: float) -> None:
-        waited.append(seconds)
+    async def ends(asked: Asked, send: Send) -> None:
+        asked_at.append(asyncio.get_running_loop().time())
+        await send(STREAM + b"retry: 0\n\n")
+        raise ConnectionAbortedError
 
-    transport = Watched(Streams(), Watch(), pause=pause)
-    get = httpx2.Request("GET", "http://x/", headers={"Accept": "text/event-stream"})
-    for _ in range(3):
-        await transport.handle_async_request(get)
-        await transport.handle_async_request(httpx2.Request("POST", "http://x/", json={}))
-    assert len(waited) == 2
-    assert all(0.5 < seconds <= 1.0 for seconds in waited)
+    async with puppet(GET=ends) as server, session_with(server.spec) as session:
+        await session.tools()
+        await asyncio.sleep(3.5)
+        assert len(asked_at) in (3, 4)
+        assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked_at))
 
 
 # ---- what nobody has asked for ----
@@ -308,7 +299,6 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
 
 @jumping_time
 async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     heard = list[float | None]()
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -327,7 +317,6 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
 async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -401,35 +390,3 @@ async def test_connecting_ends_when_its_task_is_cancelled_and_is_not_tried_in_an
         with pytest.raises(ServerUnavailable):
             await asking
         assert server.seen("initialize") == []
-
-
-async def test_the_sdk_is_imported_once_and_all_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    imports, done = 0, threading.Event()
-
-    def slow(name: str) -> None:
-        nonlocal imports
-        imports += 1
-        done.wait(PATIENCE)
-
-    monkeypatch.setattr(importlib, "import_module", slow)
-    sdk = _Sdk()
-    leaving, *waiting = [asyncio.create_task(sdk.load()) for _ in range(3)]
-    await until(lambda: imports == 1)
-    leaving.cancel()
-    await asyncio.wait([leaving])
-    assert not any(task.done() for task in waiting)
-    done.set()
-    await asyncio.gather(*waiting, sdk.load())
-    assert imports == 1
-
-
-async def test_an_import_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> None:
-        raise ImportError(name)
-
-    sdk = _Sdk()
-    with monkeypatch.context() as patch:
-        patch.setattr(importlib, "import_module", fail)
-        with pytest.raises(ImportError):
-            await sdk.load()
-    await sdk.load()

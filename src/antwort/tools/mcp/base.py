@@ -1,19 +1,20 @@
-"""The contract between sessions with MCP servers and those who use them. Nothing here knows the SDK.
+"""The contract between sessions with MCP servers and those who use them.
 
-What a server sends stays plain (decoded JSON) up to here, whichever way it came: the SDK's or our own.
+What a server sends stays plain (decoded JSON) up to here, whichever transport it came by.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
+from antwort.net.ssrf import ParsedUrl, parse_url, unmap_ipv4
 from antwort.tools.base import Progress, Unanswered
-from antwort.tools.mcp.addresses import canonical_address
 
 Transport: TypeAlias = Literal["http", "sse", "stdio"]
 """Streamable HTTP, its predecessor, or a process of ours."""
@@ -122,6 +123,10 @@ class Unauthorized(ServerUnavailable):
     """The server wants other credentials."""
 
 
+class Forbidden(Unauthorized):
+    """The server wants other credentials, or does not let anybody do this: HTTP status 403."""
+
+
 class NotReached(ServerUnavailable):
     """The address is one that may not be asked, or nobody answers there."""
 
@@ -142,8 +147,8 @@ class Session(Protocol):
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
-        """Run a tool. `arguments` is a JSON object as text, `key` the call's idempotency key. Cancelled, it tells the
-        server so. Raises `ServerUnavailable`.
+        """Run a tool. `arguments` is the text of a JSON object, which the caller has checked: it is sent as it is.
+        `key` is the call's idempotency key. Cancelled, it tells the server so. Raises `ServerUnavailable`.
         """
         ...
 
@@ -154,3 +159,43 @@ class Sessions(Protocol):
     def get(self, spec: ServerSpec) -> Session: ...
 
     async def close(self) -> None: ...
+
+
+# ---- addresses ----
+
+_USUAL_PORTS = (80, 443)
+_MOST_DECODINGS = 5
+"""How often a path may have been percent-encoded, one over the other."""
+
+
+@lru_cache(maxsize=256)
+def canonical_address(url: str) -> str:
+    """Return host, port and path of an address in one spelling. Raises `AddressNotAllowed`.
+
+    The scheme, the usual ports and the query are left out: they seldom lead to another server, and often to the same
+    one. Of the path, percent-encoding, case, dots, empty segments, parameters and a slash at the end are evened out.
+    """
+    place = parse_url(url)
+    port = "" if place.port in _USUAL_PORTS else f":{place.port}"
+    return f"{_host(place)}{port}/{_path(place.target.partition('?')[0])}"
+
+
+def _host(place: ParsedUrl) -> str:
+    """All names and numbers of this machine are one."""
+    if place.address is None:
+        return "localhost" if place.is_localhost else place.host
+    address = unmap_ipv4(place.address)
+    return "localhost" if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _path(path: str) -> str:
+    for _ in range(_MOST_DECODINGS):
+        path = unquote(path)
+    segments: list[str] = []
+    for segment in path.replace("\\", "/").split("/"):
+        name = segment.partition(";")[0]
+        if name == "..":
+            del segments[-1:]
+        elif name not in ("", "."):
+            segments.append(name.casefold())
+    return "/".join(segments)

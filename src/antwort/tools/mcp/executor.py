@@ -21,8 +21,15 @@ from antwort.identity import Identity
 from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions, server_id_of
-from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules, unknown_names
-from antwort.tools.mcp.results import output_of
+from antwort.tools.mcp.conversion import (
+    Rules,
+    define,
+    instructions_of,
+    output_of,
+    rules_for,
+    strangers_rules,
+    unknown_names,
+)
 from antwort.tools.mcp.servers import McpPolicy, McpServer
 from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
 from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
@@ -256,7 +263,8 @@ class McpExecutor:
         tool = call.definition
         if tool.declared is None or not (tool is self._able or self.can_execute(tool)):
             raise LookupError(f"There is no tool named {call.name!r} here.")
-        if not _is_object(call.arguments):
+        arguments = call.arguments.strip() or "{}"
+        if not _is_object(arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         last = self._last
         if last is None or last[0] is not tool.declared or last[1] is not context.identity:
@@ -264,7 +272,7 @@ class McpExecutor:
         _, _, spec, session = last
         try:
             key = context.idempotency_key
-            outcome = await session.call(tool.own_name, call.arguments, key=key, progress=context.progress)
+            outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)
         except ServerUnavailable as news:
             self._count_failure(spec)
             return ToolResult(call.id, str(_named(news, spec.label)), is_error=True)
@@ -295,7 +303,7 @@ class McpExecutor:
 
     def _pool(self) -> Sessions:
         if self._sessions is None:
-            from antwort.tools.mcp.sessions import SessionPool
+            from antwort.tools.mcp.pool import SessionPool
 
             policy = self._policy
             self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
@@ -357,13 +365,12 @@ def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
     return named
 
 
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
 
 
 def _is_object(arguments: str) -> bool:
-    """Nothing at all stands for one without members."""
+    """Return whether it is the text of one JSON object: it becomes part of a message, which it must not end."""
     try:
-        _decode_object(arguments.strip() or "{}")
+        return isinstance(_decode(arguments), dict)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
-    return True

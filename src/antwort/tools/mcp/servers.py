@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from antwort.api.tools import McpTool
+from antwort.api.wire import UNSET
+from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
 from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ClientCredentials, Transport
-from antwort.tools.mcp.brought import HeaderRules
 
 Approval: TypeAlias = Literal["always", "writes", "never"]
 
@@ -144,6 +146,87 @@ def _problem_of_login(server: McpServer) -> str | None:
 
 def _is_text(command: object) -> bool:
     return isinstance(command, str)
+
+
+# ---- what a request may bring ----
+
+MAX_HEADERS = 32
+"""Headers of one declaration."""
+MAX_HEADER_CHARACTERS = 8 * 1024
+"""Characters of a header's name and value."""
+MAX_HEADERS_CHARACTERS = 32 * 1024
+"""Of all of them."""
+
+_NEVER = (
+    # HTTP's own, and what only means something between two neighbours
+    *("connection", "expect", "host", "http2-settings", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
+    *("accept", "accept-encoding", "content-*", "proxy-*", "range", "user-agent", "via"),
+    # the protocol's own
+    *("last-event-id", "mcp-*"),
+)
+_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile("[!-~]([ -~]*[!-~])?")
+_SCHEME = re.compile("(bearer|basic|dpop) +[!-~]", re.IGNORECASE)
+
+
+class HeaderRules:
+    """Names in any case; one that ends in `*` stands for all that begin so. What is denied goes before."""
+
+    def __init__(self, allow: Sequence[str] = ("*",), deny: Sequence[str] = ()) -> None:
+        self._allow = tuple(name.lower() for name in allow)
+        self._deny = (*_NEVER, *(name.lower() for name in deny))
+
+    def check(self, declared: McpTool) -> dict[str, str]:
+        """The headers to send for the declaration: its `headers`, and its `authorization` as one of them. Raises
+        `InvalidField`, naming a field of the declaration; no message repeats a value.
+        """
+        headers = {} if declared.headers is UNSET else declared.headers
+        self._check_size(headers)
+        for name, value in headers.items():
+            self._check_header(name, value)
+        if len({name.lower() for name in headers}) < len(headers):
+            raise InvalidField("headers", "a header is there twice.")
+        if declared.authorization is UNSET:
+            return dict(headers)
+        if any(name.lower() == "authorization" for name in headers):
+            raise InvalidField("authorization", "is in 'headers', too. Send one of them.")
+        if not self._lets("Authorization"):
+            raise InvalidField("authorization", "may not be sent to a server.")
+        return {**headers, "Authorization": _authorization(declared.authorization)}
+
+    def _lets(self, name: str) -> bool:
+        return _is_among(name, self._allow) and not _is_among(name, self._deny)
+
+    def _check_size(self, headers: Mapping[str, str]) -> None:
+        if len(headers) > MAX_HEADERS:
+            raise InvalidField("headers", f"{len(headers)} headers; at most {MAX_HEADERS} are allowed.")
+        if sum(len(name) + len(value) for name, value in headers.items()) > MAX_HEADERS_CHARACTERS:
+            raise InvalidField("headers", f"longer than {MAX_HEADERS_CHARACTERS} characters together.")
+
+    def _check_header(self, name: str, value: str) -> None:
+        if not _NAME.fullmatch(name) or len(name) > 256:
+            raise InvalidField("headers", "a name is not one that a header can have.")
+        where = f"headers.{name}"
+        if not self._lets(name):
+            raise InvalidField(where, "this header may not be sent to a server.")
+        if len(value) > MAX_HEADER_CHARACTERS:
+            raise InvalidField(where, f"longer than {MAX_HEADER_CHARACTERS} characters.")
+        if value and not _VALUE.fullmatch(value):
+            raise InvalidField(where, "only printable ASCII, without spaces around it, can be sent.")
+
+
+def _authorization(token: str) -> str:
+    """A token is sent as a bearer's; what says itself what it is, as it is."""
+    if len(token) > MAX_HEADER_CHARACTERS:
+        raise InvalidField("authorization", f"longer than {MAX_HEADER_CHARACTERS} characters.")
+    if not _VALUE.fullmatch(token):
+        raise InvalidField("authorization", "only printable ASCII, without spaces around it, can be sent.")
+    return token if _SCHEME.match(token) else f"Bearer {token}"
+
+
+def _is_among(name: str, patterns: Iterable[str]) -> bool:
+    name = name.lower()
+    return any(name.startswith(text[:-1]) if text.endswith("*") else name == text for text in patterns)
 
 
 class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):

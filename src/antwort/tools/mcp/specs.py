@@ -15,8 +15,7 @@ from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.net.ssrf import AddressNotAllowed
 from antwort.tools.mcp.base import ServerSpec, Transport
-from antwort.tools.mcp.brought import HeaderRules
-from antwort.tools.mcp.servers import McpPolicy, McpServer
+from antwort.tools.mcp.servers import HeaderRules, McpPolicy, McpServer
 
 _OWN_SHARE = 4
 """How much more an operator's own server may send unasked: it is chatty, not hostile."""
