@@ -21,9 +21,12 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def names(lines: list[str]) -> set[str]:
+    return {normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in lines}
+
+
 def declared() -> set[str]:
-    extras = [line for lines in OPTIONAL.values() for line in lines]
-    return {normal(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in [*PROJECT["dependencies"], *extras]}
+    return names(PROJECT["dependencies"]).union(*map(names, OPTIONAL.values()))
 
 
 def imported(source: str) -> Iterator[str]:
@@ -52,8 +55,11 @@ def test_uvicorn_whose_connection_is_subclassed_has_an_upper_bound() -> None:
 
 
 def test_the_lock_files_say_what_is_needed_directly() -> None:
-    extras = {name: {normal(re.split(r"\W", line)[0]) for line in lines} for name, lines in OPTIONAL.items()}
-    without = {"run": set().union(*extras.values()), "serve": extras["testing"], "dev": set[str]()}
+    without = {
+        "run": set[str]().union(*map(names, OPTIONAL.values())),
+        "serve": names(OPTIONAL["testing"]),
+        "dev": set[str](),
+    }
     for name, left_out in without.items():
         text = (ROOT / "requirements" / f"{name}.lock").read_text(encoding="utf-8")
         pins = re.findall(r"^([\w.-]+)==(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
