@@ -160,13 +160,13 @@ class Engine:
         A background response is queued: the subscription has the queued response, and reads its events. Raises
         `QueueFull`. `on_disconnect` overrides the setting. `recent` is that of `plan`.
         """
-        self._launcher.check_open()
         if key is not None and self.settings.idempotency:
+            self._launcher.check_open()
             return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
         if request.background:
             queued = await self._launcher.submit(await self.plan(request, identity))
             return self._responses.follow_log(identity, queued)
-        plan = await self.plan(request, identity, recent)
+        plan = await self._launcher.plan(request, identity, recent)
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(

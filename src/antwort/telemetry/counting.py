@@ -108,7 +108,8 @@ class Histogram:
         return series
 
     def add(self, key: Key, value: float) -> None:
-        self.series(key).add(value)
+        series = self._series.get(key)
+        (self.series(key) if series is None else series).add(value)
 
     def read(self) -> Reading:
         spreads = ((key, series.read()) for key, series in self._series.items())

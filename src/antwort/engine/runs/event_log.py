@@ -142,7 +142,8 @@ class EventLog:
         first, count = self._number(batch)
         if self.recorder is not None:
             batch = await self.recorder.record(first, batch, run)
-        self._publish(first, count, batch)
+        if self._readers or self.is_whole or self._observer is not None:
+            self._publish(first, count, batch)
         return batch
 
     async def checkpoint(self, run: Run) -> None:

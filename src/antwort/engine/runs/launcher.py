@@ -101,13 +101,14 @@ class Launcher:
     ) -> LiveRun:
         """Commit the row, with the claim of its key, then start the run. A run with a key outlives its client."""
         request, background = plan.request, self._settings.background
-        continues = request.is_stored and (on_disconnect or background.on_disconnect) == "continue"
+        is_stored = request.is_stored
+        continues = is_stored and (on_disconnect or background.on_disconnect) == "continue"
         lease: Lease | None = None
         try:
             self.check_open()  # planning may have waited
             if plan.history.leftovers and not plan.compacts:
                 check_reachable(plan)
-            if request.is_stored:
+            if is_stored:
                 await self._begin(plan, claim)
             elif plan.history.decisions:
                 if request.conversation is not None and (brought := brought_approvals(plan)):

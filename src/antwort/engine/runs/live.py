@@ -97,11 +97,12 @@ class LiveRun:
         `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
         have worked on it.
         """
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
         self.response_id = plan.response.id
         self.is_durable = log.recorder is not None and log.recorder.is_durable
         """Whether another process can continue it."""
+        self.outlives_client = has_key or self.is_durable
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.opening = opening
@@ -132,10 +133,6 @@ class LiveRun:
     def response(self) -> Response:
         """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
-
-    @property
-    def outlives_client(self) -> bool:
-        return self.has_key or self.is_durable
 
     @property
     def may_be_retried(self) -> bool:
@@ -272,7 +269,7 @@ class LiveRun:
     async def _drive(self) -> None:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.plan.identity.tenant)
-        deadline_timer = asyncio.get_running_loop().call_at(self.deadline, self.signal.set, DeadlinePassed())
+        deadline_timer = self._loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
         log = self.log
         watched: frozenset[type] = _FIRST_OUTPUT
         batches = run_loop(self)
@@ -296,7 +293,7 @@ class LiveRun:
                         self._end(last.response)
                     else:
                         self._first_output = perf_counter()
-                if log.is_full and not self.ended.is_set:
+                if not self.ended.is_set and log.is_full:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
                         await self.signal.race(log.wait_for_room)
@@ -315,7 +312,7 @@ class LiveRun:
 
     def _end(self, response: Response) -> None:
         self.plan.release()  # its end is on record: the next turn of the conversation may begin
-        if self.error is not None and asyncio.get_running_loop().time() < self._held_until:
+        if self.error is not None and self._loop.time() < self._held_until:
             self.answered.fail(self.error)
         self.answered.set(None)
         self.ended.set(response)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import CompactedResponse, Response
@@ -17,7 +17,6 @@ from antwort.storage.base import Link
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun, RunSummary
 
-T = TypeVar("T")
 Batches: TypeAlias = AsyncGenerator[list[NumberedBatch], None]
 
 
@@ -125,14 +124,14 @@ class LiveSubscription(Subscription):
         self.run = run
         self._reader, self._is_client = reader, is_client
         self._ends_run = is_client and not run.outlives_client
-        """Whether the run ends when this reader leaves."""
+        """Whether the run ends when this reader leaves. It is then waited for: the request reports what it came to."""
         self._token = object()
         if is_client and not run.ended.is_set:
             run.clients.append(self._token)
 
     @property
     def response(self) -> Response:
-        return self.run.response
+        return self.run.run.response
 
     @property
     def is_over(self) -> bool:
@@ -140,7 +139,8 @@ class LiveSubscription(Subscription):
 
     async def answered(self) -> None:
         if self._is_client:
-            await self._unless_left(self.run.wait_for_answer)
+            wait = self.run.wait_for_answer
+            await (wait() if self._ends_run else self._left.race(wait))
 
     async def read(self) -> list[NumberedBatch]:
         assert self._reader is not None, "a run that is not streamed is waited for"
@@ -150,17 +150,14 @@ class LiveSubscription(Subscription):
         return batches
 
     async def result(self) -> Response:
-        response = await self._unless_left(self.run.ended.wait)
+        ended = self.run.ended
+        response = await (ended.wait() if self._ends_run else self._left.race(ended.wait))
         if self.run.answered.error is not None:
             raise self.run.answered.error
         return response
 
     async def compacted(self) -> CompactedResponse:
         return await self.run.compacted()
-
-    async def _unless_left(self, wait: Callable[[], Awaitable[T]]) -> T:
-        """A run that ends when its client leaves is waited for: the client's request reports what it came to."""
-        return await (wait() if self._ends_run else self._left.race(wait))
 
     async def wait(self) -> None:
         await self.run.wait()
