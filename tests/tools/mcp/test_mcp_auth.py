@@ -137,7 +137,7 @@ async def test_headers_that_stay_the_same_have_no_second_try() -> None:
 
 async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
-    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_strangers=True)
+    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_untrusted=True)
     assert isinstance(make_login(spec, HttpClients(spec, AddressPolicy(loopback=True))), FixedLogin)
 
 

@@ -11,7 +11,7 @@ import pytest
 from antwort.net.response import ConnectFailed, ConnectionLost, HttpError, InvalidResponse
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.auth import make_login
-from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
+from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
 from antwort.tools.mcp.endpoint import Endpoint, HttpClients
 from http_kit import CLOSED_UNANSWERED, OK, gone
 from replay_backend import Answer, Backend, serve, sse, whole
@@ -28,7 +28,7 @@ def origin_of(backend: Backend) -> str:
 async def clients_of(
     backend: Backend, policy: AddressPolicy | None = None, **fields: object
 ) -> AsyncGenerator[tuple[HttpClients, Endpoint], None]:
-    spec = ServerSpec(label="depot", url=f"{origin_of(backend)}/mcp", is_strangers=policy is not None, **fields)  # type: ignore[arg-type]  # single fields of a spec
+    spec = ServerSpec(label="depot", url=f"{origin_of(backend)}/mcp", is_untrusted=policy is not None, **fields)  # type: ignore[arg-type]  # single fields of a spec
     clients = HttpClients(spec, policy)
     try:
         yield clients, Endpoint(clients, make_login(spec, clients))
@@ -140,13 +140,13 @@ class Names:
 
 async def test_a_server_of_a_request_is_asked_within_the_strictest_policy_if_there_is_no_other() -> None:
     with pytest.raises(AddressNotAllowed):
-        HttpClients(ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", is_strangers=True))
+        HttpClients(ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", is_untrusted=True))
 
 
 async def test_a_name_is_judged_by_what_it_stands_for_when_it_is_connected_to() -> None:
     async with serve(OK) as backend:
         port = origin_of(backend).rpartition(":")[2]
-        spec = ServerSpec(label="depot", url=f"http://tools.example.com:{port}/mcp", is_strangers=True)
+        spec = ServerSpec(label="depot", url=f"http://tools.example.com:{port}/mcp", is_untrusted=True)
         clients = HttpClients(spec, AddressPolicy(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
         with pytest.raises(AddressNotAllowed) as caught:
             await Endpoint(clients, make_login(spec, clients)).send("POST", NONE, b"{}")
@@ -186,7 +186,7 @@ async def test_no_redirect_leads_a_server_of_a_request_to_another_address(locati
             endpoint,
         ),
     ):
-        with pytest.raises(AddressNotAllowed, match="another address"):
+        with pytest.raises(NotReached, match="leads to another address"):
             await endpoint.send("POST", NONE, b"{}")
         with pytest.raises(AddressNotAllowed, match="another address"):
             await clients.fetch("GET", f"{origin_of(first)}/mcp")
@@ -221,7 +221,7 @@ async def test_a_redirect_to_tls_on_the_same_host_is_judged_again_and_gets_no_cr
             looked_up.append(port)
             return ("10.0.0.1",)
 
-    spec = ServerSpec(label="depot", url="http://tools.example.com/mcp", is_strangers=True)
+    spec = ServerSpec(label="depot", url="http://tools.example.com/mcp", is_untrusted=True)
     clients = HttpClients(spec, AddressPolicy(http=True, lookup=Here()))
     with pytest.raises(AddressNotAllowed, match="not known"):
         await clients.fetch("POST", "https://tools.example.com/mcp")

@@ -83,7 +83,7 @@ def test_afterwards_there_is_room_or_all_are_in_use(
 
 
 def strangers(spec: ServerSpec, owner: tuple[str, str] = ADA, **fields: object) -> ServerSpec:
-    return replace(spec, owner=owner, is_strangers=True, **fields)
+    return replace(spec, owner=owner, is_untrusted=True, **fields)
 
 
 async def test_strangers_never_push_out_what_is_the_operators() -> None:

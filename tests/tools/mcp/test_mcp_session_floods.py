@@ -139,7 +139,7 @@ async def test_a_page_of_a_strangers_list_may_be_much_smaller_than_a_result() ->
     padded = {**TOOL, "description": "x" * 5_000_000}
     async with puppet(tools_list=says({"tools": [padded]})) as server, pooled(reach=NEAR) as pool:
         with pytest.raises(ServerUnavailable, match="too long"):
-            await pool.get(replace(server.spec, is_strangers=True)).tools()
+            await pool.get(replace(server.spec, is_untrusted=True)).tools()
 
 
 async def test_a_page_of_an_operators_list_may_be_as_long_as_a_result() -> None:
@@ -222,7 +222,7 @@ async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
 ) -> None:
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
     async with puppet(GET=without_end(said)) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, is_untrusted=True, unsolicited=LITTLE))
         await session.tools()
         await until(lambda: told(caplog) == 1)
         assert not (await session.call("do", "{}", key="k")).is_error
@@ -234,7 +234,7 @@ async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
 @pytest.mark.parametrize("said", [said for name, said in UNASKED.items() if name not in ("answers", "no messages")])
 async def test_a_call_whose_stream_is_full_of_what_nobody_asked_for_fails(said: bytes) -> None:
     async with puppet(tools_call=without_end(said)) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, is_untrusted=True, unsolicited=LITTLE))
         with pytest.raises(ServerUnavailable, match="sends too much that nobody asked for"):
             await session.call("do", "{}", key="k")
         server.acts["tools/call"] = says(TEXT)
@@ -266,7 +266,7 @@ async def test_a_session_of_the_older_kind_that_sends_what_nobody_asked_for_ends
     agreed = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
     acts = {"initialize": by_stream(agreed), "tools_list": by_stream({"tools": [TOOL]})}
     async with puppet(GET=stream, **acts) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, transport="sse", is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, transport="sse", is_untrusted=True, unsolicited=LITTLE))
         await session.tools()
         listed.set()
         await until(lambda: pool.open_sessions == 0)
@@ -290,7 +290,7 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
         await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
 
     async with puppet(GET=floods(*["ping"] * 50), tools_call=busy) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True))
+        session = pool.get(replace(server.spec, is_untrusted=True))
         outcome = await session.call("do", "{}", key="k", progress=lambda progress: heard.append(progress.done))
         assert not outcome.is_error
         assert heard == list(range(500))

@@ -62,7 +62,7 @@ def make_login(spec: ServerSpec, clients: HttpClients) -> Login:
     """Return how the server is logged in to. Nothing is asked yet. There is no OAuth for a server that a request names:
     the request brings what is sent.
     """
-    if spec.oauth is None or spec.is_strangers:
+    if spec.oauth is None or spec.is_untrusted:
         return FixedLogin(spec.headers)
     return TokenLogin(spec.headers, TokenSource(spec.url, spec.oauth, clients).fetch)
 
@@ -220,7 +220,7 @@ class TokenSource:
             raise Unauthorized(_REFUSED)
         try:
             return read_token(msgspec.json.decode(answer.body, type=dict[str, Any]))
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, RecursionError) as exc:
             raise Unauthorized(_REFUSED) from exc
 
 

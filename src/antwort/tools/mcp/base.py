@@ -46,7 +46,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     folder: str | None = None
     headers: Mapping[str, str] = {}
     oauth: ClientCredentials | None = None
-    is_strangers: bool = False
+    is_untrusted: bool = False
     """Whether a request has named the address: then it is held against the policy for those, each time it is asked."""
     owner: tuple[str, str] | None = None
     """Tenant and subject, where the session is theirs alone; None: the operator's, for all."""

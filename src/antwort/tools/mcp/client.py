@@ -38,7 +38,7 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.sse import SseTransport
 from antwort.tools.mcp.stdio import StdioTransport
-from antwort.tools.mcp.throttle import Allowance, Flooded, Unsolicited
+from antwort.tools.mcp.throttle import Allowance, Unsolicited
 from antwort.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class Connection:
         self._reports: dict[object, Report] = {}
         self._ids = count(1)
         self._calls = 0
-        self._is_retired = self._is_acknowledged = False
+        self._is_retired = self._was_acknowledged = False
         self._header_names: dict[str, tuple[object, dict[Path, str]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
@@ -169,7 +169,7 @@ class Connection:
             if type(exc) is not ServerUnavailable:
                 raise
             raise ServerUnavailable(NOT_AN_ANSWER) from exc  # it speaks of a call, and there was none
-        if self._spec.is_strangers and len(agreement.instructions or "") > _MAX_UNTRUSTED_INSTRUCTIONS:
+        if self._spec.is_untrusted and len(agreement.instructions or "") > _MAX_UNTRUSTED_INSTRUCTIONS:
             raise ServerUnavailable(TOO_LONG)
         self.agreement = agreement
         listening = self._listen() if agreement.is_modern else self._transport.listen()
@@ -217,58 +217,43 @@ class Connection:
     async def page(self, cursor: str | None) -> object:
         """Return a page of the list of tools. Raises as `Transport.request` does."""
         spec = self._spec
-        most = min(spec.largest, MAX_UNTRUSTED_PAGE_BYTES) if spec.is_strangers else spec.largest
-        params = {} if cursor is None else {"cursor": cursor}
-        return await self._ask("tools/list", params, max_bytes=most)
+        most = min(spec.largest, MAX_UNTRUSTED_PAGE_BYTES) if spec.is_untrusted else spec.largest
+        return await self._ask(
+            self._request("tools/list", {} if cursor is None else {"cursor": cursor}, max_bytes=most)
+        )
 
     async def call(self, call: Call) -> object:
         """Return what the server answers. Raises as `Transport.request` does."""
-        headers: dict[str, str] = {}
+        request_id, meta, headers = self._next_id(), {IDEMPOTENCY_KEY: call.key}, dict[str, str]()
+        if call.report is not None:
+            meta["progressToken"] = request_id
+            self._reports[request_id] = call.report
         if self.agreement.is_modern:
-            headers = {"Mcp-Name": header_value(call.name)}
+            headers["Mcp-Name"] = header_value(call.name)
             if names := self._parameters_in_head(call):
                 headers |= parameter_headers(names, msgspec.json.decode(call.arguments))
-        return await self._ask(
+        request = self._request(
             "tools/call",
             {"name": call.name, "arguments": msgspec.Raw(call.arguments.encode())},
-            meta={IDEMPOTENCY_KEY: call.key},
+            request_id,
+            meta=meta,
             headers=headers,
             is_repeatable=call.tool is not None and is_repeatable(call.tool),
             max_bytes=self._spec.largest,
-            report=call.report,
         )
+        try:
+            return await self._ask(request)
+        finally:
+            if call.report is not None:
+                del self._reports[request_id]
 
     def allows(self, schema: object) -> bool:
         """Return whether the protocol lets a client use a tool with that schema."""
         return not self.agreement.is_modern or header_parameters(schema) is not None
 
-    async def _ask(
-        self,
-        method: str,
-        params: dict[str, Any],
-        *,
-        meta: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        is_repeatable: bool = True,
-        max_bytes: int,
-        report: Report | None = None,
-    ) -> object:
+    async def _ask(self, request: Request) -> object:
         if self.over.is_set():
             raise Unsent
-        request_id = self._next_id()
-        meta = {**self.agreement.meta, **(meta or {})}
-        if report is not None:
-            meta["progressToken"] = request_id
-            self._reports[request_id] = report
-        if meta:
-            params["_meta"] = meta
-        request = Request(
-            id=request_id,
-            body=_encode(request_id, method, params),
-            headers={"Mcp-Method": method, **(headers or {})} if self.agreement.is_modern else {},
-            is_repeatable=is_repeatable,
-            max_bytes=max_bytes,
-        )
         self._calls += 1
         try:
             answer = await self.transport.request(request)
@@ -277,12 +262,35 @@ class Connection:
             raise
         finally:
             self._calls -= 1
-            if report is not None:
-                del self._reports[request_id]
             if self._is_retired:
                 self.retire()
         self.is_unproven = False
         return answer
+
+    def _request(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        request_id: str | int | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_repeatable: bool = True,
+        max_bytes: int = MAX_HANDSHAKE_BYTES,
+    ) -> Request:
+        request_id = request_id or self._next_id()
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
+        meta = {**self.agreement.meta, **(meta or {})}
+        if meta or params:
+            message["params"] = {**params, "_meta": meta} if meta else params
+        return Request(
+            id=request_id,
+            body=_encode(message),
+            headers={"Mcp-Method": method, **(headers or {})} if self.agreement.is_modern else headers or {},
+            is_repeatable=is_repeatable,
+            is_cancellable=bool(self.agreement.version),
+            max_bytes=min(max_bytes, self._spec.largest),
+        )
 
     def tell_of_cancel(self, request_id: str | int) -> None:
         params = {"requestId": request_id, "reason": "cancelled"}
@@ -329,7 +337,7 @@ class Connection:
         headers = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": "server/discover"}
         try:
             async with asyncio.timeout(self._spec.connect * _PROBE_SHARE if seconds is None else seconds):
-                result = await self._ask_first("server/discover", {"_meta": _MODERN_META}, headers)
+                result = await self._ask_first(self._request("server/discover", {}, meta=_MODERN_META, headers=headers))
         except Unauthorized as exc:
             if not isinstance(exc, Forbidden):  # some forbid what they do not know
                 raise
@@ -346,7 +354,7 @@ class Connection:
     async def _initialize(self, *, tries_modern: bool) -> Agreement:
         params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": {}, "clientInfo": _CLIENT}
         try:
-            result = await self._ask_first("initialize", params)
+            result = await self._ask_first(self._request("initialize", params))
         except Refused as refused:
             late = refused.code == UNSUPPORTED_VERSION and tries_modern  # it was slow to say so, and knows nothing else
             if late and (agreement := await self._discover(self._spec.connect)) is not None:
@@ -363,19 +371,8 @@ class Connection:
             pass
         return agreement
 
-    async def _ask_first(
-        self, method: str, params: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        request_id = self._next_id()
-        result = await self.transport.request(
-            Request(
-                id=request_id,
-                body=_encode(request_id, method, params),
-                headers=headers or {},
-                is_cancellable=False,
-                max_bytes=min(self._spec.largest, MAX_HANDSHAKE_BYTES),
-            )
-        )
+    async def _ask_first(self, request: Request) -> dict[str, Any]:
+        result = await self.transport.request(request)
         if not isinstance(result, dict):
             raise ServerUnavailable(NOT_AN_ANSWER)
         return result
@@ -397,32 +394,22 @@ class Connection:
     # ---- changes, in the modern version ----
 
     def _acknowledge(self) -> None:
-        self._is_acknowledged = True
+        if self._was_acknowledged:
+            self._changed()  # while nobody listened
+        self._was_acknowledged = True
 
     async def _listen(self) -> None:
-        """What was missed while nobody listened is taken for a change."""
+        """Have the server tell of changes. A server that has done so before is asked again when the stream ends."""
         while self.agreement.announces_changes:
-            self._is_acknowledged = False
-            request_id = self._next_id()
-            params = {"notifications": {"toolsListChanged": True}, "_meta": self.agreement.meta}
-            request = Request(
-                id=request_id,
-                body=_encode(request_id, "subscriptions/listen", params),
-                headers={"Mcp-Method": "subscriptions/listen"},
-                max_bytes=min(self._spec.largest, MAX_HANDSHAKE_BYTES),
-            )
-            pause = _RELISTEN_SECONDS
+            params = {"notifications": {"toolsListChanged": True}}
             try:
-                await self.transport.request(request)
-            except (Refused, Unsent):
-                return  # it does not offer that, or cannot be reached: the next call will see
-            except Flooded:
-                pause = max(pause, self.unsolicited.allowance.pause())
-            except ServerUnavailable:
-                if not self._is_acknowledged:
+                await self.transport.request(self._request("subscriptions/listen", params))
+            except Refused:
+                return
+            except (Unsent, ServerUnavailable):
+                if not self._was_acknowledged:
                     return
-            self._changed()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(_RELISTEN_SECONDS, self.unsolicited.allowance.pause()))
 
 
 def is_repeatable(tool: ServerTool) -> bool:
@@ -431,9 +418,4 @@ def is_repeatable(tool: ServerTool) -> bool:
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
 
-_encoder = msgspec.json.Encoder()
-
-
-def _encode(request_id: str | int, method: str, params: Mapping[str, Any]) -> bytes:
-    message = {"jsonrpc": "2.0", "id": request_id, "method": method}
-    return _encoder.encode({**message, "params": params} if params else message)
+_encode = msgspec.json.Encoder().encode

@@ -154,7 +154,7 @@ def rules_for(server: McpServer) -> Rules:
     return Rules(allowed=server.allowed_tools, tools=server.tools, require_approval=server.require_approval)
 
 
-def strangers_rules(policy: McpPolicy) -> Rules:
+def untrusted_rules(policy: McpPolicy) -> Rules:
     """Of a server that a request names by its address."""
     if policy.require_approval == "never":
         return Rules()

@@ -17,7 +17,7 @@ from antwort.net.client import HttpClient, HttpResponse, Pool, header_lines
 from antwort.net.connection import Timeouts
 from antwort.net.response import InvalidResponse
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, ParsedUrl, parse_url
-from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized, canonical_address
+from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Unauthorized, canonical_address
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, UNAUTHORIZED
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HttpClients:
         self, spec: ServerSpec, policy: AddressPolicy | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         """`policy` is for servers that requests name; without one, the strictest holds. Raises `AddressNotAllowed`."""
-        self._policy = (policy or AddressPolicy()) if spec.is_strangers else None
+        self._policy = (policy or AddressPolicy()) if spec.is_untrusted else None
         self._spec, self._tls = spec, tls
         self._clients: dict[str, HttpClient] = {}
         self.home = self._parse(spec.url)
@@ -165,7 +165,10 @@ class Endpoint:
                 login = await self._login.headers()
             elif reply.status < 400:
                 reply.close()
-                following = self._clients.following(self._url, reply, method)
+                try:
+                    following = self._clients.following(self._url, reply, method)
+                except AddressNotAllowed as exc:
+                    raise NotReached(f"The address of the MCP server {exc}") from exc
                 redirects += 1
                 if following is None or redirects > _MAX_REDIRECTS:
                     raise ServerUnavailable(NOT_AN_ANSWER)

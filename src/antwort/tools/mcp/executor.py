@@ -27,11 +27,11 @@ from antwort.tools.mcp.conversion import (
     instructions_of,
     output_of,
     rules_for,
-    strangers_rules,
     unknown_names,
+    untrusted_rules,
 )
 from antwort.tools.mcp.servers import McpPolicy, McpServer
-from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
+from antwort.tools.mcp.specs import base_spec, own_spec, remembered, untrusted_spec
 from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
 
 _log = logging.getLogger("antwort.tools.mcp")
@@ -100,7 +100,7 @@ class McpExecutor:
                 raise ValueError(f"There are two MCP servers labelled {server.label!r}.")
             spec, declared = base_spec(server, self._policy), McpTool(server_label=server.label)
             self._own[server.label] = _Own(server, spec, rules_for(server), declared)
-        self._strangers = strangers_rules(self._policy)
+        self._untrusted_rules = untrusted_rules(self._policy)
         self._by_server: dict[str, list[_Own]] = defaultdict(list)
         """The operator's servers by what they are: a request may reach one by its address, under another label."""
         for own in self._own.values():
@@ -147,7 +147,7 @@ class McpExecutor:
             self._made.move_to_end(spec.key)
             return made.tools  # the same objects as long as nothing changes: requests come more often than lists do
         writing = await self._memory.learn(spec, tenants, listed)
-        rules = [own.rules] if own is not None else [self._strangers, *self._rules_at(spec)]
+        rules = [own.rules] if own is not None else [self._untrusted_rules, *self._rules_at(spec)]
         return self._define(spec, listed, kept, rules, writing)
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
@@ -174,7 +174,7 @@ class McpExecutor:
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
         own = self._own.get(declared.server_label)
         if own is None:
-            return self._strangers_spec(declared, identity)
+            return self._untrusted_spec(declared, identity)
         return own_spec(own.server, own.spec, declared, identity)
 
     def _session(self, declared: McpTool, identity: Identity) -> tuple[McpTool, Identity, ServerSpec, Session]:
@@ -185,16 +185,16 @@ class McpExecutor:
             self._last = asked
         return asked
 
-    def _strangers_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
+    def _untrusted_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
         """Remembered where no credentials are in it: the same one is asked for with each call."""
         if not (declared.authorization is declared.headers is declared.connector_id is UNSET):
-            return strangers_spec(declared, identity, self._policy)
+            return untrusted_spec(declared, identity, self._policy)
         asked = (declared.server_label, declared.server_url, identity.tenant, identity.owner)
         spec = self._specs.get(asked)
         if spec is None:
             if len(self._specs) >= _MOST_MADE:
                 self._specs.clear()
-            spec = self._specs[asked] = strangers_spec(declared, identity, self._policy)
+            spec = self._specs[asked] = untrusted_spec(declared, identity, self._policy)
         return spec
 
     def _rules_at(self, spec: ServerSpec) -> list[Rules]:
@@ -352,7 +352,7 @@ class McpExecutor:
         return self._unknown.get(label, ())
 
     def _count_failure(self, spec: ServerSpec) -> None:
-        self._failures[None if spec.is_strangers else spec.label] += 1
+        self._failures[None if spec.is_untrusted else spec.label] += 1
 
 
 def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:

@@ -105,7 +105,7 @@ class SessionPool:
     def _guests(self) -> Iterator[Guest]:
         for key, entry in self._entries.items():
             if (owner := entry.session.spec.owner) is not None:
-                weight = entry.session.list_bytes if entry.session.spec.is_strangers else 0
+                weight = entry.session.list_bytes if entry.session.spec.is_untrusted else 0
                 yield Guest(key, owner, weight, is_idle=not entry.uses)
 
     def _watch(self) -> None:

@@ -156,7 +156,7 @@ class ServerSession:
             raise NotReached(SLOW_LIST) from exc
         finally:
             self._waiting -= 1
-            is_unwanted = self.spec.is_strangers and not self._waiting and self._listing is listing
+            is_unwanted = self.spec.is_untrusted and not self._waiting and self._listing is listing
             if is_unwanted and self._task is not None:  # nobody waits any more for what an untrusted server sends
                 self._listing = None
                 self._changes.end()
@@ -197,7 +197,7 @@ class ServerSession:
                 listing.fail(fault)
 
     async def _pages(self, connection: Connection) -> ServerTools:
-        found = ToolList(connection.allows, MAX_UNTRUSTED_LIST_BYTES if self.spec.is_strangers else None)
+        found = ToolList(connection.allows, MAX_UNTRUSTED_LIST_BYTES if self.spec.is_untrusted else None)
         self._stale_at = self._now() + self.spec.list_age
         self._changes.cover()
         cursor: str | None = None

@@ -49,7 +49,7 @@ def own_spec(server: McpServer, base: ServerSpec, declared: McpTool, identity: I
     return replace(base, owner=_owner(identity)) if is_theirs else base
 
 
-def strangers_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> ServerSpec:
+def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> ServerSpec:
     """Raises `InvalidField` where the server, or a header for it, may not be named."""
     assert isinstance(declared.server_url, str), "a server by its address"
     if not policy.declared:
@@ -67,7 +67,7 @@ def strangers_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         transport=_guess(declared.server_url),
         url=place.url,
         headers=policy.headers.check(declared),
-        is_strangers=True,
+        is_untrusted=True,
         owner=_owner(identity),
         connect=policy.connect,
         largest=policy.largest,

@@ -71,8 +71,8 @@ class Allowance:
     """
 
     def __init__(self, spec: ServerSpec) -> None:
-        self._label, self._max_bytes, self.is_untrusted = spec.label, spec.unsolicited, spec.is_strangers
-        self._level = logging.INFO if spec.is_strangers else logging.WARNING
+        self._label, self._max_bytes, self.is_untrusted = spec.label, spec.unsolicited, spec.is_untrusted
+        self._level = logging.INFO if spec.is_untrusted else logging.WARNING
         self._due = float("-inf")
         """When the allowance is enough for all that was sent, at the pace at which it comes back."""
         self._excess = 0
