@@ -30,8 +30,7 @@ from antwort.mcpservers import make_mcp, make_policy, make_server
 from antwort.testing import ScriptedProvider
 from antwort.tools.limits import ToolBounds
 from antwort.tools.mcp.base import ClientCredentials, ServerUnavailable
-from antwort.tools.mcp.servers import Audience, McpToolPolicy
-from antwort.tools.mcp.specs import base_spec, untrusted_spec
+from antwort.tools.mcp.servers import Audience, McpToolPolicy, base_spec, untrusted_spec
 from mcp_kit import nobody_there
 
 URL = "https://docs.example.com/mcp"

@@ -11,8 +11,7 @@ from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.mcp.base import ClientCredentials, ServerSpec
-from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer
-from antwort.tools.mcp.specs import base_spec, own_spec, remembered, untrusted_spec
+from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
 
 ANNE, BOB = Identity("acme", "anne"), Identity("acme", "bob")
 OPEN = McpPolicy(declared=True)

@@ -224,7 +224,8 @@ class Connection:
 
     async def call(self, call: Call) -> object:
         """Return what the server answers. Raises as `Transport.request` does."""
-        request_id, meta, headers = self._next_id(), {IDEMPOTENCY_KEY: call.key}, dict[str, str]()
+        request_id, headers = self._next_id(), dict[str, str]()
+        meta: dict[str, Any] = {IDEMPOTENCY_KEY: call.key}
         if call.report is not None:
             meta["progressToken"] = request_id
             self._reports[request_id] = call.report

@@ -16,11 +16,12 @@ import msgspec
 
 from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
+from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
 from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions, server_id_of
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
 from antwort.tools.mcp.conversion import (
     Rules,
     define,
@@ -30,14 +31,13 @@ from antwort.tools.mcp.conversion import (
     unknown_names,
     untrusted_rules,
 )
-from antwort.tools.mcp.servers import McpPolicy, McpServer
-from antwort.tools.mcp.specs import base_spec, own_spec, remembered, untrusted_spec
+from antwort.tools.mcp.servers import McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
 from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
 
 _log = logging.getLogger("antwort.tools.mcp")
 
-_MOST_MADE = 512
-"""Lists that are kept as the model is offered them."""
+_MAX_CACHED = 512
+"""Most lists that are cached as the model is offered them, and most specs."""
 _GRACE = 1.0
 _SERVER = re.compile(r"\bMCP server(?![\w'])(?! ')")
 
@@ -108,11 +108,8 @@ class McpExecutor:
         self._memory = ToolMemory()
         self._sessions = sessions
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
-        self._able: ToolDefinition | None = None
-        """The tool that was asked about last, if it is run here: it is asked for again and again."""
-        self._specs: dict[Hashable, ServerSpec] = {}
-        self._last: tuple[McpTool, Identity, ServerSpec, Session] | None = None
-        """Of the call that was made last, if there are no credentials of the request's in it."""
+        self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
+        """Those without credentials of a request: the same ones are asked for with each call."""
         self._is_up: dict[str, bool] = {}
         self._unknown: dict[str, tuple[str, ...]] = {}
         self._failures: Counter[str | None] = Counter()
@@ -172,29 +169,20 @@ class McpExecutor:
         ]
 
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
+        """Raises `InvalidField`."""
+        known: Hashable = None
+        if declared.authorization is declared.headers is UNSET:
+            place = (declared.server_label, declared.server_url, declared.connector_id)
+            known = (*place, identity.tenant, identity.owner)
+            if (spec := self._specs.get(known)) is not None:
+                return spec
         own = self._own.get(declared.server_label)
         if own is None:
-            return self._untrusted_spec(declared, identity)
-        return own_spec(own.server, own.spec, declared, identity)
-
-    def _session(self, declared: McpTool, identity: Identity) -> tuple[McpTool, Identity, ServerSpec, Session]:
-        """For calls. Those of one identity to one server come one after the other."""
-        spec = self._spec(declared, identity)
-        asked = (declared, identity, spec, self._pool().get(spec))
-        if declared.authorization is declared.headers is UNSET:
-            self._last = asked
-        return asked
-
-    def _untrusted_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
-        """Remembered where no credentials are in it: the same one is asked for with each call."""
-        if not (declared.authorization is declared.headers is declared.connector_id is UNSET):
-            return untrusted_spec(declared, identity, self._policy)
-        asked = (declared.server_label, declared.server_url, identity.tenant, identity.owner)
-        spec = self._specs.get(asked)
-        if spec is None:
-            if len(self._specs) >= _MOST_MADE:
-                self._specs.clear()
-            spec = self._specs[asked] = untrusted_spec(declared, identity, self._policy)
+            spec = untrusted_spec(declared, identity, self._policy)
+        else:
+            spec = own_spec(own.server, own.spec, declared, identity)
+        if known is not None:
+            self._specs.put(known, spec)
         return spec
 
     def _rules_at(self, spec: ServerSpec) -> list[Rules]:
@@ -218,7 +206,7 @@ class McpExecutor:
             known = weakref.ref(listed, partial(self._forget, spec.key))
             tools = define(listed, declared, *rules, writing=writing)
             made = self._made[spec.key] = _Made(known, declared, writing, tools)
-            if len(self._made) > _MOST_MADE:
+            if len(self._made) > _MAX_CACHED:
                 self._made.popitem(last=False)
         self._made.move_to_end(spec.key)
         return made.tools
@@ -240,15 +228,10 @@ class McpExecutor:
     # ---- running calls ----
 
     def can_execute(self, tool: ToolDefinition) -> bool:
-        if tool is self._able:
-            return True
         declared = tool.declared
         if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
             return False
-        is_ours = declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
-        if is_ours:
-            self._able = tool
-        return is_ours
+        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
         """What the operator has set for the server, also where a request names it by its address; others have what
@@ -261,15 +244,13 @@ class McpExecutor:
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = call.definition
-        if tool.declared is None or not (tool is self._able or self.can_execute(tool)):
+        if tool.declared is None or not self.can_execute(tool):
             raise LookupError(f"There is no tool named {call.name!r} here.")
         arguments = call.arguments.strip() or "{}"
         if not _is_object(arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
-        last = self._last
-        if last is None or last[0] is not tool.declared or last[1] is not context.identity:
-            last = self._session(tool.declared, context.identity)
-        _, _, spec, session = last
+        spec = self._spec(tool.declared, context.identity)
+        session = self._pool().get(spec)
         try:
             key = context.idempotency_key
             outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from antwort.concurrency import Once
 from antwort.net.ssrf import AddressPolicy
@@ -269,21 +269,12 @@ def _is_other(tool: ServerTool, now: ServerTool) -> bool:
     return any(getattr(tool, field) != getattr(now, field) for field in fields)
 
 
-class _Clock(Protocol):
-    """An event loop, as far as it is needed."""
-
-    def time(self) -> float: ...
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> asyncio.TimerHandle: ...
-
-
 class RefreshTimer:
     """Has a changed list asked for again: soon, at most once in `seconds`, and whether or not anybody asks for it."""
 
-    def __init__(self, ask: Callable[[], object], seconds: float, clock: _Clock | None = None) -> None:
+    def __init__(self, ask: Callable[[], object], seconds: float) -> None:
         self._ask = ask
         self._seconds = seconds
-        self._own_clock = clock
         self._begun_at = float("-inf")
         self._is_busy = self._has_changed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -296,7 +287,7 @@ class RefreshTimer:
     def begin(self) -> None:
         """The list is asked for, for whatever reason."""
         self._is_busy = True
-        self._begun_at = self._clock.time()
+        self._begun_at = asyncio.get_running_loop().time()
         self.cover()
 
     def cover(self) -> None:
@@ -315,14 +306,9 @@ class RefreshTimer:
             self._timer.cancel()
             self._timer = None
 
-    @property
-    def _clock(self) -> _Clock:
-        return self._own_clock or asyncio.get_running_loop()
-
     def _follow(self) -> None:
         if self._has_changed and not self._is_busy and self._timer is None:
-            wait = self._begun_at + self._seconds - self._clock.time()
-            self._timer = self._clock.call_later(max(0.0, wait), self._go)
+            self._timer = asyncio.get_running_loop().call_at(self._begun_at + self._seconds, self._go)
 
     def _go(self) -> None:
         self._timer = None
