@@ -191,6 +191,11 @@ class Puppet:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    def refuse(self) -> None:
+        """Let nobody else in."""
+        assert self._server is not None
+        self._server.close()
+
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()

@@ -58,6 +58,21 @@ async def test_a_call_in_the_newest_version_says_by_itself_who_asks() -> None:
         assert seen["headers"]["user-agent"].startswith("antwort/")
 
 
+async def test_the_newest_version_has_no_session_whatever_the_server_says() -> None:
+    async def discovered(asked: Asked, send: Send) -> None:
+        about = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete"}
+        await send(result(asked, about, Mcp_Session_Id="s1"))
+
+    async with puppet() as server, session_with(server.spec) as session:
+        server.acts["server/discover"] = discovered
+        await session.call("do", "{}", key="k")
+        (asked,) = server.seen("tools/call")
+        assert "mcp-session-id" not in asked.headers
+        assert asked.headers["mcp-protocol-version"] == "2026-07-28"
+        assert asked.message["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] == "antwort"
+    assert server.seen("DELETE") == server.seen("GET") == []
+
+
 async def test_the_answer_may_come_in_a_stream_behind_other_things() -> None:
     told: list[Progress] = []
     progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 0.5}}

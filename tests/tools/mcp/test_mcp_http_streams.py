@@ -105,6 +105,17 @@ async def test_a_call_whose_stream_may_not_be_gone_on_with_is_not_made_again() -
         assert len(server.seen("tools/call")) == 1
 
 
+async def test_a_call_whose_server_is_gone_when_its_stream_is_to_go_on_is_not_made_again() -> None:
+    async def begins(asked: Asked, send: Send) -> None:
+        server.refuse()
+        await primed(asked, send)
+
+    async with puppet(tools_call=begins) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("tools/call")) == 1
+
+
 async def test_a_stream_is_gone_on_with_by_new_credentials_where_the_old_ones_have_ended() -> None:
     given = iter(("old", "new"))
 

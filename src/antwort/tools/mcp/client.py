@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,7 +25,6 @@ from antwort.tools.mcp.messages import (
     TOO_LONG,
     UNSUPPORTED_VERSION,
     Agreement,
-    Message,
     Path,
     Refused,
     Report,
@@ -39,6 +38,7 @@ from antwort.tools.mcp.messages import (
 from antwort.tools.mcp.sse import SseTransport
 from antwort.tools.mcp.stdio import StdioTransport
 from antwort.tools.mcp.throttle import Allowance, Unsolicited
+from antwort.tools.mcp.transport import Transport
 from antwort.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -56,47 +56,6 @@ _MODERN_META: Mapping[str, Any] = {
     "io.modelcontextprotocol/clientCapabilities": {},
 }
 _UNREACHED = "The MCP server cannot be reached."
-
-
-class Transport(Protocol):
-    """Carries the messages of one connection."""
-
-    async def open(self) -> None:
-        """Raises `ServerUnavailable`."""
-        ...
-
-    def agree(self, agreement: Agreement) -> None:
-        """Called once, when it is known which version of the protocol is spoken."""
-        ...
-
-    async def request(self, request: Request) -> object:
-        """Return the result. Raises `Refused`, `Unsent`, `ServerUnavailable`."""
-        ...
-
-    async def notify(self, message: Message) -> None:
-        """Send a message that has no answer. Raises `HttpError`, `ServerUnavailable`."""
-        ...
-
-    async def tell(self, message: Message) -> None:
-        """Send a message that may as well be lost. Raises nothing."""
-        ...
-
-    async def listen(self) -> None:
-        """Read what a server says by itself in a version with a handshake, where that is not read anyway."""
-        ...
-
-    async def leave(self) -> None:
-        """End the session at the server. Raises nothing."""
-        ...
-
-    async def close(self) -> None:
-        """Give back all that it holds, even when it is cancelled."""
-        ...
-
-    @property
-    def details(self) -> str:
-        """What the operator may want to know of a program that has ended."""
-        ...
 
 
 class Call(msgspec.Struct, frozen=True):

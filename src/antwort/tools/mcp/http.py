@@ -35,6 +35,7 @@ from antwort.tools.mcp.messages import (
     result_of,
 )
 from antwort.tools.mcp.throttle import Decliner
+from antwort.tools.mcp.transport import Transport
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.client import Connection
@@ -61,10 +62,8 @@ class _Busy(ServerUnavailable):
     """A stream may well be resumed a moment later."""
 
 
-class StreamableHttp:
+class StreamableHttp(Transport):
     """The transport of one session. Whatever it is asked for, it is done in the caller's task."""
-
-    details = ""
 
     def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: Connection) -> None:
         """Raises `AddressNotAllowed`."""
@@ -75,11 +74,10 @@ class StreamableHttp:
         self._agreement: Agreement | None = None
         self._session: str | None = None
 
-    async def open(self) -> None:
-        """There is nothing to open: the first request connects."""
-
     def agree(self, agreement: Agreement) -> None:
         self._agreement = agreement
+        if agreement.is_modern:  # which knows no sessions
+            self._session = None
         session = {} if self._session is None else {"Mcp-Session-Id": self._session}
         self._headers = {**_POST, "MCP-Protocol-Version": agreement.version, **session}
 
@@ -125,7 +123,7 @@ class StreamableHttp:
 
     async def leave(self) -> None:
         """End the session at the server."""
-        if self._session is not None:
+        if self._session is not None and self._agreement is not None:
             with suppress(HttpError, ServerUnavailable):
                 async with await self._endpoint.send("DELETE", self._headers, timeouts=_NOTIFY_TIMEOUTS) as reply:
                     reply.release()

@@ -16,7 +16,6 @@ from antwort.net.sse import EventParser, SseEvent
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
 from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.duplex import Duplex
 from antwort.tools.mcp.endpoint import MAX_HANDSHAKE_BYTES, Endpoint, HttpClients, check_coding
 from antwort.tools.mcp.http import EVENTS
 from antwort.tools.mcp.messages import (
@@ -29,6 +28,7 @@ from antwort.tools.mcp.messages import (
     Unsent,
     refused_with,
 )
+from antwort.tools.mcp.transport import Duplex
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.client import Connection

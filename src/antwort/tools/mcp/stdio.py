@@ -19,9 +19,9 @@ import msgspec
 
 from antwort.notes import note
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
-from antwort.tools.mcp.duplex import Duplex
 from antwort.tools.mcp.messages import BROKEN, Message, Request, Unsent
 from antwort.tools.mcp.throttle import Flooded
+from antwort.tools.mcp.transport import Duplex
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.client import Connection

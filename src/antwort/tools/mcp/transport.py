@@ -1,4 +1,4 @@
-"""Requests and answers over transports that carry all messages of a server in one stream."""
+"""What carries the messages of one connection, and how answers find their requests where all come in one stream."""
 
 from __future__ import annotations
 
@@ -34,10 +34,43 @@ Id: TypeAlias = str | int
 Outcome: TypeAlias = Message | ServerUnavailable | Unsent
 
 
-class Duplex:
-    """Matches answers to requests, in whichever order they come. Subclasses send messages, and pass on what comes."""
+class Transport:
+    """Carries the messages of one connection."""
 
     details = ""
+    """What the operator may want to know of a program that has ended."""
+
+    async def open(self) -> None:
+        """Raises `ServerUnavailable`, `Unsent`."""
+
+    def agree(self, agreement: Agreement) -> None:
+        """Called once, when it is known which version of the protocol is spoken."""
+
+    async def request(self, request: Request) -> object:
+        """Return the result. Raises `Refused`, `Unsent`, `ServerUnavailable`. Cancelled, it tells the server so."""
+        raise NotImplementedError
+
+    async def notify(self, message: Message) -> None:
+        """Send a message that has no answer. Raises `HttpError`, `ServerUnavailable`."""
+        raise NotImplementedError
+
+    async def tell(self, message: Message) -> None:
+        """Send a message that may as well be lost. Raises nothing."""
+        raise NotImplementedError
+
+    async def listen(self) -> None:
+        """Read what a server says by itself in a version with a handshake, where that is not read anyway."""
+
+    async def leave(self) -> None:
+        """End the session at the server. Raises nothing."""
+
+    async def close(self) -> None:
+        """Give back all that is held, even when cancelled."""
+        raise NotImplementedError
+
+
+class Duplex(Transport):
+    """Matches answers to requests, in whichever order they come. Subclasses send messages, and pass on what comes."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -49,18 +82,6 @@ class Duplex:
     def is_waiting(self) -> bool:
         """Whether an answer may come."""
         return bool(self._pending or self._abandoned)
-
-    def agree(self, agreement: Agreement) -> None:
-        """Messages are the same in all versions."""
-
-    async def listen(self) -> None:
-        """All is read anyway."""
-
-    async def leave(self) -> None:
-        """There is no session but the stream."""
-
-    async def tell(self, message: Message) -> None:
-        raise NotImplementedError
 
     async def send(self, request: Request) -> None:
         """Send a request. Raises `ServerUnavailable`, `Unsent`, or calls `fail` later."""
