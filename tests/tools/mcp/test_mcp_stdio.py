@@ -122,6 +122,21 @@ async def test_one_whose_output_is_held_by_what_it_has_started_is_over_all_the_s
             await do(session)
 
 
+async def test_what_it_asks_for_in_the_middle_of_a_call_is_declined_in_words() -> None:
+    called = """
+        told = []
+        for number, method in enumerate(("ping", "roots/list", "sampling/createMessage", "elicitation/create")):
+            say({"jsonrpc": "2.0", "id": f"mine-{number}", "method": method, "params": {}})
+            told.append(json.loads(sys.stdin.readline()))
+        answer(json.dumps(told), asked)
+    """
+    async with session_with(program(called)) as session:
+        ping, *others = json.loads(text_of(await do(session)))
+        assert ping == {"jsonrpc": "2.0", "id": "mine-0", "result": {}}
+        for each in others:
+            assert each["error"] == {"code": -32601, "message": "Not supported by this client."}
+
+
 # ---- what it writes ----
 
 
