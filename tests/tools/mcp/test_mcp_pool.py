@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antwort.testing.mcp import served
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from mcp_kit import STDIO, mcp_process
-from session_kit import PATIENCE, pooled, puppet, spec_of, until
+from session_kit import PATIENCE, hangs, pooled, puppet, spec_of, until
 
 
 def open_files() -> int:
@@ -96,11 +96,10 @@ async def test_an_idle_session_is_left_and_an_operators_list_is_kept() -> None:
 
 
 async def test_whoever_asks_while_an_idle_session_is_left_gets_a_fresh_one() -> None:
-    async with puppet() as server, pooled(idle=600.0) as pool:
+    async with puppet(DELETE=hangs) as server, pooled(idle=0.01) as pool:
         session = pool.get(server.spec)
         await session.call("do", "{}", key="k")
-        pool._idle = 0.0
-        pool._look_at_the_clock()
+        await server.until("DELETE")
         assert not (await session.call("do", "{}", key="k")).is_error
         assert server.sessions == 2
 

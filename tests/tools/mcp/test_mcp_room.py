@@ -17,7 +17,7 @@ from antwort.tools.mcp.conversion import MAX_UNTRUSTED_LIST_BYTES
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.pool import Guest, Room, makes_room
 from antwort.tools.mcp.servers import McpPolicy
-from session_kit import TOOL, hangs, pooled, puppet, says, tasks_left, until
+from session_kit import STREAM, TOOL, Asked, Send, event, hangs, pooled, puppet, says, tasks_left, until
 
 ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
 NEAR = AddressPolicy(loopback=True)
@@ -127,18 +127,26 @@ async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
 
 
 async def test_lists_that_grow_behind_the_back_of_who_named_their_servers_do_not_add_up_either() -> None:
-    async with puppet() as server, pooled(reach=NEAR) as pool:
+    opened: list[Send] = []
+
+    async def stream(asked: Asked, send: Send) -> None:
+        await send(STREAM)
+        opened.append(send)
+        await asyncio.Event().wait()
+
+    async with puppet(GET=stream) as server, pooled(reach=NEAR) as pool:
         specs = [strangers(server.spec, label=f"s{at}") for at in range(9)]
         for spec in specs:
             await pool.get(spec).tools()
-        server.acts["tools/list"] = says({"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]})
-        grown = [pool._entries[spec.key].session for spec in specs[1:]]
-        for session in grown:
-            session._change()  # as their servers may say at any time
-        await until(lambda: all(session.list_bytes > MAX_UNTRUSTED_LIST_BYTES // 2 for session in grown))
+        await until(lambda: len(opened) == 9)
         assert len(pool) == 9
-        await pool.get(specs[0]).tools()
-        assert len(pool) == 5
+        server.acts["tools/list"] = says({"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]})
+        for say in opened[1:]:
+            await say(event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
+        await server.until("tools/list", 17)
+        while len(pool) > 5:
+            await pool.get(specs[0]).tools()
+            await asyncio.sleep(0)
 
 
 async def test_what_a_stranger_says_of_itself_is_not_endless() -> None:

@@ -365,14 +365,12 @@ async def test_a_program_that_ends_after_each_handshake_is_not_started_over_and_
 
 
 async def test_a_session_that_is_left_unused_counts_against_nobody() -> None:
-    async with puppet(tools_list=hangs) as server, pooled() as pool:
+    async with puppet(tools_list=hangs) as server, pooled(idle=0.01) as pool:
         for _ in range(5):
             asking = asyncio.create_task(pool.get(server.spec).tools())
             await server.until("tools/list", server.sessions or 1)
             asking.cancel()
             await asyncio.wait([asking])
-            pool._idle = 0.0
-            pool._look_at_the_clock()
             await until(lambda: pool.open_sessions == 0)
         server.acts["tools/list"] = says({"tools": [TOOL]})
         assert len((await pool.get(server.spec).tools()).tools) == 1

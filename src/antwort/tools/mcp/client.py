@@ -187,7 +187,6 @@ class Connection:
         meta: dict[str, Any] = {IDEMPOTENCY_KEY: call.key}
         if call.report is not None:
             meta["progressToken"] = request_id
-            self._reports[request_id] = call.report
         if self.agreement.is_modern:
             headers["Mcp-Name"] = header_value(call.name)
             if names := self._parameters_in_head(call):
@@ -201,11 +200,13 @@ class Connection:
             is_repeatable=call.tool is not None and is_repeatable(call.tool),
             max_bytes=self._spec.largest,
         )
+        if call.report is None:
+            return await self._ask(request)
+        self._reports[request_id] = call.report
         try:
             return await self._ask(request)
         finally:
-            if call.report is not None:
-                del self._reports[request_id]
+            del self._reports[request_id]
 
     def allows(self, schema: object) -> bool:
         """Return whether the protocol lets a client use a tool with that schema."""

@@ -6,7 +6,6 @@ what it connects to. Nothing is taken from the environment (no proxy, no netrc),
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
@@ -48,19 +47,13 @@ class Fetched(msgspec.Struct, frozen=True):
 class HttpClients:
     """The HTTP clients of one session, one for each origin."""
 
-    def __init__(
-        self, spec: ServerSpec, policy: AddressPolicy | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, spec: ServerSpec, policy: AddressPolicy | None = None) -> None:
         """`policy` is for servers that requests name; without one, the strictest holds. Raises `AddressNotAllowed`."""
         self._policy = (policy or AddressPolicy()) if spec.is_untrusted else None
-        self._spec, self._tls = spec, tls
+        self._spec = spec
         self._clients: dict[str, HttpClient] = {}
         self.home = self._parse(spec.url)
         """Where the server is."""
-
-    @property
-    def open_connections(self) -> int:
-        return sum(client.open_connections for client in self._clients.values())
 
     def at(self, url: ParsedUrl) -> HttpClient:
         if (client := self._clients.get(url.origin)) is None:
@@ -69,7 +62,6 @@ class HttpClients:
                 headers={"Accept-Encoding": "identity"},
                 timeouts=Timeouts(connect=self._spec.connect, first_byte=_DAY_SECONDS, idle=_DAY_SECONDS),
                 pool=_POOL,
-                tls=self._tls,
                 resolve=None if self._policy is None else self._policy.resolver(url, self._spec.owner),
                 quick_ack=True,
             )
