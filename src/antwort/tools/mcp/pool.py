@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
@@ -16,27 +16,29 @@ from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerU
 from antwort.tools.mcp.connector import ALL_CLOSING
 from antwort.tools.mcp.session import ServerSession
 
+Owner: TypeAlias = tuple[str, str]
+
 
 class SessionPool:
-    """Each closed after `idle` seconds without use. The operator's, which all share, are as many as it has servers; of
-    those that requests have brought there are `limit`. Beyond that one of them makes room, first one of the identity
-    that asks; one in use never does, so there may be more as long as all are.
+    """Each session is closed after `idle` seconds without use. The operator's, which all share, are as many as it has
+    servers; of those that requests have brought there are at most `limit`. Beyond that one of them is evicted, first
+    one of the identity that asks; one in use never is, so there may be more as long as all are.
 
-    An operator's server that nobody has used for long is left, and its list of tools kept: to ask for it again takes
-    no connection. What a request has brought is forgotten altogether.
+    An operator's server that was not used for long is left, and its list of tools kept: to ask for it again takes no
+    connection. A session that a request has brought is forgotten altogether.
     """
 
     def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None) -> None:
-        """`reach`: which addresses strangers may name; None: the strictest."""
-        self._room = Room(sessions=limit)
+        """`reach`: which addresses requests may name; None: the strictest policy."""
+        self._limits = EvictionLimits(sessions=limit)
         self._idle = idle
-        self._reach = reach
+        self._policy = reach
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._has_room = True
-        """Whether there was room for all when it was last looked for, and no list has grown since."""
+        self._is_over_limit = False
+        """Whether there was too much when it was last checked, or a list has grown since."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -59,78 +61,66 @@ class SessionPool:
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def take(self, spec: ServerSpec, key: bytes) -> _Entry:
-        """The session, which stays as long as it is used. It is to be given back. There is no context for it, as that
-        would take longer than all the rest, and it is done with each call.
-        """
+    def acquire(self, spec: ServerSpec, key: bytes) -> _Entry:
+        """Return the session, which stays until it is released."""
         if self._is_closed:
             raise ServerUnavailable(ALL_CLOSING)
         entry = self._entries.get(key)
-        if entry is None:
-            grown = None if spec.owner is None else self._look_again
-            entry = self._entries[key] = _Entry(ServerSession(spec, self._reach, grown))
+        if entry is not None:
+            self._entries.move_to_end(key)
             entry.uses += 1
-            self._make_room(spec.owner)
             return entry
-        self._entries.move_to_end(key)
+        grown = None if spec.owner is None else self._check_later
+        entry = self._entries[key] = _Entry(ServerSession(spec, self._policy, grown))
         entry.uses += 1
+        self._evict(spec.owner)
         return entry
 
-    def give_back(self, entry: _Entry) -> None:
+    def release(self, entry: _Entry) -> None:
         entry.uses -= 1
-        entry.used_at = monotonic()  # to ask for the event loop takes longer
-        if not self._has_room:
-            self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
-        if self._timer is None:
-            self._watch()
+        entry.used_at = monotonic()
+        if self._is_over_limit:
+            self._evict(entry.session.spec.owner)
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(self._idle, self._close_idle)
 
-    # within
+    def _check_later(self) -> None:
+        """A list takes more than before, be it that only its server says so: the next release checks the limits."""
+        self._is_over_limit = True
 
-    def _look_again(self) -> None:
-        """A list takes more than before, were it only that its server says so and nobody has asked: whoever is done
-        next looks whether there is still room.
-        """
-        self._has_room = False
-
-    def _make_room(self, newcomer: tuple[str, str] | None) -> None:
+    def _evict(self, newcomer: Owner | None) -> None:
         if newcomer is None:
             return
-        lists = sum([entry.session.list_bytes for entry in self._entries.values()])
-        self._has_room = len(self._entries) <= self._room.sessions and lists <= self._room.lists_each
-        if self._has_room:
-            return  # whosever it is
-        for key in makes_room(list(self._guests()), newcomer, self._room):
+        list_bytes = sum([entry.session.list_bytes for entry in self._entries.values()])
+        limits = self._limits
+        self._is_over_limit = len(self._entries) > limits.sessions or list_bytes > limits.list_bytes_each
+        if not self._is_over_limit:
+            return  # whoever they belong to
+        candidates = [
+            Candidate(key, owner, entry.session.list_bytes if entry.session.spec.is_untrusted else 0, not entry.uses)
+            for key, entry in self._entries.items()
+            if (owner := entry.session.spec.owner) is not None
+        ]
+        for key in choose_evicted(candidates, newcomer, limits):
             self._forget(key)
 
-    def _guests(self) -> Iterator[Guest]:
-        for key, entry in self._entries.items():
-            if (owner := entry.session.spec.owner) is not None:
-                weight = entry.session.list_bytes if entry.session.spec.is_untrusted else 0
-                yield Guest(key, owner, weight, is_idle=not entry.uses)
-
-    def _watch(self) -> None:
-        if self._timer is None and not self._is_closed:
-            self._timer = asyncio.get_running_loop().call_later(self._idle, self._look_at_the_clock)
-
-    def _look_at_the_clock(self) -> None:
+    def _close_idle(self) -> None:
+        """Leave what was idle for too long. What is in use is looked at again after its release."""
         self._timer = None
         now = monotonic()
-        waiting = [entry.used_at for key, entry in list(self._entries.items()) if not self._is_left(key, entry, now)]
+        waiting: list[float] = []
+        for key, entry in list(self._entries.items()):
+            if entry.uses:
+                continue
+            if now - entry.used_at < self._idle:
+                waiting.append(entry.used_at)
+            elif entry.session.spec.owner is None:
+                self._leave(entry)
+            else:
+                self._forget(key)
         if waiting:
             later = max(0.0, min(waiting) + self._idle - now)
-            self._timer = asyncio.get_running_loop().call_later(later, self._look_at_the_clock)
-
-    def _is_left(self, key: bytes, entry: _Entry, now: float) -> bool:
-        """Whether there is nothing more to watch; leaves what was idle for too long."""
-        if entry.uses:
-            return True  # it is watched again after its use
-        if now - entry.used_at < self._idle:
-            return False
-        if entry.session.spec.owner is not None:
-            self._forget(key)
-        else:
-            self._leave(entry)
-        return True
+            self._timer = asyncio.get_running_loop().call_later(later, self._close_idle)
 
     def _forget(self, key: bytes) -> None:
         entry = self._entries.pop(key)
@@ -154,7 +144,7 @@ class _Entry:
 
 
 class PooledSession:
-    """Asks for its session each time: it may have been closed between two questions, and is then made again."""
+    """Gets its session from the pool each time: it may have been closed since, and is then made again."""
 
     __slots__ = ("_key", "_pool", "_spec")
 
@@ -164,83 +154,80 @@ class PooledSession:
         self._key = spec.key
 
     async def tools(self) -> ServerTools:
-        entry = self._pool.take(self._spec, self._key)
+        entry = self._pool.acquire(self._spec, self._key)
         try:
             return entry.session.cached() or await entry.session.tools()
         finally:
-            self._pool.give_back(entry)
+            self._pool.release(entry)
 
     async def refresh(self) -> ServerTools:
-        entry = self._pool.take(self._spec, self._key)
+        entry = self._pool.acquire(self._spec, self._key)
         try:
             return await entry.session.refresh()
         finally:
-            self._pool.give_back(entry)
+            self._pool.release(entry)
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
-        entry = self._pool.take(self._spec, self._key)
+        entry = self._pool.acquire(self._spec, self._key)
         try:
             return await entry.session.call(name, arguments, key=key, progress=progress)
         finally:
-            self._pool.give_back(entry)
+            self._pool.release(entry)
 
 
-# ---- which sessions make room for others ----
-
-Owner: TypeAlias = tuple[str, str]
+# ---- eviction ----
 
 
-class Room(msgspec.Struct, frozen=True, kw_only=True):
+class EvictionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What all sessions that requests have brought may take together. Lists are measured as JSON."""
 
     sessions: int = 256
-    lists: int = 32 * 2**20
-    """Bytes of the lists of servers that requests have named by address."""
-    lists_each: int = 4 * 2**20
-    """Those of one identity."""
+    list_bytes: int = 32 * 2**20
+    """Of the lists of servers that requests have named by address."""
+    list_bytes_each: int = 4 * 2**20
+    """Of those of one identity."""
 
 
-class Guest(NamedTuple):
+class Candidate(NamedTuple):
     """A session that a request has brought."""
 
     key: bytes
     owner: Owner
-    weight: int
-    """Bytes of its list."""
+    list_bytes: int
     is_idle: bool
 
 
-def makes_room(guests: Sequence[Guest], newcomer: Owner, room: Room) -> list[bytes]:
-    """The keys of those to leave, where there are too many or too much. `guests` are in the order of their last use;
-    one in use never makes room.
+def choose_evicted(candidates: Sequence[Candidate], newcomer: Owner, limits: EvictionLimits) -> list[bytes]:
+    """Return the keys of the sessions to leave where there are too many or their lists too long.
+
+    `candidates` are in the order of their last use. Whoever asks for more gives up their own first, and then whoever
+    has most. A session in use is never evicted.
     """
-    weights, numbers = Counter[Owner](), Counter[Owner]()
-    for guest in guests:
-        weights[guest.owner] += guest.weight
-        numbers[guest.owner] += 1
-    waiting, left = [guest for guest in guests if guest.is_idle], list[bytes]()
-    while (chosen := _next(waiting, newcomer, weights, numbers, room)) is not None:
-        waiting.remove(chosen)
-        left.append(chosen.key)
-        weights[chosen.owner] -= chosen.weight
+    list_bytes, numbers = Counter[Owner](), Counter[Owner]()
+    for each in candidates:
+        list_bytes[each.owner] += each.list_bytes
+        numbers[each.owner] += 1
+    idle, evicted = [each for each in candidates if each.is_idle], list[bytes]()
+
+    def choose() -> Candidate | None:
+        with_list = [each for each in idle if each.list_bytes]
+        if list_bytes[newcomer] > limits.list_bytes_each and (own := _first_of(with_list, newcomer)) is not None:
+            return own
+        if list_bytes.total() > limits.list_bytes and with_list:
+            return _first_of(with_list, newcomer) or max(with_list, key=lambda each: list_bytes[each.owner])
+        if numbers.total() > limits.sessions and idle:
+            return _first_of(idle, newcomer) or max(idle, key=lambda each: numbers[each.owner])
+        return None
+
+    while (chosen := choose()) is not None:
+        idle.remove(chosen)
+        evicted.append(chosen.key)
+        list_bytes[chosen.owner] -= chosen.list_bytes
         numbers[chosen.owner] -= 1
-    return left
+    return evicted
 
 
-def _next(
-    waiting: Sequence[Guest], newcomer: Owner, weights: Counter[Owner], numbers: Counter[Owner], room: Room
-) -> Guest | None:
-    heavy = [guest for guest in waiting if guest.weight]
-    if weights[newcomer] > room.lists_each and (own := _first_of(heavy, newcomer)) is not None:
-        return own
-    if weights.total() > room.lists and heavy:
-        return _first_of(heavy, newcomer) or max(heavy, key=lambda guest: weights[guest.owner])
-    if numbers.total() > room.sessions and waiting:
-        return _first_of(waiting, newcomer) or max(waiting, key=lambda guest: numbers[guest.owner])
-    return None
-
-
-def _first_of(guests: Sequence[Guest], owner: Owner) -> Guest | None:
-    return next((guest for guest in guests if guest.owner == owner), None)
+def _first_of(candidates: Sequence[Candidate], owner: Owner) -> Candidate | None:
+    return next((each for each in candidates if each.owner == owner), None)

@@ -15,7 +15,7 @@ from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.conversion import MAX_UNTRUSTED_LIST_BYTES
 from antwort.tools.mcp.executor import McpExecutor
-from antwort.tools.mcp.pool import Guest, Room, makes_room
+from antwort.tools.mcp.pool import Candidate, EvictionLimits, choose_evicted
 from antwort.tools.mcp.servers import McpPolicy
 from session_kit import STREAM, TOOL, Asked, Send, event, hangs, pooled, puppet, says, tasks_left, until
 
@@ -23,13 +23,13 @@ ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
 NEAR = AddressPolicy(loopback=True)
 
 
-def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Guest]:
+def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Candidate]:
     """Each with a key of its own, by its place."""
-    return [Guest(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
+    return [Candidate(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
 
 
-def left(there: list[Guest], newcomer: tuple[str, str], **room: int) -> list[int]:
-    return [int(key) for key in makes_room(there, newcomer, Room(**room))]
+def left(there: list[Candidate], newcomer: tuple[str, str], **room: int) -> list[int]:
+    return [int(key) for key in choose_evicted(there, newcomer, EvictionLimits(**room))]
 
 
 def test_whoever_asks_for_more_gives_up_their_own_first() -> None:
@@ -44,19 +44,21 @@ def test_whoever_has_none_of_their_own_takes_the_place_of_those_who_have_most() 
 
 
 def test_one_in_use_never_makes_room() -> None:
-    assert left(guests((ADA, 9, False), (BOB, 9, False), (ADA, 9)), ADA, sessions=1, lists=1, lists_each=1) == [2]
+    assert left(
+        guests((ADA, 9, False), (BOB, 9, False), (ADA, 9)), ADA, sessions=1, list_bytes=1, list_bytes_each=1
+    ) == [2]
 
 
 def test_an_identitys_lists_take_so_much_and_no_more() -> None:
     there = guests((ADA, 3), (BOB, 9), (ADA, 0), (ADA, 3), (ADA, 3))
-    assert left(there, ADA, lists_each=6) == [0], "what takes nothing helps nobody by leaving"
-    assert left(there, CY, lists_each=6) == [], "what others have is looked at when they come"
+    assert left(there, ADA, list_bytes_each=6) == [0], "what takes nothing helps nobody by leaving"
+    assert left(there, CY, list_bytes_each=6) == [], "what others have is looked at when they come"
 
 
 def test_all_lists_together_take_so_much_and_no_more() -> None:
     there = guests((BOB, 2), (ADA, 3), (ADA, 3), (CY, 2))
-    assert left(there, CY, lists=9) == [3]
-    assert left(there[:3], CY, lists=5) == [1]
+    assert left(there, CY, list_bytes=9) == [3]
+    assert left(there[:3], CY, list_bytes=5) == [1]
 
 
 OWNERS = st.sampled_from([ADA, BOB, CY])
@@ -72,11 +74,11 @@ def test_afterwards_there_is_room_or_all_are_in_use(
     said: list[tuple[tuple[str, str], int, bool]], newcomer: tuple[str, str], sessions: int, lists: int
 ) -> None:
     there = guests(*said)
-    gone = set(makes_room(there, newcomer, Room(sessions=sessions, lists=lists)))
-    kept = [guest for guest in there if guest.key not in gone]
-    assert all(guest.is_idle for guest in there if guest.key in gone)
-    assert len(kept) <= sessions or not any(guest.is_idle for guest in kept)
-    assert sum(guest.weight for guest in kept) <= lists or not any(guest.is_idle and guest.weight for guest in kept)
+    gone = set(choose_evicted(there, newcomer, EvictionLimits(sessions=sessions, list_bytes=lists)))
+    kept = [each for each in there if each.key not in gone]
+    assert all(each.is_idle for each in there if each.key in gone)
+    assert len(kept) <= sessions or not any(each.is_idle for each in kept)
+    assert sum(each.list_bytes for each in kept) <= lists or not any(each.is_idle and each.list_bytes for each in kept)
 
 
 # ---- in the pool ----
