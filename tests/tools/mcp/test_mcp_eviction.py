@@ -182,5 +182,5 @@ async def test_what_the_pool_has_forgotten_nobody_else_keeps() -> None:
         for at in range(6):
             declared = McpTool(server_label=f"s{at}", server_url=server.spec.url)
             assert await executor.discover(declared, Identity("acme", "ada"))
-        assert len(executor._made) == 2
+        assert len(executor._definitions) == 2
         await executor.close()
