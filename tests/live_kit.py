@@ -87,7 +87,7 @@ def picked_up(plan: Plan, events: Sequence[RunEvent], seal: Seal | None = None) 
 
 def resumed(plan: Plan, provider: Provider, events: Sequence[RunEvent]) -> LiveRun:
     """A run that continues where another process has left it, with these events on record."""
-    run, closing_events = picked_up(plan, events, plan.seal)
+    run, closing_events = picked_up(plan, events, plan.sealed.seal_for(plan.request))
     return live_run(plan, provider, run=run, opening=closing_events)
 
 

@@ -22,14 +22,17 @@ from antwort.api.items import (
 from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET
+from antwort.engine.context.token_counter import TokenEstimator
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.plan import History, Leftover, Plan, draft_response
+from antwort.engine.plan import History, Leftover, Plan, budget_of, compact_threshold, draft_response
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.toolbox import build_toolbox
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
-from antwort.testing import ToolServerFake
+from antwort.testing import ScriptedProvider, ToolServerFake
 from antwort.tools.base import ToolExecutor
+from antwort.vault import Vault
 from engine_kit import replies
 
 STEADY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -52,6 +55,10 @@ async def plan_of(
         identity=ANONYMOUS,
         settings=chosen,
         response=draft_response(request, "scripted", chosen),
+        budget=budget_of(request, chosen),
+        sealed=SealedItems(Vault.ephemeral(), ANONYMOUS),
+        meter=TokenEstimator(ScriptedProvider()),
+        compact_threshold=compact_threshold(request, capabilities),
         toolbox=toolbox,
         capabilities=capabilities,
         history=History((*earlier, request.input), leftovers, frozenset({len(earlier)})),

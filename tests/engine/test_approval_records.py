@@ -161,7 +161,7 @@ async def test_an_approved_call_whose_process_died_is_run_only_if_it_had_not_beg
     plan = await engine.plan(ask([decision(first)], previous_response_id=first.id))
     await store.begin(new_row(plan))
     if has_begun:
-        (left,) = plan.leftovers
+        (left,) = plan.history.leftovers
         claim = CallClaim(call_id=left.call.call_id, settled_by=plan.response.id, response_id=first.id)
         await store.claim_call(ANONYMOUS, claim)
     await store.close()  # as a process that is killed leaves it

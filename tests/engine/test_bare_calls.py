@@ -15,7 +15,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.loop.result_events import INTERRUPTED
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.errors import BackendUnavailable
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

@@ -11,8 +11,9 @@ from antwort.api.events import TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.loop.budgets import budget_of, last_tokens, tokens_spent
+from antwort.engine.loop.limits import last_tokens, tokens_spent
 from antwort.engine.loop.result_events import INTERRUPTED
+from antwort.engine.plan import budget_of
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities

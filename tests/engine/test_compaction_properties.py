@@ -20,7 +20,7 @@ from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History, Plan
-from antwort.engine.prompt.messages import messages
+from antwort.engine.prompt.chat_request import messages
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens

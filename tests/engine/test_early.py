@@ -15,6 +15,7 @@ from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
+from antwort.engine.loop.call_display import display_of
 from antwort.engine.loop.early import beginnings, may_be_early
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.result_events import INTERRUPTED
@@ -282,7 +283,7 @@ async def test_to_decide_about_a_call_takes_no_longer_the_more_there_are(setting
 
 def written(plan: Plan, *names: str) -> Turn:
     """A turn that calls these tools, as somebody who starts them early sees it."""
-    turn = Turn(0, partial(plan.shown, run=Run(plan.response)), is_eager=True)
+    turn = Turn(0, partial(display_of, plan, run=Run(plan.response)), is_eager=True)
     for at, name in enumerate(names):
         turn.feed(CallDelta(at, name, "{}"))
     return turn

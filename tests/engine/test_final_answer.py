@@ -10,8 +10,8 @@ from antwort.api.events import TurnEnded
 from antwort.api.items import Message
 from antwort.api.responses import Response
 from antwort.engine.loop.fold import Finish
+from antwort.engine.loop.limits import NO_MORE, closing
 from antwort.engine.loop.steps import Infer, next_step
-from antwort.engine.loop.stops import NO_MORE, closing
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.tools.local import LocalExecutor
 from engine_kit import (

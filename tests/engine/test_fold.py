@@ -110,7 +110,8 @@ def test_the_end_of_a_turn_is_counted_with_its_place() -> None:
             TurnEnded(finish="stop"),
         ],
     )
-    assert (run.turns, run.last_finish, run.calls_run, run.turn_ends) == (2, "stop", 1, (1, 3))
+    assert run.last_turn is not None
+    assert (run.turns, run.last_turn.finish, run.calls_run, run.turn_ends) == (2, "stop", 1, (1, 3))
     assert run.marks == (
         (1, TurnEnded(finish="tool_calls")),
         (2, CallEnded(call_id="call_1", outcome="ran")),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.items import OpaqueItem
 from antwort.api.requests import Limits, read_item
-from antwort.engine.history.calls import call_id_of, foreign_call, result_of
+from antwort.engine.history.calls import CallView
 from antwort.errors import InvalidField
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import ask, engine_of, sent
@@ -293,6 +293,5 @@ def test_whatever_an_item_holds_it_can_be_read(kind: str, fields: dict[str, Any]
     for each in (f"x:{kind}", f"x:{kind}_output"):
         item = read_item({**fields, "type": each}, "input[0]", Limits())
         assert isinstance(item, OpaqueItem)
-        call, result = foreign_call(item), result_of(item)
+        call = CallView.of(item)
         assert call is None or (call.call_id and call.name)
-        assert result is None or call_id_of(item)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from antwort.api.items import Message
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import BackendError, Conflict, InvalidField, ItemNotFound, ResponseNotFound, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from antwort.api.items import McpCall, McpListTools
 from antwort.api.tools import OpaqueTool
-from antwort.engine.prompt.hosted_tools import in_force, policy_for
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
+from antwort.engine.prompt.declared_tools import in_force, policy_for
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities

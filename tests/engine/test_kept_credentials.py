@@ -14,8 +14,8 @@ from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
 from antwort.engine.engine import Engine
-from antwort.engine.history.credentials import Credentials, without_credentials
 from antwort.engine.history.recent_responses import RecentResponses
+from antwort.engine.history.sealed_items import SealedItems, without_credentials
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -196,8 +196,8 @@ async def test_another_server_of_the_same_request_is_not_touched_by_what_is_lost
     other = {**SERVER, "server_label": "elsewhere"}
     request = ask(tools=[other, plain])
     link = Link(response=await house.paused(), request=b"", input=(), turn_ends=())
-    kept = Credentials(Vault([KEY_ONE]), ANONYMOUS).sealed_request(request, link.response.id)
-    parent = Credentials(Vault([KEY_TWO]), ANONYMOUS).made_under(msgspec.structs.replace(link, request=kept), ask())
+    kept = SealedItems(Vault([KEY_ONE]), ANONYMOUS).sealed_request(request, link.response.id)
+    parent = SealedItems(Vault([KEY_TWO]), ANONYMOUS).made_under(msgspec.structs.replace(link, request=kept), ask())
     assert parent.locked == {"elsewhere"}
     assert [tool.server_label for tool in parent.request.tools if isinstance(tool, McpTool)] == ["depot"]
 
@@ -211,10 +211,10 @@ async def test_it_opens_for_its_own_identity_and_response_alone(
     house: House, identity: Identity, response_id: str
 ) -> None:
     vault = Vault([KEY_ONE])
-    kept = Credentials(vault, Identity("a", "ann")).sealed_request(ask(tools=[SERVER]), "resp_1")
+    kept = SealedItems(vault, Identity("a", "ann")).sealed_request(ask(tools=[SERVER]), "resp_1")
     response = msgspec.structs.replace(await house.paused(), id=response_id)
     link = Link(response=response, request=kept, input=(), turn_ends=())
-    assert Credentials(vault, identity).made_under(link, ask()).locked == {"depot"}
+    assert SealedItems(vault, identity).made_under(link, ask()).locked == {"depot"}
 
 
 async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_too(house: House) -> None:
@@ -238,12 +238,12 @@ class Unused(Vault):
 
 def test_a_request_that_brings_nothing_is_kept_as_it_came() -> None:
     request = ask(tools=[{"type": "mcp", "server_label": "depot"}, CLOCK])
-    assert Credentials(Unused([KEY_ONE]), ANONYMOUS).sealed_request(request, "resp_1") is request.raw
+    assert SealedItems(Unused([KEY_ONE]), ANONYMOUS).sealed_request(request, "resp_1") is request.raw
 
 
 def test_an_address_alone_is_sealed_for_what_it_may_hold() -> None:
     request = ask(tools=[{"type": "mcp", "server_label": "depot", "server_url": URL}])
-    assert b"sesame" not in Credentials(Vault.ephemeral(), ANONYMOUS).sealed_request(request, "resp_1")
+    assert b"sesame" not in SealedItems(Vault.ephemeral(), ANONYMOUS).sealed_request(request, "resp_1")
     assert b"sesame" not in without_credentials(request)
 
 
@@ -251,7 +251,7 @@ def test_what_a_client_writes_where_it_is_kept_is_not_kept() -> None:
     planted: CreateRequest = ask(
         tools=[{"type": "mcp", "server_label": "depot"}], **{KEY: {"tools": [0], "sealed": "x"}}
     )
-    assert KEY not in decode(Credentials(Unused([KEY_ONE]), ANONYMOUS).sealed_request(planted, "resp_1"), dict)
+    assert KEY not in decode(SealedItems(Unused([KEY_ONE]), ANONYMOUS).sealed_request(planted, "resp_1"), dict)
 
 
 @pytest.mark.parametrize(
@@ -284,5 +284,5 @@ async def test_what_is_summed_up_leaves_them_with_nothing_that_others_have_too(h
     engine = house.engine(answer(say("Ada likes tea.")))
     response = await engine.create(ask([*TALK, TRIGGER], tools=[SERVER]))
     assert [tool["server_label"] for tool in response.tools] == ["depot"]
-    (made,) = engine._planner.toolboxes._of_operator
+    (made,) = engine._planner.toolboxes._toolboxes
     assert not made.toolbox.tools

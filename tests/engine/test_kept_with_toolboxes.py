@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import UNSET, replace
-from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.call_display import Shown, display_of
 from antwort.engine.plan import Plan, draft_response
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.tools.base import ToolDefinition
 from engine_kit import SERVER, ask, weather_tool
@@ -42,17 +42,18 @@ async def test_how_a_call_shows_follows_who_runs_it() -> None:
     plan = await planned(weather_tool(), server)
     run = run_of(plan)
     counted, uncounted = Shown("stock", "depot", counts=True), Shown("stock", "depot")
-    assert plan.shown("depot_stock", run) == counted
+    assert display_of(plan, "depot_stock", run) == counted
     server.wants = False
-    assert plan.shown("depot_stock", run) == uncounted
+    assert display_of(plan, "depot_stock", run) == uncounted
     server.wants = True
-    assert plan.shown("depot_stock", run) == counted
+    assert display_of(plan, "depot_stock", run) == counted
 
 
 async def test_a_call_that_is_to_be_approved_is_asked_for_by_what_the_run_may_still_call() -> None:
     plan = await plan_of(ask(tools=[{**SERVER, "require_approval": "always"}], max_tool_calls=1), depot())
     run = run_of(plan)
-    asks, asks_no_more = plan.shown("depot_stock", run).asks, plan.shown("depot_stock", replace(run, calls_run=1)).asks
+    asks = display_of(plan, "depot_stock", run).asks
+    asks_no_more = display_of(plan, "depot_stock", replace(run, calls_run=1)).asks
     assert asks is not None
     assert asks_no_more is not None
     assert (asks("{}", 0), asks_no_more("{}", 0)) == (True, False)
@@ -61,11 +62,11 @@ async def test_a_call_that_is_to_be_approved_is_asked_for_by_what_the_run_may_st
 async def test_a_toolbox_that_is_made_of_another_keeps_nothing_of_it() -> None:
     plan = await planned(depot())
     run, toolbox = run_of(plan), plan.toolbox
-    assert plan.shown("depot_stock", run).name == "stock"
+    assert display_of(plan, "depot_stock", run).name == "stock"
     chat_request(run, plan)
     renamed = {"depot_stock": replace(toolbox.tools["depot_stock"], server_tool="shelf", description="Anew")}
     other = replace(plan, toolbox=replace(toolbox, tools=renamed))
-    assert other.shown("depot_stock", run).name == "shelf"
+    assert display_of(other, "depot_stock", run).name == "shelf"
     assert [tool.function.description for tool in chat_request(run, other).tools or ()] == ["Anew"]
 
 

@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.loop.steps import OVER_LIMIT
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say

@@ -10,7 +10,7 @@ import pytest
 from antwort.api.events import ArgumentsDone, CustomInputDelta, CustomInputDone, OutputItemAdded
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.providers.responses import responses_request
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.local import LocalExecutor

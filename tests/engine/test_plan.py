@@ -19,9 +19,10 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.wire import replace
-from antwort.engine.loop.call_display import Shown
+from antwort.engine.loop.call_display import Shown, display_of
+from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.content_parts import check_capabilities
+from antwort.engine.prompt.content_checks import check_capabilities
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import legal_name, model_name
 from antwort.engine.prompt.toolbox import build_toolbox
@@ -287,7 +288,7 @@ async def _full_plan(**fields: Any) -> Plan:
 
 
 def shown(plan: Plan, name: str) -> Shown:
-    return plan.shown(name, run_of(plan))
+    return display_of(plan, name, run_of(plan))
 
 
 @pytest.mark.proves("RULING-1")
@@ -366,7 +367,8 @@ async def test_the_model_name_of_a_servers_tool_is_found_by_label_and_own_name()
     ],
 )
 async def test_how_reasoning_shows(reasoning: Any, style: str) -> None:
-    assert (await plan_of(ask(reasoning=reasoning))).reasoning_style == style
+    options = ask(reasoning=reasoning).reasoning
+    assert ("text" if options is None else reasoning_style(options)) == style
 
 
 # ---- what the backend can take ----

@@ -37,8 +37,7 @@ def test_the_latest_is_found_and_no_other() -> None:
     recent.keep((first,))
     recent.keep((first, second))
     assert recent.response_id == "resp_2"
-    assert recent.chain("resp_2") == (first, second)
-    assert recent.chain("resp_1") == ()
+    assert recent.links() == (first, second)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +122,13 @@ def test_an_item_is_the_same_afterwards(item: InputItem) -> None:
     recent, first = RecentResponses(), link("resp_1")
     chain = (replace(first, input=(item,), turn_ends=(0, 1)),)
     recent.keep(chain)
-    assert recent.chain("resp_1") == chain
+    assert recent.links() == chain
 
 
 def test_a_request_is_remembered_but_for_its_input() -> None:
     recent = RecentResponses()
     recent.keep(chain_of("resp_1", "Hi"))
-    [kept] = recent.chain("resp_1")
+    [kept] = recent.links()
     request, (said,) = parse_request(kept.request, Limits()), kept.input
     assert (request.input, len(request.tools), request.store) == ((), 1, False)
     assert b"Hi" in encode(said)

@@ -116,7 +116,7 @@ async def test_reasoning_that_broke_off_is_sealed_as_far_as_it_came() -> None:
     assert await replayed(to_plain(item)) == "Let me"
 
 
-async def test_what_another_process_left_half_said_is_closed_sealed() -> None:
+async def test_what_another_process_left_reopened_items_is_closed_sealed() -> None:
     plan = await plan_of(ask())
     turn = Turn(0, shown)
     turn.feed(ReasoningDelta("Let me"))

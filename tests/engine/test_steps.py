@@ -12,6 +12,7 @@ from antwort.api.events import Mark, TurnAbandoned
 from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.engine.loop.fold import Finish
+from antwort.engine.loop.limits import tokens_left
 from antwort.engine.loop.steps import (
     OVER_LIMIT,
     Compact,
@@ -22,7 +23,6 @@ from antwort.engine.loop.steps import (
     Step,
     choice_for,
     next_step,
-    tokens_left,
 )
 from antwort.engine.plan import Leftover, OpenCall
 from antwort.testing import tokens

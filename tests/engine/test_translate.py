@@ -28,8 +28,8 @@ from antwort.api.items import (
 from antwort.api.requests import Limits, read_item
 from antwort.api.wire import replace
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import chat_request
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.chat_request import chat_request
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.providers.base import Capabilities
 from engine_kit import CLOCK, SERVER, WEATHER, ask, sent, weather_tool
 from plan_kit import called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
@@ -130,7 +130,6 @@ async def test_items_that_say_nothing_to_a_model_are_left_out() -> None:
             OpaqueItem("web_search_call", "ws_1", {"type": "web_search_call"}),
             McpListTools(id="mcpl_1", server_label="depot", tools=()),
             read({"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}),
-            read({"type": "compaction", "encrypted_content": "…"}),
         )
         == []
     )

@@ -26,7 +26,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET
 from antwort.engine.history.calls import call_id_of
-from antwort.engine.prompt.messages import all_said, messages, messages_of
+from antwort.engine.prompt.chat_request import all_said, messages, messages_of
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought

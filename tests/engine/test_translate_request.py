@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.providers.base import Capabilities
 from antwort.testing import tokens
 from engine_kit import CLOCK, SERVER, WEATHER, ask, sent, weather_tool

@@ -20,7 +20,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_split import item_size, with_short_results
-from antwort.engine.history.calls import answered_in, call_id_of, called_in, result_of
+from antwort.engine.history.calls import call_id_of, calls_in, result_of
 from plan_kit import STEADY, called, result, said, server_called
 
 LOG = "line\n" * 4000
@@ -112,8 +112,8 @@ _items = st.lists(
 @given(_items, st.integers(0, 9000))
 def test_no_call_and_no_result_is_lost(items: list[InputItem], budget: int) -> None:
     found = with_short_results(items, budget, item_size)
-    assert [(type(item), called_in(item), answered_in(item)) for item in found] == [
-        (type(item), called_in(item), answered_in(item)) for item in items
+    assert [(type(view.item), view.call_id, view.is_open, view.is_answer) for view in calls_in(found)] == [
+        (type(view.item), view.call_id, view.is_open, view.is_answer) for view in calls_in(items)
     ]
     spoken = sum(item_size(item) for item in items if not isinstance(item, FunctionCallOutput | McpCall))
     assert sum(map(item_size, found)) <= max(budget, spoken) + 400 * len(items)

@@ -15,7 +15,7 @@ from antwort.api.events import (
     TurnEnded,
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
-from antwort.engine.loop.item_builders import half_said
+from antwort.engine.loop.item_builders import reopened_items
 from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
 from turn_kit import call_closed, call_fed, call_opened, custom_call, message, play, play_in
 
@@ -218,9 +218,9 @@ def test_a_held_call_of_an_inference_that_broke_off_is_never_shown() -> None:
     assert play(CallDelta(0, "editor__sum", '{"input": "1"}'), aborted=True) == []
 
 
-def test_a_call_left_half_said_goes_on_from_the_text_that_was_shown() -> None:
+def test_a_call_left_reopened_items_goes_on_from_the_text_that_was_shown() -> None:
     said, _ = play_in([[CallDelta(0, "patch", '{"input": "one\\ttwo')]], aborted=True)
-    ((at, item),) = half_said(said).items()
+    ((at, item),) = reopened_items(said).items()
     closing: Batch = []
     item.close("incomplete", closing)
     assert at == 0

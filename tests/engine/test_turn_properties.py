@@ -16,7 +16,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.loop.custom_input import InputReader, input_of
 from antwort.engine.loop.fold import Finish, Run, ending, fold, interrupted, settled
-from antwort.engine.loop.item_builders import half_said
+from antwort.engine.loop.item_builders import reopened_items
 from antwort.errors import BackendCut
 from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import StreamChecker, tokens
@@ -91,7 +91,7 @@ def _closing(run: Run, *, aborted: bool) -> Batch:
     after = fold(run, closing)
     if aborted:
         return [*closing, interrupted(after, BackendCut("It broke off."))]
-    cut = run.last_finish in CUT
+    cut = run.last_turn is not None and run.last_turn.finish in CUT
     return [*closing, ending(after, Finish("incomplete", "max_output_tokens") if cut else Finish("completed"))]
 
 
@@ -152,12 +152,12 @@ def _read(name: str, arguments: str, *, is_cut: bool) -> tuple[str, str]:
 
 @STEADY
 @given(answer=_answers, style=_styles)
-def test_what_another_process_left_half_said_is_closed_as_it_would_have_closed_it(
+def test_what_another_process_left_reopened_items_is_closed_as_it_would_have_closed_it(
     answer: list[Delta], style: Style
 ) -> None:
     said, expected = play_in([answer], style=style, aborted=True, may_be_malformed=True)
     closing: Batch = []
-    for _, item in sorted(half_said(said).items()):
+    for _, item in sorted(reopened_items(said).items()):
         item.close("incomplete", closing)
     assert closing == expected
 

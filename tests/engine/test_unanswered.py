@@ -8,8 +8,8 @@ import pytest
 
 from antwort.api.items import InputItem
 from antwort.api.wire import replace
-from antwort.engine.prompt.messages import chat_request
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.chat_request import chat_request
+from antwort.engine.prompt.messages import NO_RESULT
 from engine_kit import ask, sent
 from plan_kit import called, plan_of, result, run_of, said, server_called, thought
 

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from antwort.api.events import CustomInputDelta
 from antwort.api.items import CustomToolCall, McpCall
 from antwort.api.responses import Response
+from antwort.engine.loop.call_display import display_of
 from antwort.engine.loop.fold import Finish
 from antwort.engine.loop.steps import Infer, Refused, RunTools, next_step
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.transcript import NO_RESULT
+from antwort.engine.prompt.messages import NO_RESULT
 from antwort.ids import new_id
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.grammar import Checks, read_grammar
@@ -252,7 +253,7 @@ async def test_a_request_keeps_the_grammars_it_was_read_with() -> None:
     """Reading one again would keep everybody waiting."""
     plan = await plan_with_dial()
     read_grammar.cache_clear()
-    fits = plan.shown("dial", run_of(plan)).fits
+    fits = display_of(plan, "dial", run_of(plan)).fits
     assert fits is not None
     assert not fits("seven")
     assert read_grammar.cache_info().misses == 0
@@ -260,7 +261,7 @@ async def test_a_request_keeps_the_grammars_it_was_read_with() -> None:
 
 async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> None:
     plan = replace(await plan_with_dial(), checks=Checks(patience=0))
-    fits = plan.shown("dial", run_of(plan)).fits
+    fits = display_of(plan, "dial", run_of(plan)).fits
     assert fits is not None
     assert fits("seven")
 

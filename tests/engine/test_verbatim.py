@@ -21,7 +21,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_split import item_size, split_items, starts_of
-from antwort.engine.history.calls import answered_in, called_in
+from antwort.engine.history.calls import CallView, calls_in
 from antwort.engine.history.turns import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
 
@@ -137,13 +137,13 @@ def orphans(items: Sequence[InputItem]) -> list[str]:
     """Results before which no call of their id stands unanswered."""
     open_calls: Counter[str] = Counter()
     found: list[str] = []
-    for item in items:
-        if (call_id := called_in(item)) is not None:
-            open_calls[call_id] += 1
-        elif (call_id := answered_in(item)) is not None:
-            open_calls[call_id] -= 1
-            if open_calls[call_id] < 0:
-                found.append(call_id)
+    for view in calls_in(items):
+        if view.is_open:
+            open_calls[view.call_id] += 1
+        elif view.is_answer:
+            open_calls[view.call_id] -= 1
+            if open_calls[view.call_id] < 0:
+                found.append(view.call_id)
     return found
 
 
@@ -163,8 +163,10 @@ def test_no_result_that_stays_behind_has_its_call_kept(items: list[InputItem], b
 
 
 def open_ids(items: Sequence[InputItem]) -> Counter[str]:
-    calls = Counter(call_id for item in items if (call_id := called_in(item)) is not None)
-    return calls - Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
+    views = calls_in(items)
+    return Counter(view.call_id for view in views if view.is_open) - Counter(
+        view.call_id for view in views if view.is_answer
+    )
 
 
 @STEADY
@@ -181,7 +183,7 @@ def test_what_is_kept_stands_in_its_order_and_does_not_begin_with_a_result(items
     recent = split_items(items, budget, lambda _: 1)[1]
     rest = iter(items)
     assert all(any(item is other for other in rest) for item in recent)
-    assert not recent or answered_in(recent[0]) is None
+    assert not any(view.is_answer for view in calls_in(recent[:1]))
 
 
 @STEADY
@@ -206,8 +208,8 @@ def test_a_picture_counts_for_little() -> None:
 
 
 def test_a_call_that_was_cut_is_none() -> None:
-    assert called_in(called(1, status="incomplete")) is None
-    assert called_in(called(1)) == "call_1"
+    assert not CallView.of(called(1, status="incomplete")).is_open
+    assert CallView.of(called(1)).is_open
 
 
 @pytest.mark.parametrize("answers", [True, False], ids=["answered", "open"])

@@ -22,7 +22,7 @@ from antwort.api.items import (
 )
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import Window
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.errors import ContextTooLong
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.testing.demo import words_in

@@ -205,7 +205,7 @@ async def test_a_name_that_cannot_be_a_host_is_a_failed_connection() -> None:
 def test_a_host_is_written_as_a_head_can_carry_it(origin: str, host: str, field: str) -> None:
     client = HttpClient(origin)
     assert client.host == host
-    assert f"Host: {field}\r\n".encode() in client._message("GET", "/", None, b"")[0]
+    assert f"Host: {field}\r\n".encode() in client._head("GET", "/", b"")
 
 
 async def test_a_request_has_headers_of_its_own_and_a_body_of_any_type() -> None:

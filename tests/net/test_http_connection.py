@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import pytest
 
 from antwort.net.client import HttpClient
-from antwort.net.connection import HIGH_WATER_BYTES, HttpConnection, Timeouts
+from antwort.net.connection import HIGH_WATER_BYTES, Timeouts
 from antwort.net.response import ConnectionLost, ConnectTimeout, ResponseTimeout
 from http_kit import OK, client_of, fetched, gone, others, until
 from jumping_time import jumping_time
@@ -102,7 +101,7 @@ async def test_a_reader_that_lags_holds_the_backend_back_and_loses_nothing() -> 
     pieces = tuple(bytes([n]) * 65_536 for n in range(200))
     async with serve(sse(*pieces)) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await until(lambda: cast("HttpConnection", reply.connection)._is_paused)
+            await until(lambda: reply.is_paused)
             assert HIGH_WATER_BYTES < reply.buffered_bytes < 8 * HIGH_WATER_BYTES
             assert await reply.read(10**8) == b"".join(pieces)
         assert client.idle_connections == 1

@@ -281,7 +281,7 @@ async def test_an_address_that_does_not_answer_takes_only_its_share_of_the_time(
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
     names = Names(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"])
-    client = HttpClient("http://x", resolve=names, timeouts=Timeouts(connect=0.04))
+    client = HttpClient("http://x", resolve=names, timeouts=Timeouts(connect=0.2))
     with pytest.raises(ConnectTimeout):
         await fetched(client)
     assert len(tried) == 4

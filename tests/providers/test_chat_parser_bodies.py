@@ -88,6 +88,12 @@ def test_the_details_of_the_usage_are_kept() -> None:
     assert parse(message(content="Hi", usage={**USAGE, **details}))[-1] == Finished("stop", usage)
 
 
+def test_the_numbers_of_a_usage_that_can_be_read_are_kept() -> None:
+    usage = {"prompt_tokens": [7], "completion_tokens": 10.0, "completion_tokens_details": {"reasoning_tokens": "4"}}
+    expected = Usage(input_tokens=0, output_tokens=10, total_tokens=10)
+    assert parse(message(content="Hi", usage=usage))[-1] == Finished("stop", expected)
+
+
 @pytest.mark.parametrize("usage", ["much", [], {"prompt_tokens": [7]}, {"prompt_tokens": 0.5}, {"total_tokens": 9}])
 def test_a_usage_that_cannot_be_read_does_not_fail_the_answer(usage: object) -> None:
     assert parse(message(content="Hi", usage=usage)) == [TextDelta("Hi"), Finished("stop")]

@@ -14,7 +14,7 @@ from antwort.providers.circuit_breaker import (
     CircuitBreaker,
     CircuitBreakers,
 )
-from antwort.providers.model_cache import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
+from antwort.providers.models import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
 
 
 class Clock:

@@ -7,7 +7,7 @@ import asyncio
 from antwort.errors import BackendError
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.fleet import Fleet
-from antwort.providers.slots import Slots
+from antwort.providers.member import Slots
 from fleet_kit import HEADERS, FakeBackend, Step, Time, member_of, open_circuit, said
 from http_kit import until
 

@@ -23,8 +23,8 @@ from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
+from antwort.engine.prompt.declared_tools import check_hosted
 from antwort.engine.prompt.discovery import Discovery, check_labels, list_tools
-from antwort.engine.prompt.hosted_tools import check_hosted
 from antwort.engine.request_fields import RequestFields, RequestLike, parse_request_like
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks

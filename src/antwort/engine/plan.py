@@ -4,48 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import compress, repeat
 from operator import attrgetter, is_not
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from antwort.api.items import (
-    InputItem,
-    McpApprovalRequest,
-    McpCall,
-    McpListTools,
-)
+from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.resources import Approval
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
-from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
+from antwort.api.tools import AllowedTools, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
-from antwort.engine.context.compaction_item import Memories
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.approvals import ApprovalIds, is_asked
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import PendingCall
-from antwort.engine.history.credentials import Credentials
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.loop.budgets import Budget, budget_of, most_calls
-from antwort.engine.loop.call_display import Shown
-from antwort.engine.loop.fold import Run
-from antwort.engine.prompt.declared_tools import is_enforced
-from antwort.engine.prompt.hosted_tools import in_force
-from antwort.engine.prompt.tool_names import OWN
+from antwort.engine.prompt.declared_tools import in_force
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
 from antwort.storage.base import CallClaim, Decision, Link
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
-from antwort.tools.grammar import Checks, Grammar
-from antwort.tools.routing import Route, Toolbox, route
-from antwort.tools.search import is_search
+from antwort.tools.grammar import Checks
+from antwort.tools.routing import Toolbox
 
 OpenCall = PendingCall
 
@@ -91,6 +75,29 @@ class History(msgspec.Struct, frozen=True):
     """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a response may take: what the operator allows, or what the request asks for where that is less."""
+
+    turns: int
+    calls: int
+    """Calls that are run here."""
+    tokens: int
+    """Tokens read and written by all inferences."""
+    seconds: float
+
+
+def budget_of(request: CreateRequest, settings: EngineSettings) -> Budget:
+    """Return the limits of a response. To allow more calls than the operator is no error: `max_tool_calls` is a field
+    of the standard, and clients set it without knowing the server.
+    """
+    return Budget(
+        turns=request.max_turns or settings.max_turns,
+        calls=min(request.max_tool_calls or settings.max_tool_calls, settings.max_tool_calls),
+        tokens=request.token_budget or settings.token_budget,
+        seconds=request.deadline or settings.deadline,
+    )
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """A request with every question answered before the first inference."""
 
@@ -99,20 +106,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     settings: EngineSettings
     response: Response
     """The response as it starts: `in_progress`, with all settings in force."""
+    budget: Budget
     toolbox: Toolbox
+    sealed: SealedItems
+    """Seals what is given out and stored."""
+    meter: TokenEstimator
+    """Counts the tokens of an inference."""
     capabilities: Capabilities = Capabilities()
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
     """The tool lists of the servers that the request names, to be shown first."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """Checks the inputs of free-form tools against their grammars."""
-    meter: TokenEstimator | None = None
-    """Counts the tokens of an inference."""
-    sealed: SealedItems | None = None
-    """Seals what is given out and stored; None: compactions are not opened, credentials not stored, and the ids of
-    approval requests prove nothing."""
     compacts: bool = False
     """Whether the response is a summary of the history."""
+    compact_threshold: int | None = None
+    """The tokens of context from which on it is compacted before an inference; None: never."""
     call_records: CallRecords | None = None
     """The record of the earlier calls that the response settles; None without any."""
     asked_elsewhere: frozenset[str] = frozenset()
@@ -134,129 +143,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.reader is not None:
             self.reader.release()
 
-    @property
-    def seal(self) -> Callable[[str], str] | None:
-        """What seals the reasoning, if the request asks for that."""
-        return None if self.sealed is None else self.sealed.seal_for(self.request)
 
-    @property
-    def memories(self) -> Memories | None:
-        return None if self.sealed is None else self.sealed.memories
-
-    @property
-    def credentials(self) -> Credentials | None:
-        return None if self.sealed is None else self.sealed.credentials
-
-    @property
-    def approval_ids(self) -> ApprovalIds | None:
-        return None if self.sealed is None else self.sealed.approval_ids
-
-    @property
-    def begins_otherwise(self) -> bool:
-        """Whether the run begins with something else than an inference."""
-        return self.request.generate is False or self.compacts or bool(self.history.leftovers)
-
-    @property
-    def compact_threshold(self) -> int | None:
-        """The tokens of context from which on it is compacted before an inference; None: never. It is at most three
-        quarters of the context: more would never be reached.
-        """
-        for entry in self.request.context_management or ():
-            if entry.type == "compaction":
-                context, asked = self.capabilities.context_length, entry.compact_threshold
-                if context is None or (asked and self.capabilities.more_may_fit):
-                    return asked or None
-                return min(asked or context, context * 3 // 4)
-        return None
-
-    @property
-    def budget(self) -> Budget:
-        """The limits of the response."""
-        return budget_of(self.request, self.settings)
-
-    @property
-    def leftovers(self) -> tuple[Leftover, ...]:
-        return self.history.leftovers
-
-    @property
-    def may_be_eager(self) -> bool:
-        """Whether calls may begin before their turn has ended."""
-        return self.settings.eager and self.toolbox.may_run
-
-    @property
-    def reasoning_style(self) -> Literal["text", "summary"]:
-        options = self.request.reasoning
-        if options is not None and (options.summary or options.generate_summary):
-            return "summary"
-        return "text"
-
-    def shown(self, name: str, run: Run) -> Shown:
-        """Return how a call to `name` is shown: never as a client's call if the client must not run it."""
-        way = route(name, self.toolbox)
-        is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
-        definition = self.toolbox.tools.get(name)
-        if definition is not None and way is Route.SERVER and definition.needs_approval:
-            asks = partial(is_asked, self.calls_left(run))
-            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL, counts=True, asks=asks)
-        if definition is not None and definition.kind not in OWN:
-            label, counts = definition.server_label or HOUSE_LABEL, way is Route.SERVER and not is_search(definition)
-            return Shown(definition.own_name, label, counts=counts)
-        if is_refused and self._refuses_as_server:
-            return Shown(name, HOUSE_LABEL)
-        if definition is None:
-            return Shown(name, is_clients=is_clients)
-        if is_refused or definition.kind is not ToolKind.CUSTOM:
-            own, is_ours = definition.own_name, way is Route.SERVER
-            return Shown(own, namespace=definition.namespace, is_clients=is_clients, counts=is_ours)
-        fits = self._fits(definition, run)
-        return Shown(
-            definition.own_name, namespace=definition.namespace, is_custom=True, is_clients=is_clients, fits=fits
-        )
-
-    def refused(self, name: str) -> Shown:
-        """Return how a call to `name` is shown that is refused in any case."""
-        definition = self.toolbox.tools.get(name)
-        if definition is not None and definition.kind not in OWN:
-            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
-        if self._refuses_as_server or definition is None:
-            return Shown(name, HOUSE_LABEL if self._refuses_as_server else None)
-        return Shown(definition.own_name, namespace=definition.namespace)
-
-    def calls_left(self, run: Run) -> int:
-        """Return how many calls the run may still make. Calls that wait for approval count as made."""
-        asked = [*map(type, run.response.output)].count(McpApprovalRequest)
-        return max(0, self.budget.calls - run.calls_run - asked)
-
-    @property
-    def _refuses_as_server(self) -> bool:
-        """Under the strict setting a refused call is a function call with output: the standard has no `mcp_call`."""
-        return self.settings.refused_calls == "mcp_call" and not self.settings.strict
-
-    def _fits(self, definition: ToolDefinition, run: Run) -> Callable[[str], bool] | None:
-        """Return the check of a free-form tool's input, unless the backend makes it. A tool has one second try: then
-        the client gets the input as it is.
-        """
-        grammar = definition.grammar
-        if grammar is None or is_enforced(definition) or not self._refuses_as_server:
-            return None
-        may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.budget.turns
-        if not may_ask_again or _was_refused(definition, run):
-            return None
-        return partial(self._is_right, grammar)
-
-    def _is_right(self, grammar: Grammar, text: str) -> bool:
-        return self.checks.mismatch(grammar, text) is None
-
-
-def _was_refused(definition: ToolDefinition, run: Run) -> bool:
-    """Return whether an input of the tool was refused in this response already."""
-    return any(
-        isinstance(item, McpCall)
-        and item.server_label == HOUSE_LABEL
-        and item.name == definition.name
-        and item.error is not None
-        for item in run.output
-    )
+def compact_threshold(request: CreateRequest, capabilities: Capabilities) -> int | None:
+    """Return the tokens of context from which on it is compacted. They are at most three quarters of the context: more
+    would never be reached.
+    """
+    for entry in request.context_management or ():
+        if entry.type == "compaction":
+            context, asked = capabilities.context_length, entry.compact_threshold
+            if context is None or (asked and capabilities.more_may_fit):
+                return asked or None
+            return min(asked or context, context * 3 // 4)
+    return None
 
 
 # ---- the response as it starts ----
@@ -264,21 +162,22 @@ def _was_refused(definition: ToolDefinition, run: Run) -> bool:
 
 def draft_response(request: CreateRequest, model: str, settings: EngineSettings) -> Response:
     """Return the response as it starts, with all settings in force. The others have the standard's defaults."""
+    choice, calls = request.tool_choice, request.max_tool_calls
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),
         status="in_progress",
         model=model,
-        tools=tuple([echo_tool(tool) for tool in in_force(request.tools, settings)]),
-        tool_choice=echo_choice(_in_force(request)),
+        tools=tuple(map(echo_tool, in_force(request.tools, settings))) if request.tools else (),
+        tool_choice=choice if isinstance(choice, str) and request.allowed_tools is None else _echo_choice(request),
         text={"format": {"type": "text"}} if request.text is None else _echo_text(request.text),
         reasoning=None if request.reasoning is None else _echo_reasoning(request.reasoning),
-        store=request.is_stored,
+        store=request.store is not False,
         background=bool(request.background),
         truncation=request.truncation or settings.truncation,
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
-        max_tool_calls=None if request.max_tool_calls is None else most_calls(request, settings),
+        max_tool_calls=None if calls is None else min(calls, settings.max_tool_calls),
         **given(_ECHOED, _echoed_of(request)),
     )
 
@@ -309,12 +208,12 @@ def given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(compress(zip(names, values, strict=True), map(is_not, values, repeat(None))))
 
 
-def _in_force(request: CreateRequest) -> ToolChoice:
+def _echo_choice(request: CreateRequest) -> str | Plain:
     """Return the choice with the allowed list, in whichever form that came."""
     choice = request.choice_mode
-    if request.allowed_tools is None or not isinstance(choice, str):
-        return choice
-    return AllowedTools(tools=request.allowed_tools, mode=choice)
+    if request.allowed_tools is not None and isinstance(choice, str):
+        return echo_choice(AllowedTools(tools=request.allowed_tools, mode=choice))
+    return echo_choice(choice)
 
 
 def _echo_text(text: TextOptions) -> Plain:

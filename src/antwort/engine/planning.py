@@ -19,7 +19,6 @@ from antwort.engine.context.compaction import asks_to_compact, check_compacts, w
 from antwort.engine.context.compaction_item import since_compaction
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.approval_records import (
-    ApprovalTerms,
     check_unchanged,
     find_approvals,
     find_more_approvals,
@@ -33,22 +32,19 @@ from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, His
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
     is_known_by_id,
-    recall_runs,
     resolve_references,
     results_by_call_id,
     with_call_ids,
     without_references,
 )
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.loop.budgets import check_budget, seconds_of
-from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.prompt.content_parts import check_capabilities, has_media, media_steps
+from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
+from antwort.engine.prompt.chat_request import check_not_empty
+from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.messages import check_not_empty
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
-from antwort.engine.prompt.transcript import log_omitted
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -76,8 +72,8 @@ _FIRST = frozenset({0})
 class Means(msgspec.Struct, frozen=True):
     """The model and the tools of a response, whatever its history is."""
 
-    model: str
     discovery: Discovery
+    """With the model, its capabilities, and the deadline."""
     toolbox: Toolbox
     listings: tuple[McpListTools, ...]
     compacts: bool
@@ -93,7 +89,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """Makes the plans of an engine. A request leaves nothing behind here, and its planning may be cancelled."""
+    """Make the plans of an engine. A request leaves nothing behind here, and its planning may be cancelled."""
 
     def __init__(self, resources: Resources, live: LiveRuns) -> None:
         limits = resources.settings.limits
@@ -119,27 +115,30 @@ class Planner:
         """Return the plan, once it has the `lock` of its conversation. The time of the response begins here, unless it
         is `resumed`; all waiting counts.
         """
-        clock, pace, is_new = asyncio.get_running_loop().time, Pace(), is_all_new(request)
+        settings, now = self.resources.settings, asyncio.get_running_loop().time
+        is_new, pace = is_all_new(request), Pace()
         brings_media = not is_new or has_media(request.input)
-        settings = self.resources.settings
+        deadline = now() + (request.deadline or settings.deadline) if resumed is None else resumed.deadline
         if resumed is None:
-            if request.background:
-                _check_background(request, settings)
-            check_budget(request, settings)
+            _check_limits(request, settings)
             if brings_media:
                 for _ in media_steps(request.input, "input", self._media):
                     await pace.pause()
-            deadline = clock() + seconds_of(request, settings)
-        else:
-            deadline = resumed.deadline
-        wanted = self._means(request, identity, deadline, is_new=is_new)
-        # Only a missing model is waited for; tool servers have a time of their own (`Discovery.patience`).
-        means = await (_in_time(request, wanted, deadline) if request.model is None else wanted)
+
+        model = request.model or settings.default_model
+        if not model:
+            model = await _in_time(request, self._only_model(identity), deadline)
+        elif not identity.may_use(model):
+            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
+        # Tool servers have a time of their own: `Discovery.patience`.
+        means = await self._means(request, identity, model, deadline, is_new=is_new)
+
         if lock is not None:
-            left = deadline - clock()
+            left = deadline - now()
             await (_acquire(lock, request, settings, left) if resumed is None else lock.acquire(left))
         if request.tools or not is_new:
             await pace.pause()
+
         sealed = SealedItems(self.resources.vault, identity)
         if not is_new:
             continuation = _Continuation(self, request, means, sealed, recent, resumed)
@@ -152,21 +151,27 @@ class Planner:
     def plan(
         self, request: CreateRequest, history: History, means: Means, sealed: SealedItems, resumed: Resumed | None
     ) -> Plan:
-        resources, discovery = self.resources, means.discovery
-        response = _response(request, means, resources.settings, resumed)
+        resources, discovery, settings = self.resources, means.discovery, self.resources.settings
+        identity, capabilities = discovery.identity, discovery.capabilities
+        response = draft_response(request, discovery.model, settings) if resumed is None else resumed.response
+        if response.status == "queued":
+            response = replace(response, status=transition("queued", "in_progress"))
+        settles_calls = history.leftovers or history.answered
         plan = Plan(
             request=request,
-            identity=discovery.identity,
-            settings=resources.settings,
+            identity=identity,
+            settings=settings,
             response=response,
+            budget=budget_of(request, settings),
             toolbox=means.toolbox,
-            capabilities=discovery.capabilities,
+            capabilities=capabilities,
             history=history,
             listings=means.listings,
-            meter=self._meter.for_tenant(discovery.identity.tenant),
+            meter=self._meter.for_tenant(identity.tenant),
             sealed=sealed,
             compacts=means.compacts,
-            call_records=self._call_records(history, request, discovery.identity, response.id),
+            compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,
+            call_records=self._call_records(history, request, identity, response.id) if settles_calls else None,
             clock=resources.clock,
             deadline=discovery.deadline,
             is_durable=bool(request.background),
@@ -176,13 +181,11 @@ class Planner:
             check_compacts(plan)
         return plan
 
-    async def _means(self, request: CreateRequest, identity: Identity, deadline: float, *, is_new: bool) -> Means:
+    async def _means(
+        self, request: CreateRequest, identity: Identity, model: str, deadline: float, *, is_new: bool
+    ) -> Means:
+        """Find the tools, once the model is known."""
         resources = self.resources
-        model = request.model or resources.settings.default_model
-        if not model:
-            model = await self._only_model(identity)
-        elif not identity.may_use(model):
-            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = resources.provider.capabilities(model)
         fresh = frozenset[str]() if is_new else await self._fresh_labels(request, identity)
         discovery = Discovery(resources.executors, identity, resources.settings, capabilities, model, deadline, fresh)
@@ -191,7 +194,7 @@ class Planner:
         toolbox, listings = await build_toolbox(
             asked, discovery, with_standing=not compacts, is_complete=is_new, cache=self.toolboxes
         )
-        return Means(model, discovery, toolbox, listings, compacts)
+        return Means(discovery, toolbox, listings, compacts)
 
     async def _fresh_labels(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
         """Return the labels of the servers whose calls are approved: they list their tools anew, so that a change shows
@@ -218,17 +221,10 @@ class Planner:
 
     def _call_records(
         self, history: History, request: CreateRequest, identity: Identity, response_id: str
-    ) -> CallRecords | None:
-        if not history.leftovers and not history.answered:
-            return None
-        claims = _claims(history, request, response_id)
+    ) -> CallRecords:
+        claims, live = _claims(history, request, response_id), self.live
         return CallRecords(
-            self.resources.store,
-            identity,
-            response_id,
-            claims,
-            is_live=self.live.__contains__,
-            catch_up=self.live.catch_up,
+            self.resources.store, identity, response_id, claims, is_live=live.__contains__, catch_up=live.catch_up
         )
 
 
@@ -247,15 +243,13 @@ class _Continuation:
         self._planner, self._request, self._means, self._sealed = planner, request, means, sealed
         resources = planner.resources
         self._identity, self._settings = means.discovery.identity, resources.settings
-        self._store, self._source = (
-            resources.store,
-            resources.store if recent is None else recent.before(resources.store),
-        )
+        self._store = resources.store
         self._resumed = resumed
         self._reader = HistoryReader(
             planner.history_memory,
             self._settings.limits,
-            self._identity.tenant,
+            resources.store if recent is None else recent.before(resources.store),
+            self._identity,
             truncates=(request.truncation or self._settings.truncation) == "auto",
             seconds=WAIT_SECONDS if resumed is None else None,
         )
@@ -282,7 +276,7 @@ class _Continuation:
         conversation = await load_conversation(request, store, identity, reader)
         if request.previous_response_id is not None:
             await live.catch_up(identity, request.previous_response_id)
-        stored_chain = await load_chain(request, self._source, store, identity, reader)
+        stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
         conversation = with_call_ids(conversation)
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
@@ -298,12 +292,10 @@ class _Continuation:
         )
         await pace.pause()
         check_unchanged(request.input, approvals)
-        request = await resolve_references(request, self._source, identity, reader, known)
+        request = await resolve_references(request, stored_chain, conversation, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
         conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
-        request = await recall_runs(request, chain, self._source, identity, reader, conversation)
-        await pace.pause()
         self._request = request = without_repeats(request, chain, conversation, sealed.memories)
         await pace.pause()
         history = await assemble(
@@ -314,8 +306,8 @@ class _Continuation:
         await pace.pause()
         if not self._means.compacts:
             seconds = max(1, int(self._settings.approval_time))
-            terms = ApprovalTerms(sealed.approval_ids, int(self._planner.resources.clock()), seconds)
-            history = settle_approvals(history, request, approvals, terms)
+            now = int(self._planner.resources.clock())
+            history = settle_approvals(history, request, approvals, sealed, now, seconds)
         return history, own
 
     async def _with_additional_tools(self, request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:
@@ -413,16 +405,17 @@ def _approved(request: CreateRequest) -> list[str]:
     return approved
 
 
-def _response(request: CreateRequest, means: Means, settings: EngineSettings, resumed: Resumed | None) -> Response:
-    """Return the response as it starts."""
-    if resumed is None:
-        return draft_response(request, means.model, settings)
-    response = resumed.response
-    return response if response.status != "queued" else replace(response, status=transition("queued", "in_progress"))
-
-
-def _check_background(request: CreateRequest, settings: EngineSettings) -> None:
-    if not request.is_stored:
-        raise InvalidField("background", "a background response must be stored; 'store' is false.")
-    if not settings.background.enabled:
-        raise UnsupportedFeature("Background responses are not offered here.", param="background")
+def _check_limits(request: CreateRequest, settings: EngineSettings) -> None:
+    """Refuse a request that asks for more than there is: its client would count on it."""
+    if request.background:
+        if not request.is_stored:
+            raise InvalidField("background", "a background response must be stored; 'store' is false.")
+        if not settings.background.enabled:
+            raise UnsupportedFeature("Background responses are not offered here.", param="background")
+    for field, asked, most in (
+        ("max_turns", request.max_turns, settings.max_turns),
+        ("deadline", request.deadline, settings.deadline),
+        ("token_budget", request.token_budget, settings.token_budget),
+    ):
+        if asked is not None and asked > most:
+            raise InvalidField(field, f"this server allows {most:.15g} at most, and a request may only ask for less.")

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from antwort.api.wire import Wire
 from antwort.net.response import ConnectionLost, HttpError, HttpResponse, InvalidResponse, ResponseTimeout
+
+if TYPE_CHECKING:
+    from antwort.net.client import HttpClient
 
 HIGH_WATER_BYTES = 64 * 1024
 """Unread bytes of a response above which reading from the socket pauses."""
@@ -52,40 +55,10 @@ class Timeouts(Wire):
         return min(self.connect, limit)
 
 
-class ConnectionOwner(Protocol):
-    """The client that a connection belongs to, as the connection uses it."""
-
-    @property
-    def idle(self) -> list[HttpConnection]:
-        """Open connections that carry nothing."""
-        ...
-
-    @property
-    def max_idle(self) -> int: ...
-
-    @property
-    def idle_expiry(self) -> float: ...
-
-    @property
-    def quick_ack(self) -> bool:
-        """Whether the first packet of a response is acknowledged at once (TCP_QUICKACK). A server that writes head and
-        body separately, without TCP_NODELAY, sends the body only after that acknowledgement: about 40 ms later.
-        """
-        ...
-
-    def record_reads(self, reads: int) -> None:
-        """Record in how many reads a response arrived. Only called with 1 while `quick_ack` is set."""
-        ...
-
-    def connection_opened(self, connection: HttpConnection) -> None: ...
-
-    def connection_closed(self, connection: HttpConnection) -> None: ...
-
-
 class HttpConnection(asyncio.Protocol):
     """A connection to one origin. Its timer is re-armed only when it fires, or for an earlier deadline."""
 
-    def __init__(self, owner: ConnectionOwner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: HttpClient, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
         self._loop = loop
         self._transport: asyncio.Transport | None = None
@@ -94,7 +67,6 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
         self._deadline = 0.0
-        self._is_paused = False
         self.is_closed = False
 
     def send(self, message: Sequence[bytes], timeouts: Timeouts) -> HttpResponse:
@@ -139,9 +111,10 @@ class HttpConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Read from the socket again after a pause."""
-        if self._is_paused and self._transport is not None and not self._transport.is_closing():
-            self._is_paused = False
-            self._transport.resume_reading()
+        response, transport = self._response, self._transport
+        if response is not None and response.is_paused and transport is not None and not transport.is_closing():
+            response.is_paused = False
+            transport.resume_reading()
             self._set_deadline(self._idle_seconds)
 
     # ---- called by the event loop ----
@@ -170,10 +143,13 @@ class HttpConnection(asyncio.Protocol):
             if response.buffered_bytes > DRAIN_BYTES:
                 self.abort()
         elif response.has_head:
-            self._set_deadline(self._idle_seconds)
-            if response.buffered_bytes > HIGH_WATER_BYTES:
-                self._pause()
-            response.notify()
+            self._deadline = deadline = self._loop.time() + self._idle_seconds
+            if deadline < self._timer_at:
+                self._arm_timer()
+            if response.buffered_bytes > HIGH_WATER_BYTES and not response.is_paused:
+                self._pause(response)
+            if not (waiter := response.waiter).done():
+                waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -192,10 +168,10 @@ class HttpConnection(asyncio.Protocol):
         """Return the connection to the pool if it is clean, and wake the reader."""
         transport, owner = self._transport, self._owner
         assert transport is not None
+        if response.is_paused:
+            self.resume()
         self._response = None
         if response.reads > 1 or owner.quick_ack:
-            if self._is_paused:  # only possible after more than one read
-                self.resume()
             owner.record_reads(response.reads)
         if (
             response.keep_alive
@@ -213,9 +189,9 @@ class HttpConnection(asyncio.Protocol):
         if not (waiter := response.waiter).done():
             waiter.set_result(None)
 
-    def _pause(self) -> None:
-        if not self._is_paused and self._transport is not None and not self._transport.is_closing():
-            self._is_paused = True
+    def _pause(self, response: HttpResponse) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            response.is_paused = True
             self._transport.pause_reading()
 
     def _set_deadline(self, seconds: float) -> None:

@@ -15,10 +15,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import httptools
 import msgspec
+
+if TYPE_CHECKING:
+    from antwort.net.connection import HttpConnection
 
 READ_BYTES = 64 * 1024
 """Most bytes of a body that one read returns."""
@@ -151,16 +154,6 @@ HEAD_CACHE = ResponseHeadCache()
 # ---- responses ----
 
 
-class ConnectionControl(Protocol):
-    """The connection that a response arrives on, as the response uses it."""
-
-    def resume(self) -> None: ...
-
-    def drain(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class HttpResponse(msgspec.Struct, eq=False):
     """One response: the connection feeds it, and the caller reads its body whole or in chunks.
 
@@ -172,7 +165,7 @@ class HttpResponse(msgspec.Struct, eq=False):
 
     waiter: asyncio.Future[None]
     """Done when the head or more of the body has arrived, or nothing more will. There is one reader at a time."""
-    connection: ConnectionControl
+    connection: HttpConnection
     status: int = 0
     headers: Headers = _NO_HEADERS
     reads: int = 0
@@ -188,6 +181,8 @@ class HttpResponse(msgspec.Struct, eq=False):
     """Whether the body ends with the connection."""
     is_draining: bool = False
     """Whether the rest of the body is discarded."""
+    is_paused: bool = False
+    """Whether its connection does not read from the socket until the reader has taken what has arrived."""
     reader_lagged: bool = False
     """Whether `chunks` held unread data when the connection's timer last fired."""
     error: HttpError | None = None
@@ -289,10 +284,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         self.parser = None  # breaks the reference cycle between the two
         if error is not None and not self.is_complete and self.error is None:
             self.error = error
-        self.notify()
-
-    def notify(self) -> None:
-        """Wake the reader."""
         if not (waiter := self.waiter).done():
             waiter.set_result(None)
 
@@ -308,13 +299,15 @@ class HttpResponse(msgspec.Struct, eq=False):
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises `ResponseTooLarge` if it is longer than `limit` bytes."""
         chunks, size = [], 0
-        while not self.is_complete or self.chunks:
-            data = self.take() if self.is_complete else await anext(self, b"")
-            chunks.append(data)
-            size += len(data)
+        while not self.is_complete:
+            chunks.append(await anext(self, b""))
+            size += len(chunks[-1])
             if size > limit:
-                raise ResponseTooLarge("the answer is too long")
-        return b"".join(chunks)  # does not copy a single chunk
+                break
+        last = self.take()
+        if size + len(last) > limit:
+            raise ResponseTooLarge("the answer is too long")
+        return b"".join((*chunks, last))  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -330,10 +323,9 @@ class HttpResponse(msgspec.Struct, eq=False):
             await self.waiter
         if self.buffered_bytes > READ_BYTES:
             return self._take_first()
-        data = self.take()
-        if not self.is_complete:
+        if self.is_paused:
             self.connection.resume()
-        return data
+        return self.take()
 
     def release(self) -> None:
         """Discard the rest of the response in the background, so that its connection can be used again."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -45,17 +45,8 @@ DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
 
 
-class OutputSize(msgspec.Struct, gc=False):
-    """Count the bytes of an answer's output. It is shared by a parser and its parts."""
-
-    bytes: int = 0
-
-
 class StreamParser(ABC):
-    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`.
-
-    A subclass adds to `_size` what each event contains, except for text, which is counted here for a whole batch.
-    """
+    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`."""
 
     __slots__ = ("_events", "_failure", "_max_bytes", "_sent", "_size", "ended", "is_cut")
 
@@ -68,11 +59,14 @@ class StreamParser(ABC):
         """Whether this parser ended the answer at its size limit, while the backend goes on."""
         self._events = SseParser()
         self._failure: AntwortError | None = None
-        self._size = OutputSize()
+        self._size = 0
+        """Bytes of the output so far."""
 
     @abstractmethod
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
-        """Append the deltas of one event. An event that cannot be decoded raises and changes nothing."""
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
+        """Append the deltas of one event, and return the bytes of its output, except for `TextDelta`s: these are
+        counted here. An event that cannot be decoded raises and changes nothing.
+        """
 
     @abstractmethod
     def _end(self, out: list[Delta]) -> None:
@@ -85,7 +79,7 @@ class StreamParser(ABC):
             if self.ended:
                 break
             try:
-                self._parse_event(payload, out)
+                self._size += self._parse_event(payload, out)
             except DECODE_ERRORS as exc:
                 self._parse_repaired(payload, out, exc)
         if (
@@ -95,7 +89,7 @@ class StreamParser(ABC):
         ):
             self._fail(BackendError("The backend sent an event that is too large."))
         self._count_text(out)
-        return out if self._size.bytes <= self._max_bytes else self._cut(out)
+        return out if self._size <= self._max_bytes else self._cut(out)
 
     def finish(self) -> list[Delta]:
         """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
@@ -105,13 +99,13 @@ class StreamParser(ABC):
         if not self.ended:
             try:
                 for payload in self._events.finish():  # an event without its blank line, if it is complete
-                    self._parse_event(payload, out)
+                    self._size += self._parse_event(payload, out)
             except DECODE_ERRORS:
                 pass  # the stream was cut inside the event
         if not self.ended:
             self._end(out)
         self._count_text(out)
-        if self._size.bytes > self._max_bytes and not self.is_cut:
+        if self._size > self._max_bytes and not self.is_cut:
             return self._cut(out)
         if self._failure is not None:
             raise self._failure
@@ -124,7 +118,7 @@ class StreamParser(ABC):
         """Parse an event again with its lone surrogates replaced; fail where that does not help."""
         try:
             if (repaired := repair_surrogates(payload)) != payload:
-                self._parse_event(repaired, out)
+                self._size += self._parse_event(repaired, out)
                 return
         except DECODE_ERRORS as exc:
             problem = exc
@@ -133,14 +127,16 @@ class StreamParser(ABC):
         self._fail(error)
 
     def _count_text(self, out: list[Delta]) -> None:
-        if texts := [delta.text for delta in out if delta.__class__ is TextDelta]:
-            self._size.bytes += byte_size("".join(texts))
+        for delta in out:
+            if isinstance(delta, TextDelta):
+                text = delta.text
+                self._size += len(text) if text.isascii() else len(text.encode())
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """End the answer, and return as much of the last deltas as the limit allows."""
         self.ended = self.is_cut = True
         self._failure = None
-        size_before = self._size.bytes - sum(map(delta_size, out))
+        size_before = self._size - sum(map(delta_size, out))
         kept = truncate(out, self._max_bytes - size_before)
         if not (kept and isinstance(kept[-1], Finished)):  # the excess is in calls that are still buffered
             kept.append(Finished(MAX_OUTPUT_BYTES))
@@ -217,57 +213,68 @@ def _truncate_text(text: str, max_bytes: int) -> str:
 
 # ---- usage and log probabilities ----
 
-ReportedCount: TypeAlias = int | float | str | None
-"""A number of tokens as backends send it. Only whole numbers count: 10 or 10.0."""
+TokenCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_COUNT)]
+"""A plausible number of tokens: others would spoil sums."""
 
 
 class ReportedDetails(msgspec.Struct, gc=False):
-    cached_tokens: ReportedCount = None
-    cache_write_tokens: ReportedCount = None
-    reasoning_tokens: ReportedCount = None
+    cached_tokens: TokenCount | None = None
+    cache_write_tokens: TokenCount | None = None
+    reasoning_tokens: TokenCount | None = None
 
 
 class ReportedUsage(msgspec.Struct, gc=False):
     """The usage of an answer under the field names of the Responses API."""
 
-    input_tokens: ReportedCount = None
-    output_tokens: ReportedCount = None
-    total_tokens: ReportedCount = None
+    input_tokens: TokenCount | None = None
+    output_tokens: TokenCount | None = None
+    total_tokens: TokenCount | None = None
     input_tokens_details: ReportedDetails | None = None
     output_tokens_details: ReportedDetails | None = None
+
+
+U = TypeVar("U", bound=ReportedUsage)
+
+
+def repair_usage(reported: msgspec.Raw, to: type[U]) -> U | None:
+    """Return a usage that cannot be decoded, without the values that are no numbers of tokens: 10.0 is one."""
+    try:
+        return msgspec.convert(_only_counts(msgspec.json.decode(reported)), to | None)
+    except DECODE_ERRORS:
+        return None
+
+
+def _only_counts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _only_counts(each) for name, each in value.items()}
+    count = int(value) if isinstance(value, float) and value.is_integer() else value
+    is_count = isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MAX_TOKEN_COUNT
+    return count if is_count else None
 
 
 _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS = InputTokensDetails(), OutputTokensDetails()
 
 
 def normalize_usage(reported: ReportedUsage) -> Usage | None:
-    """Return the usage, with the sum for a missing total; None where neither input nor output is a number."""
-    input_tokens, output_tokens = _token_count(reported.input_tokens), _token_count(reported.output_tokens)
+    """Return the usage, with the sum for a missing total; None where it has neither input nor output."""
+    input_tokens, output_tokens, total_tokens = reported.input_tokens, reported.output_tokens, reported.total_tokens
     if input_tokens is None and output_tokens is None:
         return None
+    input_tokens, output_tokens = input_tokens or 0, output_tokens or 0
     input_details, output_details = _NO_INPUT_DETAILS, _NO_OUTPUT_DETAILS
     if (details := reported.input_tokens_details) is not None:
         input_details = InputTokensDetails(
-            cached_tokens=_token_count(details.cached_tokens) or 0,
-            cache_write_tokens=_token_count(details.cache_write_tokens) or 0,
+            cached_tokens=details.cached_tokens or 0, cache_write_tokens=details.cache_write_tokens or 0
         )
     if (details := reported.output_tokens_details) is not None:
-        output_details = OutputTokensDetails(reasoning_tokens=_token_count(details.reasoning_tokens) or 0)
-    total_tokens = _token_count(reported.total_tokens)
+        output_details = OutputTokensDetails(reasoning_tokens=details.reasoning_tokens or 0)
     return Usage(
-        input_tokens=input_tokens or 0,
-        output_tokens=output_tokens or 0,
-        total_tokens=(input_tokens or 0) + (output_tokens or 0) if total_tokens is None else total_tokens,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens if total_tokens is None else total_tokens,
         input_tokens_details=input_details,
         output_tokens_details=output_details,
     )
-
-
-def _token_count(reported: ReportedCount) -> int | None:
-    """Return a plausible number of tokens; None for anything else, which would spoil sums."""
-    if isinstance(reported, int):
-        return reported if 0 <= reported <= MAX_TOKEN_COUNT else None
-    return _token_count(int(reported)) if isinstance(reported, float) and reported.is_integer() else None
 
 
 class ReportedLogProb(msgspec.Struct, gc=False):

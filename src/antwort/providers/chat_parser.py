@@ -17,16 +17,16 @@ from antwort.providers.answer_parser import (
     CALL_OVERHEAD_BYTES,
     DECODE_ERRORS,
     DEFAULT_OUTPUT_BYTES,
-    OutputSize,
-    ReportedCount,
     ReportedDetails,
     ReportedLogProb,
     ReportedUsage,
     StreamParser,
+    TokenCount,
     byte_size,
     decode_body,
     normalize_logprobs,
     normalize_usage,
+    repair_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -79,38 +79,34 @@ class _ChunkChoice(msgspec.Struct, gc=False):
 
 
 class _ChatUsage(ReportedUsage, gc=False):
-    input_tokens: ReportedCount = msgspec.field(default=None, name="prompt_tokens")
-    output_tokens: ReportedCount = msgspec.field(default=None, name="completion_tokens")
+    input_tokens: TokenCount | None = msgspec.field(default=None, name="prompt_tokens")
+    output_tokens: TokenCount | None = msgspec.field(default=None, name="completion_tokens")
     input_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="prompt_tokens_details")
     output_tokens_details: ReportedDetails | None = msgspec.field(default=None, name="completion_tokens_details")
 
 
-class _ChunkWithoutUsage(msgspec.Struct, gc=False):
-    choices: list[_ChunkChoice] | None = None
-    error: Any = None
-
-
-class _Chunk(_ChunkWithoutUsage, gc=False):
+class _Chunk(msgspec.Struct, gc=False):
     """A chunk of a stream, or a whole answer."""
 
+    choices: list[_ChunkChoice] | None = None
+    error: Any = None
     usage: _ChatUsage | None = None
 
 
+class _UncheckedChunk(msgspec.Struct, gc=False):
+    choices: list[_ChunkChoice] | None = None
+    error: Any = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+
+
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
-_fallback_decoder = msgspec.json.Decoder(_ChunkWithoutUsage)
+_fallback_decoder = msgspec.json.Decoder(_UncheckedChunk)
 
 
-def _decode_without_usage(payload: bytes) -> _Chunk:
-    """Decode a chunk whose usage cannot be read, which is no reason to fail an answer."""
+def _decode_unchecked(payload: bytes) -> _Chunk:
+    """Decode a chunk whose usage cannot be read as it is, which is no reason to fail an answer."""
     chunk = _fallback_decoder.decode(payload)
-    return _Chunk(chunk.choices, chunk.error)
-
-
-def _decode_answer(body: bytes) -> _Chunk:
-    try:
-        return _chunk_decoder.decode(body)
-    except DECODE_ERRORS:
-        return _decode_without_usage(body)
+    return _Chunk(chunk.choices, chunk.error, repair_usage(chunk.usage, _ChatUsage))
 
 
 # ---- parsers ----
@@ -123,23 +119,24 @@ class ChatStreamParser(StreamParser):
 
     def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
         super().__init__(sent, max_bytes)
-        self._answer = _ChatAnswer(self._size)
+        self._answer = _ChatAnswer()
 
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
         if payload.startswith(b"[DONE]"):
             self._answer.finish_reason = self._answer.finish_reason or "stop"
             self._end(out)
-            return
+            return 0
         try:
             chunk = _chunk_decoder.decode(payload)
         except DECODE_ERRORS:
-            chunk = _decode_without_usage(payload)
+            chunk = _decode_unchecked(payload)
         if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
             self._fail(error)
-            return
-        self._answer.feed(chunk, out)
+            return 0
+        size = self._answer.feed(chunk, out)
         if self._answer.finish_reason == "abort":
             self._fail(BackendError(_ABORTED))
+        return size
 
     def _end(self, out: list[Delta]) -> None:
         if self._answer.finish_reason:
@@ -156,13 +153,13 @@ def parse_chat_body(
     try:
         chunk = _chunk_decoder.decode(body)
     except DECODE_ERRORS:
-        chunk, body = decode_body(_decode_answer, body)
+        chunk, body = decode_body(_decode_unchecked, body)
     if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
         raise error
     if not chunk.choices:
         raise BackendError("The backend sent an answer without a choice.")
     out: list[Delta] = []
-    answer = _ChatAnswer(OutputSize())
+    answer = _ChatAnswer()
     answer.feed(chunk, out)
     if answer.finish_reason == "abort":
         raise BackendError(_ABORTED)
@@ -179,31 +176,33 @@ _CONTEXT_FULL = "model_context_window_exceeded"
 class _ChatAnswer(msgspec.Struct):
     """The state of one answer between its chunks: the finish reason, the last readable usage and the calls."""
 
-    size: OutputSize
     finish_reason: str = ""
     _usage: Usage | None = None
     _calls: _CallAssembler | None = None
     """Made for the first call."""
     _is_legacy: bool = False
 
-    def feed(self, chunk: _Chunk, out: list[Delta]) -> None:
+    def feed(self, chunk: _Chunk, out: list[Delta]) -> int:
+        """Append the deltas of a chunk, and return the bytes of its output except for `TextDelta`s."""
+        size = 0
         for choice in chunk.choices or ():
             if choice.index:  # requests ask for one choice
                 continue
-            message = choice.message if choice.delta is None else choice.delta
-            if message is not None:
-                reasoning = message.reasoning_content or message.reasoning
-                content, refusal = message.content, message.refusal
-                if self._calls is not None and (content or reasoning or refusal):
+            if (message := choice.delta or choice.message) is not None:
+                content = message.content
+                if self._calls is not None and (
+                    content or message.reasoning_content or message.reasoning or message.refusal
+                ):
                     self._calls.emit_named(out)
-                if reasoning:
-                    self.size.bytes += byte_size(reasoning)
+                if reasoning := message.reasoning_content or message.reasoning:
+                    size += byte_size(reasoning)
                     out.append(ReasoningDelta(reasoning))
-                if refusal:
-                    self.size.bytes += byte_size(refusal)
+                if refusal := message.refusal:
+                    size += byte_size(refusal)
                     out.append(RefusalDelta(refusal))
                 if isinstance(content, list):
-                    content = self._feed_parts(content, out)
+                    content, thinking_size = self._feed_parts(content, out)
+                    size += thinking_size
                 if content:
                     probs = choice.logprobs
                     out.append(
@@ -212,37 +211,42 @@ class _ChatAnswer(msgspec.Struct):
                         else TextDelta(content, normalize_logprobs(probs.content or ()))
                     )
                 if message.tool_calls:
-                    self._calls = self._calls or _CallAssembler(self.size)
-                    self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
+                    self._calls = self._calls or _CallAssembler()
+                    size += self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
                 elif message.function_call is not None:
-                    self._feed_legacy_call(message.function_call, out)
+                    size += self._feed_legacy_call(message.function_call, out)
             if choice.finish_reason:
                 self.finish_reason = "length" if choice.finish_reason == _CONTEXT_FULL else choice.finish_reason
         if chunk.usage is not None and (usage := normalize_usage(chunk.usage)) is not None:
             self._usage = usage
+        return size
 
     def finish(self, out: list[Delta]) -> None:
         if self._calls is not None:
             self._calls.finish(out)
         out.append(Finished(self.finish_reason, self._usage))
 
-    def _feed_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
-        """Return the text of content parts. Thinking parts are reasoning; other types are ignored."""
+    def _feed_parts(self, parts: list[_ContentPart], out: list[Delta]) -> tuple[str, int]:
+        """Return the text of content parts, and the bytes of the others. Thinking parts are reasoning; other types are
+        ignored.
+        """
+        size = 0
         for part in parts:
             thinking = _join_text(part.thinking) if isinstance(part.thinking, list) else part.thinking
             if thinking:
-                self.size.bytes += byte_size(thinking)
+                size += byte_size(thinking)
                 out.append(ReasoningDelta(thinking))
-        return _join_text(parts)
+        return _join_text(parts), size
 
-    def _feed_legacy_call(self, call: Any, out: list[Delta]) -> None:
+    def _feed_legacy_call(self, call: Any, out: list[Delta]) -> int:
         """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
-        if isinstance(call, dict) and (self._is_legacy or self._calls is None):
-            self._is_legacy = True
-            self._calls = self._calls or _CallAssembler(self.size)
-            name = call.get("name")
-            function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
-            self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
+        if not isinstance(call, dict) or not (self._is_legacy or self._calls is None):
+            return 0
+        self._is_legacy = True
+        self._calls = self._calls or _CallAssembler()
+        name = call.get("name")
+        function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
+        return self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
 
 
 def _join_text(parts: Sequence[_TextPart]) -> str:
@@ -273,10 +277,9 @@ class _AssembledCall:
 class _CallAssembler:
     """Assign each piece of a call to its call. Backends may leave out index or id, or give every call the index 0."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "_size", "named")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "named")
 
-    def __init__(self, size: OutputSize) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._calls: list[_AssembledCall] = []
         self._by_id: dict[str | int, _AssembledCall] = {}
         self._by_index: dict[int, _AssembledCall] = {}
@@ -285,20 +288,26 @@ class _CallAssembler:
         """The call that has a name but no arguments yet."""
         self._chunk_number = self._emitted = 0
 
-    def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> None:
-        """Add the pieces of one chunk; `is_whole`: each is a call of its own, whatever its index and id are."""
+    def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> int:
+        """Add the pieces of one chunk, and return their bytes; `is_whole`: each is a call of its own, whatever its
+        index and id are.
+        """
         self._chunk_number += 1
+        size = 0
         for position, piece in enumerate(pieces):
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
             if is_whole and name and arguments and not self._calls:  # nothing to assemble
-                self._size.bytes += byte_size(name) + byte_size(arguments) + CALL_OVERHEAD_BYTES
+                size += byte_size(name) + byte_size(arguments) + CALL_OVERHEAD_BYTES
                 out.append(CallDelta(self._emitted, name, arguments))
                 self._emitted += 1
                 continue
             if is_whole:
                 piece.index = position
-            self._add(self._call_of(piece, name, out), name, arguments, out)
+            known = len(self._calls)
+            size += self._add(self._call_of(piece, name, out), name, arguments, out)
+            size += CALL_OVERHEAD_BYTES * (len(self._calls) - known)
+        return size
 
     def emit_named(self, out: list[Delta]) -> None:
         """Emit the call that has only a name, because something else begins."""
@@ -312,28 +321,28 @@ class _CallAssembler:
             if call.number < 0 and call.arguments:
                 self._emit(call, out)
 
-    def _add(self, call: _AssembledCall, name: str, arguments: str, out: list[Delta]) -> None:
-        if arguments:
-            self._size.bytes += byte_size(arguments)
+    def _add(self, call: _AssembledCall, name: str, arguments: str, out: list[Delta]) -> int:
+        """Add a piece to its call, and return its bytes."""
+        size = byte_size(arguments)
         if call.number >= 0:
             if arguments:
                 out.append(CallDelta(call.number, "", arguments))
-            return
+            return size
         if name and name != call.name:  # some backends repeat the whole name with every piece
             call.name += name
             call.last_name_chunk = self._chunk_number
-            self._size.bytes += byte_size(name)
+            size += byte_size(name)
         if arguments:
             call.arguments.append(arguments)
         if call.name:
             self.named = call
             if call.arguments:
                 self._emit(call, out)
+        return size
 
     def _emit(self, call: _AssembledCall, out: list[Delta]) -> None:
         if call is self.named:
             self.named = None
-        self._size.bytes += CALL_OVERHEAD_BYTES
         call.number, self._emitted = self._emitted, self._emitted + 1
         out.append(CallDelta(call.number, call.name, "".join(call.arguments)))
         call.arguments = []

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from antwort.providers.model_cache import ModelCache
+from antwort.providers.models import ModelCache
 
 TRIAL_RETRY_SECONDS = 1.0
 """`Retry-After` of those that come while another request's trial is under way."""

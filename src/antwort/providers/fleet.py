@@ -10,18 +10,18 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
-from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Candidate, Failover
+from antwort.providers.failover import Attempt, Failover, inference_record
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
-from antwort.providers.routing import Group, Router, Rules, Target, arrange, lists
+from antwort.providers.routing import Group, Router, Rules, Target, accepts, arrange, is_too_long, lists, widest
 
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import ToolEmulation
@@ -52,7 +52,7 @@ class Fleet:
         *,
         retry: RetryPolicy = NO_RETRY,
         refresh: float = 60.0,
-        health: float = 10.0,
+        health: float | None = 10.0,
         on_inference: OnInference | None = None,
         random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
@@ -60,9 +60,11 @@ class Fleet:
         later: CallLater = call_later,
     ) -> None:
         """`refresh` and `health` are the seconds between two refreshes of the lists of models, and between two checks
-        of unreachable members. `on_inference` is called after each request to a backend.
+        of unreachable members; None: no checks. `on_inference` is called after each request to a backend.
         """
         self._members = tuple(members)
+        self._is_shared = len(members) > 1
+        """Whether requests are written for several backends, and adapted to the one that gets them."""
         self._by_name = {member.name: member for member in members}
         self._router = Router(rules)
         self._only = (
@@ -95,42 +97,60 @@ class Fleet:
         """
         tried, last_start = 1, self._clock() + self._retry.budget
         has_answered = has_begun = False
+        only, on_inference, is_streamed = self._only, self._on_inference, request.stream is True
         while True:
             try:
-                failover = Failover(
-                    await self._candidates(request)
-                    if self._only is None
-                    else (Candidate(self._only, request.model, 1),),
-                    request,
-                    is_shared=len(self._members) > 1,
-                    clock=self._clock,
-                    on_inference=self._on_inference,
-                )
+                candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
+                failover = Failover(request, candidates, self._is_shared, self._clock)
                 while True:
                     attempt = failover.begin(failover.take() or await failover.wait())
+                    failure: AntwortError | None = None
                     try:
-                        with attempt:
-                            while attempt.request is not None:
-                                batches = attempt.start()
-                                try:
-                                    async for batch in batches:
-                                        out = attempt.feed(batch)
-                                        if out or not has_answered:
-                                            has_answered = True
-                                            yield out
-                                except AntwortError as error:
-                                    rest = attempt.finish(error)
-                                else:
-                                    rest = attempt.finish()
-                                finally:
-                                    await batches.aclose()
-                                if rest:
-                                    yield rest
+                        while (sent := attempt.request) is not None:
+                            last: list[Delta] | None = None
+                            first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
+                            emulated, failure = attempt.emulated, None
+                            batches = attempt.member.provider.infer(sent)
+                            try:
+                                async for batch in batches:
+                                    if last is None:
+                                        last = batch
+                                        attempt.record_answer()
+                                    if batch:
+                                        last = batch
+                                        if is_streamed and not first_delta_at:
+                                            first_delta_at = perf_counter()
+                                    out = batch if emulated is None else emulated.feed(batch)
+                                    if out:
+                                        has_begun = True
+                                    elif has_answered:
+                                        continue
+                                    has_answered = True
+                                    yield out
+                                error_code = ""
+                            except AntwortError as error:
+                                failure, error_code = error, error.code
+                            finally:
+                                await batches.aclose()
+                                if on_inference is not None:
+                                    backend = attempt.member.name
+                                    on_inference(
+                                        inference_record(backend, sent, sent_at, first_delta_at, last, error_code)
+                                    )
+                            if failure is None and emulated is None:
+                                break
+                            if out := attempt.finish(failure, has_begun=has_begun):
+                                has_begun = True
+                                yield out
+                        attempt.succeed()
                         return
                     except AntwortError as error:
-                        has_begun = attempt.has_begun
-                        self._note_failure(attempt.candidate, error)
-                        failover.record_failure(attempt, error)
+                        failure = error
+                        attempt.member.record_failure(error, attempt.model, attempt.trial)
+                    finally:
+                        attempt.end()
+                    self._look_into(attempt, failure)
+                    failover.record_failure(attempt, failure, is_final=has_begun)
             except AntwortError as error:
                 delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
                 if has_begun or delay is None:
@@ -138,7 +158,7 @@ class Fleet:
             tried += 1
             await self._sleep(delay)
 
-    async def _candidates(self, request: ChatRequest) -> Sequence[Candidate]:
+    async def _candidates(self, request: ChatRequest) -> list[Attempt]:
         """Return the backends that can answer, in the order in which to ask them. Raises `ModelNotFound`, and
         `UnsupportedFeature` where none takes every part of the request. If no backend is known to have the model, the
         lists are refreshed first.
@@ -162,20 +182,20 @@ class Fleet:
             draw=self._random,
         )
 
-    def _candidate(self, to: Target, request: ChatRequest) -> Candidate | None:
+    def _candidate(self, to: Target, request: ChatRequest) -> Attempt | None:
         """Return None where the backend does not take every part of the request."""
         member = self._by_name[to.backend]
         capabilities = member.capabilities(to.model)
         if not accepts(request, capabilities):
             return None
-        return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
+        return Attempt(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
 
-    def _note_failure(self, candidate: Candidate, error: AntwortError) -> None:
+    def _look_into(self, attempt: Attempt, error: AntwortError) -> None:
         """Have a member checked that is unreachable, or whose health check is due; and all lists refreshed where one
         is wrong.
         """
-        self._monitor.watch(candidate.member)
-        if isinstance(error, NotFound) and lists(candidate.member.routing_entry, candidate.model):
+        self._monitor.watch(attempt.member)
+        if isinstance(error, NotFound) and lists(attempt.member.routing_entry, attempt.model):
             self._monitor.refresh(REFRESH_INTERVAL_SECONDS)
 
     def _find(self, model: str) -> Group | None:
@@ -218,7 +238,7 @@ class Fleet:
         """Have the first backend count that can answer for the model, and count: most have the same tokenizer."""
         group = self._find(request.model)
         targets = () if group is None else group.targets
-        found = (Candidate(self._by_name[to.backend], to.model, to.weight) for to in targets)
+        found = (Attempt(self._by_name[to.backend], to.model, to.weight) for to in targets)
         asked = [each for each in found if each.is_healthy]
         until = asyncio.get_running_loop().time() + TOTAL_COUNT_TIMEOUT_SECONDS
         for number, candidate in enumerate(asked):
@@ -226,7 +246,7 @@ class Fleet:
             if left <= 0:
                 return None
             share = max(min(left, LEAST_COUNT_TIMEOUT_SECONDS), left / (len(asked) - number))
-            outgoing = candidate.adapt(request, is_shared=len(self._members) > 1)
+            outgoing = candidate.adapt(request, is_shared=self._is_shared)
             with suppress(TimeoutError):
                 async with asyncio.timeout(share):
                     counted = await candidate.member.count(outgoing)
@@ -258,7 +278,7 @@ class SingleBackend(Fleet):
     ) -> None:
         self._member = Member("backend", provider, emulation=emulation, failures=math.inf, clock=clock, log=_SILENT)
         self._provider = provider
-        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, later=_no_timer)
+        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, health=None)
 
     async def open(self) -> None:
         pass
@@ -293,15 +313,6 @@ class Retrying(SingleBackend):
 
 
 _SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
-
-
-class _NoTimer:
-    def cancel(self) -> None:
-        pass
-
-
-def _no_timer(seconds: float, call: Callable[[], None]) -> _NoTimer:  # noqa: ARG001 - a timer that never goes off
-    return _NoTimer()
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:

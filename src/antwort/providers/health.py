@@ -46,7 +46,7 @@ class HealthMonitor:
         members: Sequence[Member],
         *,
         refresh: float,
-        health: float,
+        health: float | None,
         clock: Callable[[], float] = time.monotonic,
         later: CallLater = call_later,
     ) -> None:
@@ -107,7 +107,7 @@ class HealthMonitor:
         one timer, which stays until its check has ended.
         """
         is_due = bool(member.breakers.awaiting_check)
-        if not (is_due or member.is_unreachable) or member.name in self._timers:
+        if self._health_seconds is None or not (is_due or member.is_unreachable) or member.name in self._timers:
             return
 
         def check() -> None:

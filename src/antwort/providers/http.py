@@ -30,8 +30,7 @@ from antwort.providers.errors import (
     connection_error,
     error_for,
 )
-from antwort.providers.model_cache import ModelCache
-from antwort.providers.models import ContextLengths, context_length_path, parse_models, with_context_lengths
+from antwort.providers.models import ContextLengths, ModelCache, context_length_path, parse_models, with_context_lengths
 from antwort.providers.token_counter import BackendTokenCounter, CountMethod, CountReply
 
 __all__ = ["HttpProvider", "Pool", "Timeouts"]
@@ -98,54 +97,50 @@ class HttpProvider(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
+        body = await in_turns(self._body_steps(request)) if _is_large(request) else self._body(request)
         sent = SentRequest(request.model, self._secrets, body)
-        collected: list[Delta] | None = None
+        is_streamed = request.stream is True
+        out: list[Delta] = []
         """The answer to a request that is not streamed, which is one batch in whatever form it comes."""
         try:
             reply = await self._http.request("POST", self._inference_path, body)
+            has_answered = False
             try:
                 if not 200 <= reply.status < 300:
                     raise await _refusal(reply, sent)
-                if request.stream is True:
-                    yield []  # the backend has answered
-                else:
-                    collected = []
+                has_answered = True
+                if is_streamed:
+                    yield []
                 headers = reply.headers  # the content type counts first, then what was requested
-                if headers.is_events or (request.stream is True and not headers.is_json):
+                if headers.is_events or (is_streamed and not headers.is_json):
                     parser = self.stream_parser(sent, self._max_output_bytes)
                     async for data in reply:
                         if len(data) > _LARGE_READ_BYTES:
                             await short_turn(_LARGE_READ_COST)
-                        batch = parser.feed(data)
-                        if parser.ended and not parser.is_cut:
-                            reply.release()  # only the end of the HTTP message is left
-                        if collected is not None:
-                            collected += batch
-                        elif batch:
-                            if isinstance(end := batch[-1], Finished):
-                                self._lengths.record_answer(request.model, end.usage)
-                            yield batch
+                        out += parser.feed(data)
                         if parser.ended:
+                            if not parser.is_cut:
+                                reply.release()  # only the end of the HTTP message is left
                             break
-                    batch = parser.finish()
+                        if is_streamed and out:
+                            yield out
+                            out = []
+                    out += parser.finish()
                 else:
                     data = await reply.read(self._max_body_bytes)
                     if len(data) > _LARGE_READ_BYTES:
                         await short_turn(_LARGE_READ_COST)
-                    batch = self.parse_body(data, sent, self._max_output_bytes)
-                if collected:
-                    batch = collected + batch
-                if batch:
-                    if isinstance(end := batch[-1], Finished):
-                        self._lengths.record_answer(request.model, end.usage)
-                    yield batch
+                    out = self.parse_body(data, sent, self._max_output_bytes)
             except (AntwortError, HttpError):
-                if collected is not None:
-                    yield collected  # an empty batch says that the backend has answered
+                if has_answered and (out or not is_streamed):
+                    yield out  # an empty batch says that the backend has answered
                 raise
             finally:
                 reply.close()
+            if out:
+                if isinstance(end := out[-1], Finished):
+                    self._lengths.record_answer(request.model, end.usage)
+                yield out
         except HttpError as fault:
             raise connection_error(fault) from fault
         except ContextTooLong as refusal:
@@ -255,9 +250,7 @@ def _is_large(request: ChatRequest) -> bool:
             size += len(content)
         elif content:
             size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
-        if size >= _LARGE_REQUEST_CHARS:
-            return True
-    return False
+    return size >= _LARGE_REQUEST_CHARS
 
 
 def _part_chars(part: Mapping[str, Any]) -> int:

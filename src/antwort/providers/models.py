@@ -5,24 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.caching import Cache
 from antwort.errors import BackendError, ContextTooLong
 from antwort.providers.answer_parser import DECODE_ERRORS
 from antwort.providers.base import ChatRequest
 from antwort.providers.errors import MAX_TOKEN_COUNT
-from antwort.providers.model_cache import MAX_TRACKED_MODELS, ModelCache
 
 MIN_CONTEXT_TOKENS = 256
 """A list or a refusal with a smaller length means something else, such as the room that `max_tokens` leaves."""
 LEARNED_TTL_SECONDS = 3600.0
 """How long a length learned from a refusal or an answer holds: backends are reconfigured."""
 _MAX_NAME_CHARS = 512
+MAX_TRACKED_MODELS = 256
+MAX_MODEL_NAME_CHARS = 256
+"""Nothing is cached for a longer name."""
 _MAX_CREATED = 2**53
+
+K = TypeVar("K", bound=str | tuple[str, str])
+V = TypeVar("V")
 
 _log = logging.getLogger("antwort.providers")
 
@@ -120,6 +126,22 @@ def with_context_lengths(models: Sequence[Model], body: bytes) -> Sequence[Model
     return [
         replace(model, context_length=slot_length or loaded.get(model.id, model.context_length)) for model in models
     ]
+
+
+# ---- caches by model ----
+
+
+class ModelCache(Cache[K, V]):
+    """A cache whose keys are models, or begin with one. Names are bounded in length, too: a client chooses them."""
+
+    __slots__ = ()
+
+    def __init__(self, max_entries: int = MAX_TRACKED_MODELS) -> None:
+        super().__init__(max_entries)
+
+    def put(self, key: K, value: V, size: int = 0) -> None:
+        if len(key if isinstance(key, str) else key[0]) <= MAX_MODEL_NAME_CHARS:
+            super().put(key, value, size)
 
 
 # ---- context lengths ----

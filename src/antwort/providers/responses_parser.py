@@ -25,6 +25,7 @@ from antwort.providers.answer_parser import (
     delta_size,
     normalize_logprobs,
     normalize_usage,
+    repair_usage,
     truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -143,7 +144,7 @@ def _parse_usage(reported: msgspec.Raw) -> Usage | None:
     try:
         usage = _usage_decoder.decode(reported)
     except DECODE_ERRORS:
-        return None
+        usage = repair_usage(reported, ReportedUsage)
     return None if usage is None else normalize_usage(usage)
 
 
@@ -165,15 +166,15 @@ class ResponsesStreamParser(StreamParser):
         self._has_reasoning_text = False
         self._emitted = _EmittedParts()
 
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> None:
+    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
         event = _decode(payload, _event_decoder) if payload.startswith(b"{") else _ReportedEvent()
         if event.type in _TEXT_DELTAS and event.delta:
             self._emitted.add(event.output_index, event.item_id, event.content_index or 0)
             out.append(TextDelta(event.delta, normalize_logprobs(event.logprobs) if event.logprobs else ()))
-            return
+            return 0
         before = len(out)
         self._parse_other_event(event, payload, out)
-        self._size.bytes += sum([delta_size(delta) for delta in out[before:] if not isinstance(delta, TextDelta)])
+        return sum([delta_size(delta) for delta in out[before:] if not isinstance(delta, TextDelta)])
 
     def _parse_other_event(self, event: _ReportedEvent, payload: bytes, out: list[Delta]) -> None:
         match event.type.removeprefix("response."):

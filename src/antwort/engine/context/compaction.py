@@ -21,15 +21,15 @@ from antwort.api.items import (
 from antwort.api.requests import CompactRequest, CreateRequest
 from antwort.api.responses import CompactedResponse, Response, Usage
 from antwort.api.wire import UNSET, replace
-from antwort.engine.context.compaction_item import Memories, Memory, is_trigger
+from antwort.engine.context.compaction_item import Memory, is_trigger
 from antwort.engine.context.compaction_split import is_worth_it, split, talk_of
 from antwort.engine.context.summarizer import Summarizer
 from antwort.engine.context.summary_prompt import entries_of
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
+from antwort.engine.prompt.chat_request import all_said, chat_request
 from antwort.engine.prompt.declared_tools import as_item
-from antwort.engine.prompt.messages import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
@@ -48,7 +48,8 @@ _STANDARD = (Message, FunctionCall, FunctionCallOutput, Reasoning)
 
 def asks_to_compact(request: CreateRequest) -> bool:
     """Return whether the request wants a compaction and no answer."""
-    return isinstance(request, CompactRequest) or (bool(request.input) and is_trigger(request.input[-1]))
+    last = request.input[-1] if request.input else None
+    return isinstance(request, CompactRequest) or (isinstance(last, OpaqueItem) and is_trigger(last))
 
 
 def without_tools(request: CreateRequest) -> CreateRequest:
@@ -70,7 +71,7 @@ async def compact_if_due(step: Infer, live: LiveRun) -> Infer | Compact:
     """Return a compaction before the step, where the request asks for one at the size that the context has by now."""
     run, plan = live.run, live.plan
     threshold, meter = plan.compact_threshold, plan.meter
-    if threshold is None or meter is None or _was_compacted(run):
+    if threshold is None or _was_compacted(run):
         return step
     request = live.prompt.request(run)
     if not meter.is_near(request, threshold - 1):
@@ -107,7 +108,7 @@ async def compact(live: LiveRun) -> AsyncGenerator[Batch, None]:
         return
     batch = Batch()
     if memory is not None:
-        at, item = len(run.output), Compaction(id=new_id("cmp"), encrypted_content=_memories(plan).seal(memory))
+        at, item = len(run.output), Compaction(id=new_id("cmp"), encrypted_content=plan.sealed.memories.seal(memory))
         batch = [OutputItemAdded(output_index=at, item=item), OutputItemDone(output_index=at, item=item)]
     missing = memory is None or UNSET
     yield [*batch, Compacted(usage=summarizer.usage, estimate=summarizer.estimate, is_missing=missing)]
@@ -120,12 +121,7 @@ async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | N
     if not entries and not whole.is_shortened and not plan.compacts:
         return None
     summary = await summarizer.summarize(entries, whole.said.summary, whole.room)
-    return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.credentials))
-
-
-def _memories(plan: Plan) -> Memories:
-    assert plan.memories is not None, "a plan that compacts can seal"
-    return plan.memories
+    return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.sealed))
 
 
 # ---- the answer to a compact request ----
@@ -138,7 +134,7 @@ def compacted_response(response: Response, plan: Plan) -> CompactedResponse:
     """
     (item,) = (item for item in response.output if isinstance(item, Compaction))
     as_sent = {each.id: each for each in plan.request.input if isinstance(each, Reasoning)}
-    recent = (as_sent.get(each.id, each) for each in _memories(plan).opened(item).recent)
+    recent = (as_sent.get(each.id, each) for each in plan.sealed.memories.opened(item).recent)
     shown = [each for each in recent if _may_show(each, strict=plan.settings.strict)]
     return CompactedResponse(
         id=response.id, created_at=response.created_at, output=(*shown, item), usage=response.usage or Usage()

@@ -33,13 +33,13 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
 from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summarizer import UNKNOWN_RATE, longest_summary
-from antwort.engine.context.token_counter import ASCII_RATE, PER_MESSAGE, message_size, text_size, tools_size
-from antwort.engine.history.calls import answered_in, called_in, result_of, with_result
+from antwort.engine.context.summarizer import longest_summary
+from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
+from antwort.engine.history.calls import CallView, calls_in, result_of, with_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import all_said, messages_of
+from antwort.engine.prompt.chat_request import all_said, messages_of
 from antwort.notes import note
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.tools.base import Output
@@ -83,8 +83,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, meter = all_said(run, plan), plan.meter
-    rate = UNKNOWN_RATE if meter is None else ASCII_RATE * meter.factor(request)
+    said, rate = all_said(run, plan), plan.meter.tokens_per_byte(request.model, request)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
@@ -164,7 +163,6 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
     """
     meter = plan.meter
-    assert meter is not None, "its tokens were counted"
     estimate = max(1, meter.estimate(request))
 
     def tokens_with(summary: str) -> int:
@@ -248,22 +246,24 @@ def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, siz
 def starts_of(items: Sequence[InputItem]) -> list[int]:
     """Return the places where the latest turns may begin: outside of calls that wait for their results."""
     opened: Counter[str] = Counter()
-    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
+    results = Counter(view.call_id for view in calls_in(items) if view.is_answer)
     found: list[int] = []
     waiting = 0
     for place, item in enumerate(items):
-        answered, called = answered_in(item), called_in(item)
+        view = CallView.of(item)
         follows_reasoning = place > 0 and isinstance(items[place - 1], Reasoning)
-        is_answer = answered is not None or isinstance(item, McpApprovalResponse)
+        is_answer = view is not None and (view.is_answer or view.part == "decision")
         if not waiting and not is_answer and not follows_reasoning:
             found.append(place)
-        if answered is not None:
-            results[answered] -= 1
-            if opened[answered] > 0:
-                opened[answered] -= 1
+        if view is None:
+            continue
+        if view.is_answer:
+            results[view.call_id] -= 1
+            if opened[view.call_id] > 0:
+                opened[view.call_id] -= 1
                 waiting -= 1
-        elif called is not None and results[called] > opened[called]:
-            opened[called] += 1
+        elif view.is_open and results[view.call_id] > opened[view.call_id]:
+            opened[view.call_id] += 1
             waiting += 1
     return found
 
@@ -291,15 +291,15 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
     """
     late = {id(item) for item in since_words(items, _MAX_ANSWERS_LATER)}
     latest = {id(item) for item in last_turn(items)}
-    results = Counter(call_id for item in items if (call_id := answered_in(item)) is not None)
+    results = Counter(view.call_id for view in calls_in(items) if view.is_answer)
     found: list[InputItem] = []
-    for item in before:
-        call_id = called_in(item)
-        if call_id is None:
-            continue
-        results[call_id] -= 1
-        if results[call_id] < 0 and id(item) in (latest if isinstance(item, McpCall) else late):
-            found.append(item)
+    for view in calls_in(before):
+        if view.is_open:
+            results[view.call_id] -= 1
+            if results[view.call_id] < 0 and id(view.item) in (
+                latest if view.owner == "server" and view.part == "call" else late
+            ):
+                found.append(view.item)
     requests = {item.id for item in found if isinstance(item, McpApprovalRequest)}
     found += [item for item in before if isinstance(item, McpApprovalResponse) and item.approval_request_id in requests]
     return found

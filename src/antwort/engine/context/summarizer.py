@@ -19,8 +19,6 @@ from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, Text
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
 
-UNKNOWN_RATE = 0.3
-"""Tokens per byte where no estimator is at hand."""
 _SHARE = 4
 """A summary takes a quarter of the context at most."""
 _GUIDANCE_SHARE, _MIN_GUIDED_CONTEXT = 8, 512
@@ -40,10 +38,6 @@ _THRESHOLD_PER_WORD = 8
 _CUT_SHORT = "[The summary breaks off here: it became too long.]"
 _THINK, _THINK_END = "<think>", "</think>"
 """What stands around reasoning that the backend does not parse."""
-
-
-def tokens_per_byte(plan: Plan, model: str) -> float:
-    return UNKNOWN_RATE if plan.meter is None else plan.meter.tokens_per_byte(model)
 
 
 def longest_summary(plan: Plan, context: int | None = None) -> int:
@@ -139,7 +133,7 @@ class Summarizer:
         self._context = max(_MIN_CONTEXT, limit if known is None else min(limit, known - 1))
 
     def _tokens(self, text: str) -> int:
-        return math.ceil(text_size(text) * tokens_per_byte(self._plan, self._model))
+        return math.ceil(text_size(text) * self._plan.meter.tokens_per_byte(self._model))
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
         return sum(self._tokens(str(message.content)) for message in messages)
@@ -215,8 +209,7 @@ class Summarizer:
             self._estimate += self._size(request.messages) + self._tokens(text)
             return
         self.usage = usage if self.usage is UNSET else self.usage + usage
-        if self._plan.meter is not None:
-            self._plan.meter.learn(request, usage.input_tokens, request)
+        self._plan.meter.learn(request, usage.input_tokens, request)
 
 
 def without_reasoning(text: str) -> str:

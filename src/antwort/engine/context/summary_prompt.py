@@ -7,31 +7,24 @@ entry is a line of JSON, and no text can begin another entry or end the frame ar
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from antwort.api.items import (
     ContentPart,
-    CustomToolCall,
-    CustomToolCallOutput,
-    FunctionCall,
-    FunctionCallOutput,
     InputFile,
     InputImage,
     InputItem,
     InputVideo,
-    McpApprovalRequest,
-    McpCall,
     Message,
-    OpaqueItem,
     Refusal,
     text_of,
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.message_text import short_text
 from antwort.engine.history.approvals import decisions_in, unrun_result
-from antwort.engine.history.calls import call_id_of, foreign_call, is_call, requested_call, result_of
+from antwort.engine.history.calls import CallView, calls_in
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
 
@@ -145,48 +138,28 @@ def take_piece(
 
 def entries_of(items: Sequence[InputItem]) -> list[Entry]:
     """Return the conversation as entries, one for each item that says something, and for each call without a result."""
-    names = dict(_names(items))
-    answered = {call_id_of(item) for item in items if result_of(item) is not None}
+    views, decisions = calls_in(items), decisions_in(items)
+    names = {view.call_id: view.name for view in views if view.part in ("call", "run")}
+    answered = {view.call_id for view in views if view.result is not None}
     found: list[Entry] = []
     for item in items:
-        found += _entries(item, names)
-        if isinstance(item, FunctionCall | CustomToolCall) and item.call_id not in answered:
-            found.append(_result(item.name, _NO_RESULT))
-        elif isinstance(item, McpApprovalRequest) and requested_call(item.id) not in answered:
-            why = unrun_result(decisions_in(items).get(item.id))
-            result = _NO_RESULT if why is None else f"[{why}]"
-            found += [_call(item.name, item.arguments), _result(item.name, result)]
-    return found
-
-
-def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:
-    """Yield the ids of the calls with the names of their tools."""
-    for item in items:
-        if is_call(item):
-            yield call_id_of(item), item.name
-        elif isinstance(item, OpaqueItem) and (call := foreign_call(item)) is not None:
-            yield call.call_id, call.name
-
-
-def _entries(item: InputItem, names: dict[str, str]) -> Iterator[Entry]:
-    match item:
-        case Message():
+        if isinstance(item, Message):
             if said := "\n".join(map(_part_text, item.content)):
-                yield Entry(role=item.role, text=said)
-        case FunctionCall():
-            yield _call(item.name, item.arguments)
-        case CustomToolCall():
-            yield _call(item.name, item.input)
-        case FunctionCallOutput() | CustomToolCallOutput():
-            yield _result(names.get(item.call_id), item.output)
-        case McpCall():
-            yield _call(item.name, item.arguments)
-            if (output := result_of(item)) is not None:
-                yield _result(item.name, output)
-        case OpaqueItem() if (call := foreign_call(item)) is not None:
-            yield _call(call.name, call.arguments)
-        case OpaqueItem() if (result := result_of(item)) is not None:
-            yield _result(names.get(call_id_of(item) or ""), result)
+                found.append(Entry(role=item.role, text=said))
+        elif (view := CallView.of(item)) is None or view.part == "decision":
+            continue
+        elif view.part == "result":
+            found.append(_result(names.get(view.call_id), view.result or ""))
+        elif view.part != "request" or view.call_id not in answered:
+            found.append(_call(view.name, view.arguments))
+            if view.result is not None:
+                found.append(_result(view.name, view.result))
+            elif view.owner == "function" and view.call_id not in answered:
+                found.append(_result(view.name, _NO_RESULT))
+            elif view.part == "request":
+                why = unrun_result(decisions.get(view.item.id))
+                found.append(_result(view.name, _NO_RESULT if why is None else f"[{why}]"))
+    return found
 
 
 def _call(name: str, arguments: str) -> Entry:

@@ -1,7 +1,7 @@
 """Count the tokens of a request with the backend's tokenizer, or estimate them from its bytes.
 
-An estimate is the bytes of the text times a rate: that of the conversation where the backend has reported its usage,
-else the running mean of the model. What one tenant sends changes no estimate of another.
+An estimate is the bytes of the text times a rate: the running mean of what the backend has reported for the model, or
+the last report of the conversation where that is long. What one tenant sends changes no estimate of another.
 """
 
 from __future__ import annotations
@@ -34,14 +34,12 @@ _LEAST_TEXT = 128
 _MEAN_WEIGHT = 1 / 8
 """How far a report moves the mean."""
 _FEW_REPORTS = 32
-"""So many reports of short requests are all taken, and one in as many of those that follow."""
-_CONVERSATIONS, _MODELS = 4096, 1024
+"""So many reports are all taken, and one in as many of those that follow: measuring a request costs time."""
+_MODELS, _CONVERSATIONS = 1024, 4096
 _ROOM_SECONDS = 3600.0
 """How long a learned limit holds: backends are reconfigured."""
 _CLOSE = 0.75
 """The search for a limit ends when the largest accepted size is this share of the smallest refused one."""
-_FIRST_MESSAGES = 3
-"""Messages that identify a conversation."""
 _INSTRUCTIONS = ("system", "developer")
 
 
@@ -140,7 +138,7 @@ def _content(message: ChatMessage) -> Iterator[str | None]:
 # ---- what backends have reported ----
 
 
-class Room(msgspec.Struct, frozen=True, gc=False):
+class LearnedLimit(msgspec.Struct, frozen=True, gc=False):
     """Tokens that fit, learned from refusals where the length of the context is unknown."""
 
     fits: int
@@ -159,10 +157,9 @@ class Room(msgspec.Struct, frozen=True, gc=False):
 class Conversation(msgspec.Struct, frozen=True):
     """What a backend has reported about one conversation."""
 
-    size: Size | None = None
-    factor: float = 1.0
-    """How many times the guess it had in tokens, at this size."""
-    room: Room | None = None
+    factor: float | None = None
+    """How many times the guess it had in tokens."""
+    room: LearnedLimit | None = None
 
 
 class MeanRate(msgspec.Struct, gc=False):
@@ -171,10 +168,8 @@ class MeanRate(msgspec.Struct, gc=False):
     factor: float = 1.0
     """How many times the guess texts have in tokens."""
     reports: int = 0
-
-    def take(self, factor: float) -> None:
-        self.factor += (factor - self.factor) * _MEAN_WEIGHT
-        self.reports += 1
+    seen: int = 0
+    """Reports with those that were skipped or told nothing."""
 
 
 class TokenEstimator:
@@ -201,39 +196,32 @@ class TokenEstimator:
     def estimate(self, request: ChatRequest, whole: ChatRequest | None = None) -> int:
         """Return the estimated tokens of a request that was made from the `whole` one."""
         size = size_of(request)
-        return math.ceil(size.guess * self.factor(whole or request)) + size.fixed + PER_REQUEST
+        return math.ceil(size.guess * self._factor(whole or request)) + size.fixed + PER_REQUEST
 
     def estimate_message(self, model: str, message: ChatMessage) -> int:
         """Return what the message adds to the estimate of a request."""
         size = message_size(message)
-        return math.ceil(size.guess * self._mean(model)) + size.fixed
+        return math.ceil(size.guess * self._mean(model).factor) + size.fixed
 
-    def tokens_per_byte(self, model: str) -> float:
-        return ASCII_RATE * self._mean(model)
-
-    def factor(self, whole: ChatRequest) -> float:
-        """Return how many times the guess the conversation has in tokens. New text counts with the model's mean."""
-        mean, known = self._mean(whole.model), self._conversation(whole)
-        if known.size is None or not (size := size_of(whole)).text:
-            return mean
-        old = min(known.size.guess, size.guess)
-        return (old * known.factor + (size.guess - old) * mean) / size.guess
+    def tokens_per_byte(self, model: str, whole: ChatRequest | None = None) -> float:
+        return ASCII_RATE * (self._mean(model).factor if whole is None else self._factor(whole))
 
     def is_near(self, request: ChatRequest, limit: int) -> bool:
         """Return whether the request may have more than `limit` tokens, so that it is worth counting them."""
         size = size_of(request)
-        beside = size.fixed + PER_REQUEST
-        if size.text * _MOST_RATE + beside <= limit:
+        most = size.text * _MOST_RATE
+        if most + size.fixed + PER_REQUEST <= limit:
             return False
-        if not self._mean_rate(request.model).reports:
-            return True
-        return min(size.text * _MOST_RATE, size.guess * self.factor(request) * _MARGIN) + beside > limit
+        if self._mean(request.model).reports:
+            most = min(most, size.guess * self._factor(request) * _MARGIN)
+        return most + size.fixed + PER_REQUEST > limit
 
-    def _mean(self, model: str) -> float:
-        return self._mean_rate(model).factor
-
-    def _mean_rate(self, model: str) -> MeanRate:
+    def _mean(self, model: str) -> MeanRate:
         return self._means.get((self._tenant, model)) or _UNKNOWN_RATE
+
+    def _factor(self, whole: ChatRequest) -> float:
+        factor = self._conversation(whole).factor
+        return self._mean(whole.model).factor if factor is None else factor
 
     # ---- counts ----
 
@@ -251,69 +239,48 @@ class TokenEstimator:
 
     # ---- learning ----
 
-    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest) -> None:
-        """Take the tokens that the backend has reported for a request that was made from the `whole` one."""
-        size = size_of(request)
-        if (factor := self._reported_factor(size, tokens)) is not None:
-            self._rate_of(whole.model).take(factor)
-            self._remember(whole, size=size if whole is request else size_of(whole), factor=factor)
-
-    def learn_mean(self, request: ChatRequest, tokens: int) -> None:
-        """Take a report for the mean of the model only: nobody needs to know more of a request that is short. Where
-        much has been reported, most reports are skipped: measuring a request costs more than it tells.
+    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None) -> None:
+        """Take the tokens that the backend has reported for a request that was made from the `whole` one; None: the
+        conversation is short. Where much has been reported, most reports of those are skipped.
         """
-        rate = self._rate_of(request.model)
-        if rate.reports >= _FEW_REPORTS and rate.reports % _FEW_REPORTS:
-            rate.reports += 1
-        elif (factor := self._reported_factor(size_of(request), tokens)) is not None:
-            rate.take(factor)
-
-    def _rate_of(self, model: str) -> MeanRate:
-        """Return the mean of the model, to change it."""
-        key = (self._tenant, model)
-        if (rate := self._means.get(key)) is None:
-            self._means.put(key, rate := MeanRate())
-        return rate
-
-    @staticmethod
-    def _reported_factor(size: Size, tokens: int) -> float | None:
-        """Return how many times the guess the text had in tokens, or None where the report does not tell."""
+        key = (self._tenant, request.model)
+        mean = self._means.get(key)
+        if mean is None:
+            self._means.put(key, mean := MeanRate())
+        mean.seen += 1
+        if whole is None and mean.seen > _FEW_REPORTS and mean.seen % _FEW_REPORTS:
+            return
+        size = size_of(request)
         text_tokens = tokens - size.fixed
         if size.attachments or size.text < _LEAST_TEXT or text_tokens < size.text * _LEAST_RATE:
-            return None
-        return min(text_tokens, size.text * _MOST_RATE) / size.guess
+            return
+        factor = min(text_tokens, size.text * _MOST_RATE) / size.guess
+        mean.reports += 1
+        mean.factor += (factor - mean.factor) * _MEAN_WEIGHT
+        if whole is not None:
+            self._remember(whole, factor=factor)
 
-    def room(self, whole: ChatRequest) -> Room | None:
+    def room(self, whole: ChatRequest) -> LearnedLimit | None:
         """Return what is known about the length that fits."""
-        return self._conversation(whole).room
+        room = self._conversation(whole).room
+        return None if room is None or self._clock() - room.at >= _ROOM_SECONDS else room
 
     def learn_room(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
-        self._remember(whole, room=Room(fits, refused, self._clock()))
+        self._remember(whole, room=LearnedLimit(fits, refused, self._clock()))
 
     def _remember(self, whole: ChatRequest, **news: object) -> None:
-        if keys := self._keys(whole):
-            self._conversations.put(keys[0], msgspec.structs.replace(self._conversation(whole), **news))
+        known = self._conversation(whole)
+        self._conversations.put(self._key(whole), msgspec.structs.replace(known, **news))
 
     def _conversation(self, whole: ChatRequest) -> Conversation:
-        known = next((each for key in self._keys(whole) if (each := self._conversations.get(key))), None)
-        if known is None:
+        if not self._conversations:
             return _UNKNOWN
-        is_old = known.room is not None and self._clock() - known.room.at >= _ROOM_SECONDS
-        return msgspec.structs.replace(known, room=None) if is_old else known
+        return self._conversations.get(self._key(whole)) or _UNKNOWN
 
-    def _keys(self, whole: ChatRequest) -> list[int]:
-        """Return the keys under which a conversation is found: by its first messages, and by the first one.
-
-        Instructions do not count: clients change them on the way.
-        """
-        key, keys = hash((self._tenant, whole.model)), list[int]()
-        for message in whole.messages:
-            if message.role not in _INSTRUCTIONS:
-                key = hash((key, message.role, *_texts(message)))
-                keys.append(key)
-                if len(keys) == _FIRST_MESSAGES:
-                    break
-        return keys[::-1]
+    def _key(self, whole: ChatRequest) -> int:
+        """Return what identifies a conversation: its first message. Clients change instructions on the way."""
+        first = next((message for message in whole.messages if message.role not in _INSTRUCTIONS), None)
+        return hash((self._tenant, whole.model, *(() if first is None else (first.role, *_texts(first)))))
 
 
 _UNKNOWN = Conversation()

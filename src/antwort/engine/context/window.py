@@ -21,10 +21,10 @@ from antwort.engine.context.token_counter import (
     size_of,
     tools_size,
 )
-from antwort.engine.context.truncation import Truncated, truncate
+from antwort.engine.context.truncation import truncate
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import chat_request
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider
@@ -98,7 +98,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if length is None:
             return request
         if not self.truncates:
-            await self._check(request, length)
+            if self.meter.is_near(request, length - 1):
+                counted = await self._count(request, request)
+                if counted.least >= length:
+                    advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
+                    raise _too_long(counted, length, advice)
             return request
         try:
             fitted = await self._fitted(request, length)
@@ -110,64 +114,48 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---- what the backend reports ----
 
-    def narrowed(self, error: Exception | None, sent: ChatRequest, whole: ChatRequest) -> Window | None:
+    def narrowed(self, error: Exception, sent: ChatRequest, whole: ChatRequest) -> Window | None:
         """Return the window for another attempt after `sent` was refused for its length, or None."""
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _MAX_REFUSALS:
             return None
-        news = {
-            "refusals": (*self.refusals, error),
-            "refused": _total_weight(sent),
-            "is_length_learned": self.is_length_learned or self.length is None,
-        }
-        estimate, wanted = self.meter.estimate(sent, whole), _max_answer(sent)
+        estimate, wanted, scale = self.meter.estimate(sent, whole), _max_answer(sent), self.scale
+        too_much = None
         if error.limit is None:
-            tokens = int(estimate * self.scale) + wanted
-            return structs.replace(self, length=self._guess(tokens, whole), too_much=tokens, **news)
-        length = error.limit if self.length is None else min(error.limit, self.length)
-        had = error.asked if error.asked is not None and not wanted else _REFUSED_SHARE * (error.limit - wanted)
-        return structs.replace(self, length=length, too_much=None, scale=max(self.scale, had / estimate), **news)
-
-    def _guess(self, refused: int, whole: ChatRequest) -> int:
-        """Return a length to try after a refusal that names none."""
-        room = self.meter.room(whole)
-        if room is not None and room.fits < refused:
-            return room.fits
-        return int(refused * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
+            too_much = int(estimate * scale) + wanted
+            room = self.meter.room(whole)
+            length = int(too_much * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
+            if room is not None and room.fits < too_much:
+                length = room.fits
+        else:
+            length = error.limit if self.length is None else min(error.limit, self.length)
+            had = error.asked if error.asked is not None and not wanted else _REFUSED_SHARE * (error.limit - wanted)
+            scale = max(scale, had / estimate)
+        return structs.replace(
+            self,
+            length=length,
+            too_much=too_much,
+            scale=scale,
+            refusals=(*self.refusals, error),
+            refused=_total_weight(sent),
+            is_length_learned=self.is_length_learned or self.length is None,
+        )
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """Take what an answered inference tells: its usage, where the backend reports it, and that it did fit."""
         is_whole = sent is whole and not self.refusals
-        is_cut = sent.messages is not whole.messages
         if usage is not None:
-            if is_cut or self.refusals or self._is_long(usage.input_tokens):
-                self.meter.learn(sent, usage.input_tokens, whole)
-            else:
-                self.meter.learn_mean(sent, usage.input_tokens)
+            length = self.length or _LONG * 2
+            is_long = usage.input_tokens * 2 >= min(length, self.compacts_from or length)
+            self.meter.learn(sent, usage.input_tokens, whole if is_long or not is_whole else None)
         if is_whole:
             return
         room = self.meter.room(whole)
         if self.length is not None and (self.too_much is not None or self.is_length_learned):
             self.meter.learn_room(whole, self.length, self.too_much)
-        elif is_cut and room is not None and room.next > room.fits:
+        elif sent.messages is not whole.messages and room is not None and room.next > room.fits:
             self.meter.learn_room(whole, room.next, room.refused)
 
-    def _is_long(self, tokens: int) -> bool:
-        """Return whether the end of the context is near enough that rates matter."""
-        length = self.length or _LONG * 2
-        return tokens * 2 >= min(length, self.compacts_from or length)
-
-    # ---- truncation: disabled ----
-
-    async def _check(self, request: ChatRequest, length: int) -> None:
-        if not self.meter.is_near(request, length - 1):
-            return
-        counted = await self._count(request, request)
-        if counted.least >= length:
-            raise _too_long(
-                counted, length, "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
-            )
-
-    # ---- truncation: auto ----
+    # ---- truncation ----
 
     async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
         reserve = min(_max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
@@ -194,13 +182,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
                 break
             target = truncated.size * budget // counted.tokens
         if counted.least >= length == self.length and self.too_much is None:
-            raise _too_long(
-                counted,
-                length,
-                "All that can be left out is left out. Shorten the last message, the instructions or the tools.",
-            )
+            advice = "All that can be left out is left out. Shorten the last message, the instructions or the tools."
+            raise _too_long(counted, length, advice)
         if not self.is_silent:
-            _log_truncation(truncated, counted, length)
+            left_out, shortened = truncated.left_out, truncated.shortened
+            note(
+                _log,
+                logging.INFO,
+                f"truncated to fit the context: {left_out} messages left out, {shortened} shortened",
+                said={"event": "truncated", "left_out": left_out, "shortened": shortened},
+                input_tokens=counted.tokens,
+                context_length=length,
+            )
         return request, counted
 
     async def _count(self, request: ChatRequest, whole: ChatRequest) -> Count:
@@ -216,7 +209,7 @@ def window_of(plan: Plan, provider: Provider) -> Window:
     """Return the window of the plan's next inference."""
     capabilities = provider.capabilities(plan.response.model)
     return Window(
-        meter=plan.meter or TokenEstimator(provider),
+        meter=plan.meter,
         length=None if capabilities.more_may_fit else capabilities.context_length,
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
@@ -263,15 +256,3 @@ def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:
     about = "" if counted.is_exact else "about "
     message = f"The input has {about}{counted.tokens:,} tokens, and the model's context has {length:,}. {advice}"
     return ContextTooLong(message, param="input", limit=length, asked=counted.tokens)
-
-
-def _log_truncation(truncated: Truncated, counted: Count, length: int) -> None:
-    left_out, shortened = truncated.left_out, truncated.shortened
-    note(
-        _log,
-        logging.INFO,
-        f"truncated to fit the context: {left_out} messages left out, {shortened} shortened",
-        said={"event": "truncated", "left_out": left_out, "shortened": shortened},
-        input_tokens=counted.tokens,
-        context_length=length,
-    )

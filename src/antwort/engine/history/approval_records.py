@@ -20,22 +20,21 @@ from antwort.engine.history.approvals import (
     LOST,
     NO_APPROVAL,
     NOT_RUN,
-    ApprovalIds,
-    canonical_arguments,
     contradiction,
     decisions_in,
     superseded,
 )
 from antwort.engine.history.calls import (
-    approval_request_of,
-    call_id_of,
-    is_bare,
+    CallView,
+    calls_in,
+    canonical_arguments,
     is_request_id,
     is_same_value,
     requested_call,
     results_in,
 )
 from antwort.engine.history.deduplication import WAITS
+from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import last_turn
 from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
@@ -92,7 +91,13 @@ async def find_approvals(
     """Read the approvals of a request and its history. This comes before any results are read: what runs now may have
     ended by then, and what has ended by now is stored.
     """
-    open_ids = _undecided_or_unrun(items, [item for link in chain for item in (*link.input, *link.output)])
+    earlier = [item for link in chain for item in (*link.input, *link.output)]
+    settled, decisions = results_in((*earlier, *items)), decisions_in((*earlier, *items))
+    # Those whose calls have no result, and that were decided about since the model last wrote something, or in earlier
+    # responses, or not at all.
+    asked = {item.id for item in (*earlier, *items) if isinstance(item, McpApprovalRequest)} - decisions.keys()
+    asked |= decisions_in((*earlier, *last_turn(items))).keys()
+    open_ids = {each for each in asked if requested_call(each) not in settled}
     ids = dict.fromkeys((*open_ids, *(each for item in items if (each := _approval_wanted(item)) is not None)))
     found = await store.find_approvals(identity, [*ids]) if ids else {}
     open_ones = [approval for approval in found.values() if approval.id in open_ids]
@@ -115,24 +120,15 @@ async def find_more_approvals(
     return replace(stored, approvals={**stored.approvals, **more}) if more else stored
 
 
-def _undecided_or_unrun(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> frozenset[str]:
-    """Return the ids of approval requests whose calls have no result, and that were decided about since the model last
-    wrote something, or in the `earlier` responses, or not at all.
-    """
-    both = (*earlier, *items)
-    settled, decisions = results_in(both), decisions_in(both)
-    asked = [item.id for item in both if isinstance(item, McpApprovalRequest) and item.id not in decisions]
-    asked += decisions_in((*earlier, *last_turn(items)))
-    return frozenset(each for each in asked if requested_call(each) not in settled)
-
-
 def _approval_wanted(item: InputItem) -> str | None:
     """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
-    if isinstance(item, McpApprovalResponse):
-        return item.approval_request_id
-    if isinstance(item, McpCall) and not is_bare(item):
-        return None
-    request_id = item.id if isinstance(item, ItemReference) else approval_request_of(item)
+    view = CallView.of(item)
+    if view is not None and view.part == "decision":
+        return view.request_id
+    if view is None:
+        request_id = item.id if isinstance(item, ItemReference) else None
+    else:
+        request_id = view.request_id if view.result is None else None
     return request_id if request_id is not None and is_request_id(request_id) else None
 
 
@@ -141,27 +137,23 @@ async def _askers(
 ) -> Mapping[str, Link]:
     """Read the responses outside of the chain that made the calls: their tools are those that were approved."""
     links = {link.response.id: link for link in chain}
-    wanted = {
-        each.id: await _maker(each, store, identity)
-        for each in approvals
-        if each.response_id not in links or each.replaces is not None
-    }
+    wanted: dict[str, str] = {}
+    for each in approvals:
+        if each.response_id in links and each.replaces is None:
+            continue
+        made = each
+        while made.replaces is not None:  # a response that only asked again may have no tools of its own
+            found = await store.find_approvals(identity, [made.replaces])
+            if made.replaces not in found:
+                break
+            made = found[made.replaces]
+        wanted[each.id] = made.response_id
     for response_id in dict.fromkeys(wanted.values()):
         if response_id not in links:
-            found = await store.link(identity, response_id, with_input=False)
-            if found is not None:
-                links[response_id] = found
+            link = await store.link(identity, response_id, with_input=False)
+            if link is not None:
+                links[response_id] = link
     return {each: links[response_id] for each, response_id in wanted.items() if response_id in links}
-
-
-async def _maker(approval: Approval, store: ResponseStore, identity: Identity) -> str:
-    """Return the response that made the call: one that only asked again may have no tools of its own."""
-    while approval.replaces is not None:
-        first = (await store.find_approvals(identity, [approval.replaces])).get(approval.replaces)
-        if first is None:
-            break
-        approval = first
-    return approval.response_id
 
 
 def check_unchanged(items: Sequence[InputItem], stored: StoredApprovals) -> None:
@@ -182,31 +174,25 @@ def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
 # ---- decisions ----
 
 
-class ApprovalTerms(msgspec.Struct, frozen=True):
-    """How approvals are recognised, and how long they can be given."""
-
-    ids: ApprovalIds
-    now: int
-    seconds: int
-
-
 def settle_approvals(
-    history: History, request: CreateRequest, stored: StoredApprovals, terms: ApprovalTerms
+    history: History, request: CreateRequest, stored: StoredApprovals, sealed: SealedItems, now: int, seconds: int
 ) -> History:
     """Return the history with the verdict on each call that was to be approved, and the decisions to store with that.
-    Approvals that a response asked for which was not stored come from the client, and are stored with them.
+    Approvals that a response asked for which was not stored come from the client, and are stored with them, to be given
+    within so many `seconds`.
 
     Raises `InvalidField` when the request approves what has expired, differs from what is stored, or was never asked
     for here, and `Conflict` when the decision was another one before, or another response acts on it right now.
     """
     if not stored.approvals and all(left.call.approval_request_id is None for left in history.leftovers):
         return history
-    settlement = _Settlement(stored, request, terms)
+    settlement = _Settlement(stored, request, sealed, now, now + seconds)
     leftovers = tuple(settlement.settle(left) for left in history.leftovers)
     for left in leftovers:
-        if left.asks_again and isinstance(call := left.call.item, McpCall):
+        if left.asks_again:
             text = "A tool has changed since a call of it was asked about: the approval is asked for again."
-            note(_log, logging.WARNING, text, event="approval_outdated", server=call.server_label, tool=call.name)
+            server, tool = left.call.server_label, left.call.item.name
+            note(_log, logging.WARNING, text, event="approval_outdated", server=server, tool=tool)
     for decision in decisions_in(request.input).values():
         settlement.add_decision(decision)
     placeholders = {**history.placeholders, **settlement.placeholders(history)}
@@ -222,10 +208,12 @@ def settle_approvals(
 class _Settlement:
     """What one request decides: collects the decisions to store."""
 
-    def __init__(self, stored: StoredApprovals, request: CreateRequest, terms: ApprovalTerms) -> None:
+    def __init__(
+        self, stored: StoredApprovals, request: CreateRequest, sealed: SealedItems, now: int, expires_at: int
+    ) -> None:
         self.decisions: dict[str, Decision] = {}
         self.brought: list[Approval] = []
-        self._stored, self._terms = stored, terms
+        self._stored, self._sealed, self._now, self._expires_at = stored, sealed, now, expires_at
         self._given = decisions_in(request.input)
         self._places = {
             item.approval_request_id: f"input[{i}].approval_request_id"
@@ -251,7 +239,7 @@ class _Settlement:
             raise InvalidField(place or self._history_param, _CHANGED_CALL)
         if left.refusal is not None:
             return left
-        approval = as_of(approval, self._terms.now)
+        approval = as_of(approval, self._now)
         if approval.status in ("denied", "expired"):
             if place is not None:
                 raise _expired(place) if approval.status == "expired" else contradiction(place, is_approved=False)
@@ -262,7 +250,10 @@ class _Settlement:
                 raise superseded(place, approval.decided_by)
             return replace(left, refusal=CHANGED)
         as_asked = replace(left.call, arguments=approval.arguments)
-        if approval.status == "outdated" or _has_changed(left, approval):
+        # Whether the tool is another one than the client was asked about.
+        is_comparable = bool(approval.tool_digest) and left.silence is None
+        has_changed = is_comparable and _digest_of(left.toolbox, left.call.name) != approval.tool_digest
+        if approval.status == "outdated" or has_changed:
             self.decisions[approval.id] = Decision(id=approval.id, status="outdated", after=approval.decided_by)
             return replace(left, call=as_asked, refusal=CHANGED, asks_again=True)
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
@@ -270,15 +261,15 @@ class _Settlement:
 
     def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not stored, because the response that asked for it was not."""
-        if not self._terms.ids.is_ours(request_id, call.server_label, call.name, call.arguments):
+        if not self._sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
         if (decision := self._given.get(request_id)) is None:
             return
         self.brought.append(
             Approval(
                 id=request_id,
-                created_at=self._terms.now,
-                expires_at=self._terms.now + self._terms.seconds,
+                created_at=self._now,
+                expires_at=self._expires_at,
                 response_id="",
                 server_label=call.server_label,
                 name=call.name,
@@ -308,41 +299,33 @@ class _Settlement:
             if (approval.status == "approved") is not decision.approve:
                 raise contradiction(place, is_approved=approval.status == "approved")
             return
-        if decision.approve and as_of(approval, self._terms.now).status == "expired":
+        if decision.approve and as_of(approval, self._now).status == "expired":
             raise _expired(place)
         self.decisions[approval.id] = Decision(id=approval.id, status="approved" if decision.approve else "denied")
 
     def placeholders(self, history: History) -> Mapping[str, str]:
         """Return what the model reads of calls that were decided about elsewhere, by their ids."""
         items = [item for stretch in history.stretches for item in stretch]
-        decisions, begun = decisions_in(items), {call_id_of(item) for item in items if isinstance(item, McpCall)}
+        decisions, begun = decisions_in(items), {view.call_id for view in calls_in(items) if view.is_mcp_call}
         found: dict[str, str] = {}
         for item in items:
-            if isinstance(item, McpApprovalRequest) and item.id not in decisions:
-                approval, call_id = self._stored.approvals.get(item.id), requested_call(item.id)
-                if approval is not None and approval.status != "pending":
-                    found[call_id] = self._placeholder(approval, has_begun=call_id in begun)
+            approval = self._stored.approvals.get(item.id) if isinstance(item, McpApprovalRequest) else None
+            if approval is None or item.id in decisions or approval.status == "pending":
+                continue
+            call_id, end = requested_call(item.id), self._stored.ends.get(approval.decided_by or "")
+            if approval.status == "denied":
+                found[call_id] = DENIED
+            elif approval.status == "outdated":
+                found[call_id] = CHANGED
+            else:
+                is_lost = call_id in begun or end is None or end == "failed" or end not in FINAL
+                found[call_id] = LOST if is_lost else NOT_RUN
         return found
-
-    def _placeholder(self, approval: Approval, *, has_begun: bool) -> str:
-        if approval.status == "denied":
-            return DENIED
-        if approval.status == "outdated":
-            return CHANGED
-        end = self._stored.ends.get(approval.decided_by or "")
-        return LOST if has_begun or end is None or end == "failed" or end not in FINAL else NOT_RUN
 
 
 def _expired(place: str) -> InvalidField:
     problem = "the time to approve the call is over. It can only be denied, or asked for anew."
     return InvalidField(place, problem, code="approval_expired")
-
-
-def _has_changed(left: Leftover, approval: Approval) -> bool:
-    """Whether the tool is another one than the client was asked about."""
-    if not approval.tool_digest or left.silence is not None:
-        return False
-    return _digest_of(left.toolbox, left.call.name) != approval.tool_digest
 
 
 def _digest_of(toolbox: Toolbox, name: str) -> str:
@@ -352,7 +335,7 @@ def _digest_of(toolbox: Toolbox, name: str) -> str:
 
 def check_reachable(plan: Plan) -> None:
     """Raise `ToolServerUnavailable` if an approved call cannot be run: nothing is begun, and no decision stored."""
-    for left in plan.leftovers:
+    for left in plan.history.leftovers:
         if left.silence is not None and left.refusal is None:
             raise ToolServerUnavailable(left.silence)
 
@@ -369,23 +352,22 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
     if plan.request.conversation is not None and response.status not in EXTENDS_CONVERSATION:
         return []
     items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
-    again = asked_again(response.output, plan) or repeat(None)
-    return [_approval(item, left, plan, response) for item, left in zip(items, again, strict=False)]
-
-
-def _approval(item: McpApprovalRequest, again: Leftover | None, plan: Plan, response: Response) -> Approval:
-    """`again` is the call that was asked about before."""
-    now = int(plan.clock())
-    toolbox = plan.toolbox if again is None else again.toolbox
-    name = model_name(toolbox, item.server_label, item.name)
-    return Approval(
-        id=item.id,
-        created_at=now,
-        expires_at=now + max(1, int(plan.settings.approval_time)),
-        response_id=response.id,
-        server_label=item.server_label,
-        name=item.name,
-        arguments=item.arguments,
-        tool_digest=_UNKNOWN_DIGEST if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
-        replaces=None if again is None else again.call.approval_request_id,
-    )
+    now, found = int(plan.clock()), list[Approval]()
+    # Where calls are asked about again, those are all that the response asks for.
+    for item, again in zip(items, asked_again(response.output, plan) or repeat(None), strict=False):
+        toolbox = plan.toolbox if again is None else again.toolbox
+        name = model_name(toolbox, item.server_label, item.name)
+        found.append(
+            Approval(
+                id=item.id,
+                created_at=now,
+                expires_at=now + max(1, int(plan.settings.approval_time)),
+                response_id=response.id,
+                server_label=item.server_label,
+                name=item.name,
+                arguments=item.arguments,
+                tool_digest=_UNKNOWN_DIGEST if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
+                replaces=None if again is None else again.call.approval_request_id,
+            )
+        )
+    return found

@@ -1,21 +1,16 @@
-"""Approvals of tool calls: which calls need one, the ids of the requests, and the decisions that clients send. Pure."""
+"""Approvals of tool calls: which calls need one, and the decisions that clients send. Pure."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse
+from antwort.api.items import InputItem, McpApprovalResponse
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
-from antwort.api.wire import UNSET, UnsetType, encode
-from antwort.engine.history.calls import REQUEST_ID, is_heavy, request_id
-from antwort.errors import Conflict, InvalidField
-from antwort.identity import Identity
-from antwort.ids import new_id
+from antwort.api.wire import UNSET, UnsetType
+from antwort.errors import Conflict
 from antwort.tools.base import ToolDefinition, given_arguments
-from antwort.vault import Vault
 
 # ---- results of calls that were not run ----
 
@@ -54,20 +49,15 @@ def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[T
 def _needs_approval(tool: McpTool, definition: ToolDefinition) -> bool:
     if definition.needs_approval is True:
         return True
-    asked = _asks(tool, definition)
-    return definition.needs_approval is None if asked is None else asked
-
-
-def _asks(tool: McpTool, definition: ToolDefinition) -> bool | None:
-    """Return what the request demands for the tool; None if nothing."""
     wanted = tool.require_approval
-    if not isinstance(wanted, ApprovalFilter):
-        return None if wanted is UNSET else wanted == "always"
-    if _fits(wanted.always, definition):
-        return True
-    if _fits(wanted.never, definition):
-        return False
-    return None if wanted.never is UNSET else True  # a list of tools that need none means that all others do
+    if isinstance(wanted, ApprovalFilter):
+        if _fits(wanted.always, definition):
+            return True
+        if wanted.never is not UNSET:  # a list of tools that need none means that all others do
+            return not _fits(wanted.never, definition)
+    elif wanted is not UNSET:
+        return wanted == "always"
+    return definition.needs_approval is None
 
 
 def _fits(meant: McpToolFilter | UnsetType, definition: ToolDefinition) -> bool:
@@ -97,53 +87,6 @@ def unasked(arguments: str) -> str | None:
     return None if isinstance(value, dict) else "The arguments must be a JSON object."
 
 
-# ---- ids of approval requests ----
-
-_PURPOSE = "approval"
-_NONCE_BYTES = _MAC_BYTES = 8
-
-
-class ApprovalIds:
-    """Make and recognise the ids of one owner's approval requests. An invented id cannot be approved.
-
-    An id is `mcpr_` with a nonce and a MAC over owner, nonce, server, tool and arguments, both in 16 hex digits.
-    """
-
-    def __init__(self, vault: Vault, identity: Identity) -> None:
-        self._vault, self._tenant, self._owner = vault, identity.tenant, identity.owner
-
-    def new(self, server_label: str, name: str, arguments: str) -> str:
-        nonce = secrets.token_hex(_NONCE_BYTES)
-        signature = self._vault.sign(_PURPOSE, self._tenant, self._signed(nonce, server_label, name, arguments))
-        return f"mcpr_{nonce}{signature[:_MAC_BYTES].hex()}"
-
-    def is_ours(self, request_id: str, server_label: str, name: str, arguments: str) -> bool:
-        """Whether the id was made here for this call, however a client has formatted the arguments since."""
-        if (found := REQUEST_ID.fullmatch(request_id)) is None:
-            return False
-        nonce, signature = found[1][: 2 * _NONCE_BYTES], bytes.fromhex(found[1][2 * _NONCE_BYTES :])
-        data = self._signed(nonce, server_label, name, arguments)
-        return self._vault.is_signed(_PURPOSE, self._tenant, data, signature)
-
-    def _signed(self, nonce: str, server_label: str, name: str, arguments: str) -> bytes:
-        return encode([self._owner, nonce, server_label, name, canonical_arguments(arguments)])
-
-
-def new_request_id(ids: ApprovalIds | None, server_label: str, name: str, arguments: str) -> str:
-    """Return the id of a new request; without `ids`, one that proves nothing."""
-    return request_id(new_id("call")) if ids is None else ids.new(server_label, name, arguments)
-
-
-def canonical_arguments(arguments: str) -> str:
-    """Return the arguments in one form: keys sorted, the last of two with one name."""
-    if is_heavy(arguments):
-        return arguments
-    try:
-        return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
-    except (ValueError, RecursionError):
-        return arguments
-
-
 # ---- decisions ----
 
 _LONGEST_ID = 100
@@ -157,35 +100,6 @@ def decisions_in(items: Iterable[InputItem]) -> Mapping[str, McpApprovalResponse
         if isinstance(item, McpApprovalResponse):
             found.setdefault(item.approval_request_id, item)
     return found
-
-
-def repeated_decisions(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
-    """Return the places of the decisions, from the `first` item on, that stand in this input already.
-
-    Raises `InvalidField` for a decision about a request that the conversation does not know, and for two of one input
-    that differ; `Conflict` for one that contradicts an earlier one.
-    """
-    given = [(i, item) for i, item in enumerate(items) if i >= first and isinstance(item, McpApprovalResponse)]
-    if not given:
-        return frozenset()
-    earlier = [*earlier]
-    requests = {item.id for item in (*earlier, *items[first:]) if isinstance(item, McpApprovalRequest)}
-    before = decisions_in(earlier)
-    seen: dict[str, bool] = {}
-    repeated: set[int] = set()
-    for i, item in given:
-        place, request_id = f"input[{i}].approval_request_id", item.approval_request_id
-        if request_id not in requests:
-            problem = f"no call waits for approval under the id {request_id[:_LONGEST_ID]!r} in this conversation."
-            raise InvalidField(place, problem, code="unknown_approval")
-        if request_id in seen:
-            if seen[request_id] is not item.approve:
-                raise InvalidField(place, "it is decided otherwise in this input.", code="duplicate_approval")
-            repeated.add(i)
-        if request_id in before and before[request_id].approve is not item.approve:
-            raise contradiction(place, is_approved=before[request_id].approve)
-        seen[request_id] = item.approve
-    return frozenset(repeated)
 
 
 def contradiction(place: str, *, is_approved: bool) -> Conflict:

@@ -12,7 +12,7 @@ which call it is, and so does the first item's, for clients that drop fields the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
@@ -28,7 +28,9 @@ from antwort.api.items import (
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Message,
     OpaqueItem,
+    Reasoning,
     ResultPart,
     Text,
 )
@@ -43,9 +45,6 @@ FunctionKind: TypeAlias = FunctionCall | CustomToolCall
 Call: TypeAlias = FunctionKind | McpCall
 CallOutput: TypeAlias = FunctionCallOutput | CustomToolCallOutput
 CallItem: TypeAlias = Call | CallOutput | McpApprovalRequest | McpApprovalResponse
-
-_FUNCTIONS = (FunctionCall, CustomToolCall)
-_OUTPUTS = (FunctionCallOutput, CustomToolCallOutput)
 
 Part: TypeAlias = Literal["call", "request", "decision", "run", "result"]
 Owner: TypeAlias = Literal["function", "server", "foreign"]
@@ -66,13 +65,49 @@ class CallView(msgspec.Struct, frozen=True):
     owner: Owner
     """`function`: the client's or a declared function's. `server`: a tool server's. `foreign`: of an unknown type."""
 
+    @overload
+    @classmethod
+    def of(cls, item: CallItem) -> CallView: ...
+    @overload
+    @classmethod
+    def of(cls, item: InputItem) -> CallView | None: ...
     @classmethod
     def of(cls, item: InputItem) -> CallView | None:
         """Return what the item says about a call; None if it is not about any."""
-        if (kind := _BY_CALL_ID.get(type(item))) is not None:
-            return cls(item, item.call_id, *kind)  # type: ignore[arg-type, union-attr]
-        read = _READERS.get(type(item))
-        return None if read is None else read(item)
+        match item:
+            case Message() | Reasoning():
+                return None
+            case FunctionCall() | CustomToolCall():
+                return cls(item, item.call_id, "call", "function")
+            case FunctionCallOutput() | CustomToolCallOutput():
+                return cls(item, item.call_id, "result", "function")
+            case McpCall():
+                is_named = item.approval_request_id is not UNSET
+                is_run = item.call_id is UNSET and (is_named or run_id_of(item.id) == item.id)
+                return cls(item, call_id_of(item), "run" if is_run else "call", "server")
+            case McpApprovalRequest():
+                return cls(item, requested_call(item.id), "request", "server")
+            case McpApprovalResponse():
+                return cls(item, requested_call(item.approval_request_id), "decision", "server")
+            case OpaqueItem():
+                is_result = item.type.endswith(_OUTPUT)
+                call_id = item.fields.get("call_id")
+                if is_result:
+                    call_id = call_id or item.id  # some results name the call in their own id
+                if isinstance(call_id, str) and call_id:
+                    return cls(item, call_id, "result" if is_result else "call", "foreign")
+        return None
+
+    @property
+    def is_mcp_call(self) -> bool:
+        """Whether the item is a server's call, with or without its result."""
+        return self.owner == "server" and (self.part == "call" or self.part == "run")
+
+    @property
+    def has_our_id(self) -> bool:
+        """Whether the item carries a call id that was made here."""
+        call_id = getattr(self.item, "call_id", UNSET)
+        return call_id is not UNSET and is_made_here(call_id)
 
     @property
     def is_cut(self) -> bool:
@@ -81,16 +116,28 @@ class CallView(msgspec.Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """Whether the item asks for a call whose result can only stand in another item."""
-        item = self.item
-        if isinstance(item, McpCall):
-            return self.part == "call" and is_bare(item)
-        return self.part in ("call", "request") and (isinstance(item, OpaqueItem) or item.status != "incomplete")
+        """Whether the item asks for a call whose result can only stand in another item. A function's call that was cut
+        off has none, and an `mcp_call` with its result needs none.
+        """
+        if self.is_mcp_call:
+            return self.part == "call" and self.result is None
+        return self.part in ("call", "request") and not self.is_cut
 
     @property
     def is_answer(self) -> bool:
         """Whether the item shows what came of a call that another item asks for."""
-        return self.part == "result" or self.part == "run"
+        return self.part in ("result", "run")
+
+    @property
+    def request_id(self) -> str | None:
+        """The id of the request for approval that the item is, decides about, or shows the call of."""
+        match self.item:
+            case McpApprovalRequest(id=request_id) | McpApprovalResponse(approval_request_id=request_id):
+                return request_id
+            case McpCall(approval_request_id=request_id) if request_id is not UNSET:
+                return request_id
+            case _:
+                return None
 
     @property
     def name(self) -> str:
@@ -103,51 +150,48 @@ class CallView(msgspec.Struct, frozen=True):
     @property
     def arguments(self) -> str:
         """The arguments as JSON text; of a free-form tool its input, of a foreign call all other fields."""
-        if isinstance(self.item, OpaqueItem):
-            return _foreign_arguments(self.item)
-        return self.item.input if isinstance(self.item, CustomToolCall) else getattr(self.item, "arguments", "")
+        match self.item:
+            case OpaqueItem():
+                return _foreign_arguments(self.item)
+            case CustomToolCall():
+                return self.item.input
+            case _:
+                return getattr(self.item, "arguments", "")
 
     @property
     def result(self) -> Output | None:
         """What the call came to, as the model reads it; None if the item does not say."""
-        item = self.item
-        if isinstance(item, McpCall):
-            if item.content is not UNSET:
-                return item.content
-            return item.error_text if item.output is None else item.output
-        if isinstance(item, _OUTPUTS):
-            return item.output
-        return _foreign_output(item) if isinstance(item, OpaqueItem) and self.part == "result" else None
+        match item := self.item:
+            case McpCall():
+                if item.content is not UNSET:
+                    return item.content
+                return item.error_text if item.output is None else item.output
+            case FunctionCallOutput() | CustomToolCallOutput():
+                return item.output
+            case OpaqueItem() if self.part == "result":
+                return _foreign_output(item)
+            case _:
+                return None
 
 
-def _read_server_call(item: McpCall) -> CallView:
-    return CallView(item, call_id_of(item), "run" if is_run(item) else "call", "server")
-
-
-def _read_foreign(item: OpaqueItem) -> CallView | None:
-    call_id = item.fields.get("call_id")
-    is_result = item.type.endswith(_OUTPUT)
-    if is_result:
-        call_id = call_id or item.id  # some results name the call in their own id
-    if not isinstance(call_id, str) or not call_id:
-        return None
-    return CallView(item, call_id, "result" if is_result else "call", "foreign")
-
-
-_BY_CALL_ID: Mapping[type, tuple[Part, Owner]] = {
-    FunctionCall: ("call", "function"),
-    CustomToolCall: ("call", "function"),
-    FunctionCallOutput: ("result", "function"),
-    CustomToolCallOutput: ("result", "function"),
-}
-_READERS: Mapping[type, Callable[[Any], CallView | None]] = {
-    McpCall: _read_server_call,
-    McpApprovalRequest: lambda item: CallView(item, requested_call(item.id), "request", "server"),
-    McpApprovalResponse: lambda item: CallView(item, requested_call(item.approval_request_id), "decision", "server"),
-    OpaqueItem: _read_foreign,
-}
-CALL_TYPES = frozenset({*_BY_CALL_ID, *_READERS})
+CALL_TYPES = frozenset(
+    {
+        FunctionCall,
+        CustomToolCall,
+        FunctionCallOutput,
+        CustomToolCallOutput,
+        McpCall,
+        McpApprovalRequest,
+        McpApprovalResponse,
+        OpaqueItem,
+    }
+)
 """The types of items that may be about a call."""
+
+
+def calls_in(items: Iterable[InputItem]) -> list[CallView]:
+    """Return what the items say about calls, in order."""
+    return [view for item in items if type(item) in CALL_TYPES and (view := CallView.of(item)) is not None]
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -161,16 +205,21 @@ class PendingCall(msgspec.Struct, frozen=True):
     at: int | None
     item: Call
 
+    @classmethod
+    def of(cls, item: Call, name: str | None = None, at: int | None = None) -> PendingCall:
+        """Return the call that an item asks for, under the `name` the model knows it by, if that is another one."""
+        view = CallView.of(item)
+        return cls(view.call_id, item.name if name is None else name, view.arguments, at, item)
+
+    @property
+    def server_label(self) -> str | None:
+        """The label of its server; None for a function."""
+        return getattr(self.item, "server_label", None)
+
     @property
     def approval_request_id(self) -> str | None:
         """The id of the request for its approval, where the call was to be approved."""
-        return approval_request_of(self.item)
-
-
-def pending_call(item: Call, name: str | None = None, at: int | None = None) -> PendingCall:
-    """Return the call that an item asks for, under the `name` the model knows it by, if that is another one."""
-    arguments = item.input if isinstance(item, CustomToolCall) else item.arguments
-    return PendingCall(call_id_of(item), item.name if name is None else name, arguments, at, item)
+        return CallView.of(self.item).request_id
 
 
 def lost_calls(
@@ -180,12 +229,12 @@ def lost_calls(
 
     `earlier` are the items to find them in. The error that answers them needs their ids alone.
     """
-    missing = {*lost}.difference(call_id_of(item) for item in output if is_call(item))
+    missing = {*lost}.difference(view.call_id for view in calls_in(output) if view.part in ("call", "run"))
     if not missing:
         return []
     asked = {item.call_id: item for item in earlier if isinstance(item, FunctionCall)}
     unknown = (FunctionCall(id=call_id, call_id=call_id, name="", arguments="") for call_id in sorted(missing))
-    return [pending_call(asked.get(each.call_id, each)) for each in unknown]
+    return [PendingCall.of(asked.get(each.call_id, each)) for each in unknown]
 
 
 # ---- one question about an item ----
@@ -204,32 +253,9 @@ def call_id_of(item: InputItem) -> str | None:
     return None if (view := CallView.of(item)) is None else view.call_id
 
 
-def is_call(item: InputItem) -> TypeGuard[Call]:
-    """Return whether an item is a call in one of the standard's forms, with or without its result."""
-    return isinstance(item, (*_FUNCTIONS, McpCall))
-
-
 def is_function(item: InputItem) -> TypeGuard[FunctionKind]:
-    return isinstance(item, _FUNCTIONS)
-
-
-def is_output(item: InputItem) -> TypeGuard[CallOutput]:
-    return isinstance(item, _OUTPUTS)
-
-
-def called_in(item: InputItem) -> str | None:
-    """Return the id of the call that an item asks for, if its result can only stand in another item.
-
-    None for a call that was cut off, and for an `mcp_call` with its result.
-    """
-    view = CallView.of(item)
-    return view.call_id if view is not None and view.is_open else None
-
-
-def answered_in(item: InputItem) -> str | None:
-    """Return the id of the call that an item answers, if another item asks for it."""
-    view = CallView.of(item)
-    return view.call_id if view is not None and view.is_answer else None
+    """Return whether an item is a call whose result is an item of its own."""
+    return type(item) is FunctionCall or type(item) is CustomToolCall
 
 
 @overload
@@ -243,44 +269,11 @@ def result_of(item: InputItem) -> Output | None:
 
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """Return the ids of the calls that have a result among `items`, as an item of the standard."""
-    found: set[str] = set()
-    for item in items:
-        if isinstance(item, McpCall):
-            if not is_bare(item):
-                found.add(call_id_of(item))
-        elif isinstance(item, _OUTPUTS):
-            found.add(item.call_id)
-    return frozenset(found)
-
-
-def approval_request_of(item: InputItem) -> str | None:
-    """Return the id of the request for approval that an item is, decides about, or shows the call of."""
-    if isinstance(item, McpApprovalRequest):
-        return item.id
-    if isinstance(item, McpApprovalResponse):
-        return item.approval_request_id
-    asked = item.approval_request_id if isinstance(item, McpCall) else UNSET
-    return None if asked is UNSET else asked
+    views = calls_in(items)
+    return frozenset(view.call_id for view in views if view.owner != "foreign" and view.result is not None)
 
 
 # ---- calls of servers ----
-
-
-def is_bare(item: McpCall) -> bool:
-    """Return whether the item does not say what the call came to."""
-    return item.output is None and item.error is None and item.content is UNSET
-
-
-def is_run(item: InputItem) -> bool:
-    """Return whether the item shows the run of a call that another item asks for."""
-    if not isinstance(item, McpCall) or item.call_id is not UNSET:
-        return False
-    return item.approval_request_id is not UNSET or run_id_of(item.id) == item.id
-
-
-def is_ours(item: McpCall) -> bool:
-    """Return whether the item carries a call id that was made here."""
-    return item.call_id is not UNSET and is_made_here(item.call_id)
 
 
 def as_call(request: McpApprovalRequest) -> McpCall:
@@ -298,9 +291,13 @@ def as_call(request: McpApprovalRequest) -> McpCall:
 
 def unanswered_server_call(item: InputItem) -> McpCall | None:
     """Return the server's call that an item asks for, if it is finished and the item has no result of it."""
-    if isinstance(item, McpApprovalRequest):
-        return as_call(item) if item.status == "completed" else None
-    return item if isinstance(item, McpCall) and item.status == "completed" and is_bare(item) else None
+    match item:
+        case McpApprovalRequest(status="completed"):
+            return as_call(item)
+        case McpCall(status="completed") if result_of(item) is None:
+            return item
+        case _:
+            return None
 
 
 # ---- ids ----
@@ -366,7 +363,7 @@ def requested_call(approval_request_id: str) -> str:
 def is_same(item: InputItem, other: InputItem) -> bool:
     """Return whether both are calls of the same server's tool with the same arguments, however these are written."""
     asking = (McpCall, McpApprovalRequest)
-    if not isinstance(item, asking) or not isinstance(other, asking):
+    if not (isinstance(item, asking) and isinstance(other, asking)):
         return False
     if (item.server_label, item.name) != (other.server_label, other.name):
         return False
@@ -376,6 +373,16 @@ def is_same(item: InputItem, other: InputItem) -> bool:
 def is_same_value(arguments: str, others: str) -> bool:
     """Return whether two JSON texts have the same value."""
     return arguments == others or _value(arguments) == _value(others)
+
+
+def canonical_arguments(arguments: str) -> str:
+    """Return the arguments in one form: keys sorted, the last of two with one name."""
+    if is_heavy(arguments):
+        return arguments
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def is_heavy(arguments: str) -> bool:
@@ -406,12 +413,6 @@ _RESULT_FIELDS = ("output", "result", "tools")
 _TEXT_TYPES = ("input_text", "output_text", "text")
 
 
-def foreign_call(item: OpaqueItem) -> CallView | None:
-    """Return the call that an item of an unknown type is, if it is one."""
-    view = _read_foreign(item)
-    return view if view is not None and view.part == "call" else None
-
-
 def with_result(item: OpaqueItem, text: str) -> OpaqueItem:
     """Return a result of an unknown type with another text."""
     fields = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
@@ -431,15 +432,11 @@ def _foreign_arguments(item: OpaqueItem) -> str:
 
 
 def _foreign_output(item: OpaqueItem) -> Output:
-    content = _content(item)
-    for field in _RESULT_FIELDS:
-        if [*content] == [field]:
-            return _as_output(content[field])
-    return encode(content).decode() if content else str(item.fields.get("status") or "")
-
-
-def _as_output(value: object) -> Output:
     """Return text as text and images as images, wherever they are nested; the rest becomes JSON."""
+    content = _content(item)
+    value = next((content[field] for field in _RESULT_FIELDS if [*content] == [field]), None)
+    if value is None:
+        return encode(content).decode() if content else str(item.fields.get("status") or "")
     if isinstance(value, str):
         return value
     parts = [_part(each) for each in (value if isinstance(value, list) else [value])]

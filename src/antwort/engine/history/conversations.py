@@ -11,7 +11,7 @@ from antwort.api.resources import Conversation, added_steps, read_metadata
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.prompt.content_parts import media_steps
+from antwort.engine.prompt.content_checks import media_steps
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.event_loop import in_turns
 from antwort.identity import ANONYMOUS, Identity
@@ -107,7 +107,7 @@ class Conversations:
             meant = found.get(item.id) if isinstance(item, ItemReference) else item
             if meant is None:
                 raise ItemNotFound(item.id, param=f"items[{at}].id")
-            kept = sealed.credentials.sealed_item(meant)
+            kept = sealed.sealed_item(meant)
             entries.append(Entry(item=kept, raw=given if kept is item else encode(kept)))
         return entries
 

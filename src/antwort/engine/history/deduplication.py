@@ -18,9 +18,7 @@ from antwort.api.items import (
     Compaction,
     ContentPart,
     CustomToolCall,
-    CustomToolCallOutput,
     FunctionCall,
-    FunctionCallOutput,
     InputItem,
     ItemReference,
     McpApprovalRequest,
@@ -32,20 +30,17 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.validation import without_inner_nulls
-from antwort.api.wire import UNSET, Plain, replace, to_plain
+from antwort.api.wire import UNSET, Plain, UnsetType, replace, to_plain
+from antwort.engine.history.approvals import contradiction
 from antwort.engine.history.calls import (
-    CALL_TYPES,
     CallView,
     FunctionKind,
-    call_id_of,
-    is_bare,
-    is_call,
+    calls_in,
     is_function,
     is_made_here,
-    is_output,
-    is_run,
     is_same,
     is_same_value,
+    result_of,
     results_in,
 )
 from antwort.errors import InvalidField
@@ -60,7 +55,7 @@ _CHANGED = (
     "a call cannot be changed, and the one of this 'call_id' has no result yet. Send the call as it was made, or leave "
     "it away; what is another call needs another 'call_id'."
 )
-_BY_CALL_ID = (FunctionCall, CustomToolCall, McpCall, FunctionCallOutput, CustomToolCallOutput)
+_MODELS = (FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, Reasoning, Compaction)
 _LONGEST_ID = 100
 """Characters of a client's id that an error repeats."""
 
@@ -141,13 +136,14 @@ class _KnownItems:
         self._by_id: dict[str, list[InputItem]] = defaultdict(list)
         self._by_call: dict[str, list[InputItem]] = defaultdict(list)
         self._answered = results_in(items)
-        self._decisions = set[tuple[str, bool]]()
+        self._decisions = {
+            (each.approval_request_id, each.approve) for each in items if isinstance(each, McpApprovalResponse)
+        }
         for item in items:
             self._by_id[item.id].append(item)
-            if isinstance(item, McpApprovalResponse):
-                self._decisions.add((item.approval_request_id, item.approve))
-            elif isinstance(item, _BY_CALL_ID):
-                self._by_call[call_id_of(item)].append(item)
+        for view in calls_in(items):
+            if _has_call_id(view):
+                self._by_call[view.call_id].append(view.item)
 
     def has(self, item: InputItem) -> bool:
         """Whether the item is known: by its id, or as a call or a result by the id of the call."""
@@ -157,28 +153,30 @@ class _KnownItems:
             return (item.approval_request_id, item.approve) in self._decisions
         if any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())):
             return True
-        if not isinstance(item, _BY_CALL_ID):
+        if (view := CallView.of(item)) is None or not _has_call_id(view):
             return False
-        call_id = call_id_of(item)
         # A client's own call ids may repeat: such a call is known while it is open.
-        is_meant = is_made_here(call_id) or (is_function(item) and call_id not in self._answered)
-        return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(call_id, ()))
+        is_meant = is_made_here(view.call_id) or (is_function(item) and view.call_id not in self._answered)
+        return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(view.call_id, ()))
 
     def changed_field(self, item: InputItem) -> str | None:
         """Return the field in which a call differs from the known one that waits for its result or its approval."""
-        if isinstance(item, McpApprovalRequest):
-            known = [each for each in self._by_id.get(item.id, ()) if isinstance(each, McpApprovalRequest)]
-            return "arguments" if known and not any(is_same(item, each) for each in known) else None
-        if isinstance(item, McpCall):  # a client may answer an open call by sending it back with an output
-            call_id = call_id_of(item)
-            if is_bare(item) or not is_made_here(call_id) or call_id in self._answered:
-                return None
-            calls = [each for each in self._by_call.get(call_id, ()) if isinstance(each, McpCall)]
-            return "arguments" if calls and not any(is_same(item, each) for each in calls) else None
-        if not is_function(item) or item.status == "incomplete" or item.call_id in self._answered:
+        view = CallView.of(item)
+        if view is None or view.owner == "foreign" or (view.is_cut and view.owner == "function"):
             return None
-        known_calls = [each for each in self._by_call.get(item.call_id, ()) if is_function(each)]
-        fields = [_difference(item, each) for each in known_calls if each.status != "incomplete"]
+        if view.part == "request":
+            known = [each for each in self._by_id.get(item.id, ()) if type(each) is type(item)]
+            return "arguments" if known and not any(is_same(item, each) for each in known) else None
+        if view.part not in ("call", "run") or view.call_id in self._answered:
+            return None
+        known = self._by_call.get(view.call_id, [])
+        if view.owner == "server":  # a client may answer an open call by sending it back with an output
+            known = [each for each in known if type(each) is type(item)]
+            if view.result is None or not is_made_here(view.call_id) or not known:
+                return None
+            return None if any(is_same(item, each) for each in known) else "arguments"
+        assert is_function(item), "nothing else is a function's call"
+        fields = [_difference(item, each) for each in known if is_function(each) and each.status != "incomplete"]
         return None if None in fields else next(iter(fields), None)
 
     def is_models(self, item: InputItem) -> bool:
@@ -188,6 +186,11 @@ class _KnownItems:
         return _is_models(item)
 
 
+def _has_call_id(view: CallView) -> bool:
+    """Whether the item carries the id of the call: clients may change that of the item."""
+    return view.owner == "function" or view.is_mcp_call
+
+
 def _is_from_client(item: InputItem) -> bool:
     return isinstance(item, Message) and item.role != "assistant"
 
@@ -195,7 +198,7 @@ def _is_from_client(item: InputItem) -> bool:
 def _is_models(item: InputItem) -> bool:
     if isinstance(item, Message):
         return item.role == "assistant"
-    return is_call(item) or isinstance(item, (McpApprovalRequest, Reasoning, Compaction))
+    return isinstance(item, _MODELS)
 
 
 # ---- whether two items are the same ----
@@ -208,10 +211,11 @@ def _is_same_item(item: InputItem, known: InputItem) -> bool:
     if is_function(item) and is_function(known):
         is_repaired = known.status == "incomplete" != item.status  # one that was cut off and comes back whole is new
         return (item.call_id, item.name) == (known.call_id, known.name) and not is_repaired
-    if is_output(item) and is_output(known):
-        return item.call_id == known.call_id and form_of(item.output) == form_of(known.output)
+    view, other = CallView.of(item), CallView.of(known)
+    if view is not None and other is not None and view.owner == "function":
+        return view.call_id == other.call_id and _forms(view) == _forms(other)
     if isinstance(item, McpCall) and isinstance(known, McpCall):
-        is_less = is_bare(item) or (item.output, item.error_text) == (known.output, known.error_text)
+        is_less = result_of(item) is None or (item.output, item.error_text) == (known.output, known.error_text)
         return is_less and is_same(item, known)
     if isinstance(item, McpApprovalRequest):
         return is_same(item, known)
@@ -230,11 +234,10 @@ def _difference(item: FunctionKind, known: FunctionKind) -> str | None:
         return "type"
     if item.name != known.name:
         return "name"
-    if isinstance(item, FunctionCall) and isinstance(known, FunctionCall):
-        return None if is_same_value(item.arguments, known.arguments) else "arguments"
-    if isinstance(item, CustomToolCall) and isinstance(known, CustomToolCall):
-        return None if item.input == known.input else "input"
-    return None
+    field = "arguments" if isinstance(item, FunctionCall) else "input"
+    own, other = getattr(item, field), getattr(known, field)
+    is_equal = own == other if field == "input" else is_same_value(own, other)
+    return None if is_equal else field
 
 
 def form_of(output: Output) -> Form:
@@ -252,22 +255,22 @@ def _content(item: InputItem) -> Plain:
     return {key: value for key, value in plain.items() if key not in ("id", "status")}
 
 
-# ---- results that were sent before ----
+# ---- results and decisions that were sent before ----
 
 
-def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
-    """Return the places of the items, from the `first` on, that repeat a result or a call.
+def repeated_answers(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
+    """Return the places of the items, from the `first` on, that repeat a result, a call or a decision.
 
     Only the `earlier` items and the input itself count. Raises `InvalidField` for a result that differs from the known
-    one, or answers no call, or a call that waits for an approval.
+    one, or answers no call, or a call that waits for an approval, and for a decision about an unknown request, or two
+    of one input that differ; `Conflict` for a decision that contradicts an earlier one.
     """
     new = [CallView.of(item) for item in items[first:]]
-    if not any(view is not None and view.part not in ("request", "decision") for view in new):
+    if not any(view is not None and view.part != "request" for view in new):
         return frozenset()
     calls = _KnownCalls([view for view in new if view is not None])
-    for item in earlier:
-        if type(item) in CALL_TYPES and (view := CallView.of(item)) is not None:
-            calls.add(view)
+    for view in calls_in(earlier):
+        calls.add(view)
     return frozenset(
         place for place, view in enumerate(new, first) if view is not None and calls.repeats(view, f"input[{place}]")
     )
@@ -283,19 +286,22 @@ class _KnownCalls:
         self._servers: dict[str, CallView] = {}
         self._requests: dict[str, str] = {}
         """The ids of approval requests, by the ids of their calls."""
+        self._request_ids = {view.item.id for view in new if view.part == "request"}
         self._decisions: dict[str, bool] = {}
+        self._given: dict[str, bool] = {}
+        """The decisions of the input."""
         self._sent: dict[str, FunctionKind] = {}
         """The calls of the input whose ids were made here: each of those is one call."""
-        self._later = Counter(view.call_id for view in new if _is_own_call(view))
+        self._later = Counter(view.call_id for view in new if view.part == "call" and view.owner != "server")
         self._early: Counter[str] = Counter()
         """How many results came before their calls."""
-        self._later_servers = {view.call_id for view in new if isinstance(view.item, McpCall)}
+        self._later_servers = {view.call_id for view in new if view.is_mcp_call}
 
     def add(self, view: CallView) -> None:
         item = view.item
-        if isinstance(item, McpCall):
+        if view.is_mcp_call:
             self._servers.setdefault(view.call_id, view)
-            if not is_bare(item):
+            if view.result is not None:
                 self._answer(view)
         elif isinstance(item, McpApprovalResponse):
             self._decisions.setdefault(item.approval_request_id, item.approve)
@@ -303,6 +309,7 @@ class _KnownCalls:
             self._open[view.call_id] += 1
         elif view.part == "request":
             self._requests[view.call_id] = item.id
+            self._request_ids.add(item.id)
         else:
             self._answer(view)
 
@@ -311,13 +318,19 @@ class _KnownCalls:
         item, call_id = view.item, view.call_id
         if view.part == "result":
             return self._repeats_result(view, path)
-        if isinstance(item, McpCall):
-            if not is_bare(item) and self._repeats_run(item, view, path):
+        if isinstance(item, McpApprovalResponse):
+            if self._repeats_decision(item, f"{path}.approval_request_id"):
+                return True
+        elif view.is_mcp_call:
+            if view.result is not None and self._repeats_run(view, path):
                 return True
         elif view.part == "call":
             self._later[call_id] -= 1
             if is_function(item) and is_made_here(call_id):
-                if call_id in self._sent and _is_same_call(item, self._sent[call_id]):
+                sent = self._sent.get(call_id)
+                # Both are whole, or both were cut off.
+                is_alike = sent is not None and (item.status == "incomplete") is (sent.status == "incomplete")
+                if sent is not None and is_alike and _difference(item, sent) is None:
                     return True
                 self._sent[call_id] = item
             if self._early[call_id]:
@@ -326,17 +339,32 @@ class _KnownCalls:
         self.add(view)
         return False
 
-    def _repeats_run(self, item: McpCall, view: CallView, path: str) -> bool:
+    def _repeats_decision(self, item: McpApprovalResponse, place: str) -> bool:
+        request_id, is_approved = item.approval_request_id, item.approve
+        if request_id not in self._request_ids:
+            problem = f"no call waits for approval under the id {request_id[:_LONGEST_ID]!r} in this conversation."
+            raise InvalidField(place, problem, code="unknown_approval")
+        if (given := self._given.get(request_id)) is not None:
+            if given is not is_approved:
+                raise InvalidField(place, "it is decided otherwise in this input.", code="duplicate_approval")
+            return True
+        if self._decisions.get(request_id, is_approved) is not is_approved:
+            raise contradiction(place, is_approved=not is_approved)
+        self._given[request_id] = is_approved
+        return False
+
+    def _repeats_run(self, view: CallView, path: str) -> bool:
         call_id, known = view.call_id, self._servers.get(view.call_id)
-        if known is not None and not is_same(item, known.item):
+        if known is not None and not is_same(view.item, known.item):
             return False  # ids may repeat in a client's history: this is another call
-        if call_id in self._requests and not is_run(item):
+        if call_id in self._requests and view.part != "run":
             self._check_approved(call_id, f"{path}.id")
         if not self._results[call_id]:
             return False
         if not self._results[call_id].isdisjoint(_forms(view)):
             return True
-        raise _duplicate(f"{path}.{'output' if item.error is None else 'error'}", call_id)
+        field = "error" if getattr(view.item, "error", None) is not None else "output"
+        raise _duplicate(f"{path}.{field}", call_id)
 
     def _repeats_result(self, view: CallView, path: str) -> bool:
         call_id = view.call_id
@@ -381,19 +409,10 @@ def _duplicate(place: str, call_id: str) -> InvalidField:
     return InvalidField(place, problem, code="duplicate_output")
 
 
-def _is_own_call(view: CallView) -> bool:
-    return view.part == "call" and view.owner != "server"
-
-
-def _is_same_call(item: FunctionKind, other: FunctionKind) -> bool:
-    """Whether both ask the same of the same tool, and both are whole or both were cut off."""
-    return (item.status == "incomplete") is (other.status == "incomplete") and _difference(item, other) is None
-
-
 def _forms(view: CallView) -> list[Form]:
     """Return all forms of a result: of a server's call, clients leave out the error or the output."""
     item = view.item
     if not isinstance(item, McpCall):
         return [] if (result := view.result) is None else [form_of(result)]
-    forms: list[Form] = [(text,) for text in (item.error_text, item.output) if text is not None]
-    return forms if item.content is UNSET else [*forms, words_of(item.content)]
+    texts: list[Output | UnsetType | None] = [item.error_text, item.output, item.content]
+    return [form_of(result) for result in texts if result is not None and result is not UNSET]

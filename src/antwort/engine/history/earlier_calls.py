@@ -24,26 +24,20 @@ from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisio
 from antwort.engine.history.calls import (
     CallView,
     PendingCall,
-    approval_request_of,
     as_call,
-    call_id_of,
-    is_bare,
+    calls_in,
     is_made_here,
-    is_ours,
-    is_run,
-    pending_call,
     requested_call,
+    result_of,
     results_in,
 )
-from antwort.engine.history.credentials import Parent, brought_again
-from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
 from antwort.engine.history.turns import last_turn, turns_of
-from antwort.engine.loop.budgets import most_calls
+from antwort.engine.loop.limits import NO_MORE
 from antwort.engine.loop.result_events import NOT_BEGUN
 from antwort.engine.loop.steps import OVER_LIMIT
-from antwort.engine.loop.stops import NO_MORE
-from antwort.engine.plan import Leftover
-from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_before
+from antwort.engine.plan import Leftover, budget_of
+from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
 from antwort.engine.prompt.toolbox import rebuild_toolbox
@@ -72,21 +66,8 @@ class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
     response in the chain that asks."""
 
 
-async def find_earlier_calls(
-    earlier: EarlierItems, request: CreateRequest, toolbox: Toolbox, discovery: Discovery, sealed: SealedItems
-) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
-    """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it was
-    asked for under; and what the model reads of those that stay open, by call id.
-    """
-    finder = _Finder(earlier, request, toolbox, discovery, sealed)
-    found = await finder.find()
-    # A client's call ids may repeat: the call that is run answers all that have its id.
-    first = {left.call.call_id: left for left in reversed(found)}
-    return tuple(finder.unless_begun(left) for left in reversed(first.values())), finder.waiting
-
-
-class _Finder:
-    """Finds the open calls that are the server's to run, and decides what the request means for each."""
+class EarlierCalls:
+    """Find the open calls that are the server's to run, and decide what the request means for each."""
 
     def __init__(
         self,
@@ -96,18 +77,21 @@ class _Finder:
         discovery: Discovery,
         sealed: SealedItems,
     ) -> None:
-        self.waiting: dict[str, str] = {}
+        self._waiting: dict[str, str] = {}
         """What the model reads of the calls that stay open, by call id."""
         self._earlier, self._request, self._toolbox = earlier, request, toolbox
         self._discovery, self._sealed = discovery, sealed
         self._decisions = decisions_in(earlier.items)
         self._answered = results_in(earlier.items)
         chain_items = (item for link in earlier.chain for item in (*link.input, *link.output))
-        runs = (item for item in (*chain_items, *earlier.own) if isinstance(item, McpCall) and is_run(item))
-        self._begun = frozenset(map(call_id_of, runs))
+        views = calls_in((*chain_items, *earlier.own))
+        self._begun = frozenset(view.call_id for view in views if view.part == "run")
         self._settled = self._answered | (self._begun - {requested_call(asked) for asked in self._decisions})
 
-    async def find(self) -> list[Leftover]:
+    async def find(self) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
+        """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it
+        was asked for under; and what the model reads of those that stay open, by call id.
+        """
         earlier, request, toolbox = self._earlier, self._request, self._toolbox
         found: list[Leftover] = []
         for link in earlier.chain:
@@ -122,7 +106,7 @@ class _Finder:
         unknown = [call for call in own if call.approval_request_id not in earlier.askers]
         if labels := self._approved_labels(unknown):
             toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
-        parent, most = Parent(request), most_calls(request, self._discovery.settings)
+        parent, most = Parent(request), budget_of(request, self._discovery.settings).calls
         turn = last_turn(earlier.own)
         of_own = _leftovers(own, parent, toolbox, most, self._decisions)
         found += self._weighed(of_own, turn, turn)
@@ -131,13 +115,14 @@ class _Finder:
                 calls = [call for call in self._open_in(before) if is_made_here(call.call_id)]
                 of_turn = _leftovers(calls, parent, toolbox, most, {})
                 found += self._weighed(of_turn, before, request.input)
-        return found
-
-    def unless_begun(self, left: Leftover) -> Leftover:
-        """A call that was begun and has no known result is not begun again."""
-        if left.call.call_id not in self._begun or left.refusal is not None:
-            return left
-        return replace(left, refusal=LOST)
+        # A client's call ids may repeat: the call that is run answers all that have its id.
+        first = {left.call.call_id: left for left in reversed(found)}
+        # A call that was begun and has no known result is not begun again.
+        settled = [
+            replace(left, refusal=LOST) if left.call.call_id in self._begun and left.refusal is None else left
+            for left in reversed(first.values())
+        ]
+        return tuple(settled), self._waiting
 
     # ---- what the request means for them ----
 
@@ -158,18 +143,17 @@ class _Finder:
             elif verdict == "run":
                 settled.append(left)
             else:
-                self.waiting[left.call.call_id] = NOT_YET
+                self._waiting[left.call.call_id] = NOT_YET
         return settled
 
     def _verdict(
         self, server_calls: Collection[str], turn: Sequence[InputItem], new: Sequence[InputItem]
     ) -> Literal["run", "decline", "wait"]:
-        called = [view for view in map(CallView.of, turn) if view is not None]
-        given = [view for view in map(CallView.of, new) if view is not None]
+        called, given = calls_in(turn), calls_in(new)
         client_calls = {each.call_id for each in called if each.owner == "function" and each.is_open} - {*server_calls}
         requests = {each.item.id for each in called if each.part == "request"}
         results = {each.call_id for each in given if each.owner == "function" and each.part == "result"}
-        decisions = {approval_request_of(each.item) for each in given if each.part == "decision"}
+        decisions = {each.request_id for each in given if each.part == "decision"}
         is_missing = any(call_id not in self._answered for call_id in client_calls)
         if not requests.isdisjoint(decisions):
             return "run"
@@ -194,7 +178,7 @@ class _Finder:
             toolbox = await rebuild_toolbox(
                 parent.request, replace(self._discovery, model=maker.response.model, fresh=fresh)
             )
-            left = most_calls(parent.request, self._discovery.settings) - _calls_run(maker)
+            left = budget_of(parent.request, self._discovery.settings).calls - _calls_run(maker)
             asked_by = maker.response.id if maker.response.store else None
             of_maker = _leftovers(made, parent, toolbox, left, self._decisions)
             found += [replace(each, asked_by=asked_by) for each in of_maker]
@@ -205,11 +189,11 @@ class _Finder:
         chain of this request, those of the conversation count that it continues.
         """
         chain, request = self._earlier.chain, self._request
-        parent = self._sealed.credentials.made_under(link, request)
+        parent = self._sealed.made_under(link, request)
         at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
         links = [link] if at is None else chain[: at + 1]
         items = [item for each in links for item in (*each.input, *each.output)]
-        declared = declared_before(items, self._sealed, "previous_response_id")
+        declared = [*declared_in(items, self._sealed, "previous_response_id")]
         found = at_once(declared_steps(declared, UNBOUNDED))
         newer = [each.tool for each in request.declarations]
         additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
@@ -222,8 +206,8 @@ class _Finder:
     def _approved_labels(self, calls: Sequence[PendingCall]) -> frozenset[str]:
         """Return the labels of the servers at which approved calls are to be run: their tools may have changed."""
         approved = {each for each, decision in self._decisions.items() if decision.approve}
-        items = [call.item for call in calls if call.approval_request_id in approved]
-        return frozenset(item.server_label for item in items if isinstance(item, McpCall))
+        labels = (call.server_label for call in calls if call.approval_request_id in approved)
+        return frozenset(label for label in labels if label is not None)
 
     def _open_in(self, items: Sequence[InputItem]) -> list[PendingCall]:
         """Return the open calls of an input. Clients leave out what they were shown, so a server's call is open only
@@ -235,13 +219,12 @@ class _Finder:
         requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
         calls = _unanswered([*requests, *turn], self._settled, self._discovery, decisions_in(turn))
         may_pause = self._discovery.settings.mixed_turns == "pause"
-        return [
-            call
-            for call in calls
-            if not isinstance(call.item, McpCall)
-            or call.approval_request_id is not None
-            or (may_pause and is_ours(call.item))
-        ]
+        found: list[PendingCall] = []
+        for call in calls:
+            view = CallView.of(call.item)
+            if view.owner == "function" or view.request_id is not None or (may_pause and view.has_our_id):
+                found.append(call)
+        return found
 
 
 def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], discovery: Discovery) -> tuple[CallClaim, ...]:
@@ -271,11 +254,11 @@ def _unanswered(
     for item in items:
         match item:
             case FunctionCall(status="completed") if _is_local(item, discovery):
-                call = pending_call(item)
-            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
-                call = pending_call(item)
+                call = PendingCall.of(item)
+            case McpCall(status="completed") if result_of(item) is None and item.server_label != HOUSE_LABEL:
+                call = PendingCall.of(item)
             case McpApprovalRequest(status="completed") if item.id in decisions:
-                call = pending_call(as_call(item))
+                call = PendingCall.of(as_call(item))
             case _:
                 continue
         if call.call_id not in answered:
@@ -302,7 +285,10 @@ def _leftovers(
     """
     request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
     found: list[Leftover] = []
-    for call in (_with_model_name(call, toolbox) for call in calls):
+    for each in calls:
+        # A server's call shows the server's own name for the tool; routing goes by the model's.
+        label = each.server_label
+        call = each if label is None else replace(each, name=model_name(toolbox, label, each.name))
         decision, problem, silence = decisions.get(call.approval_request_id or ""), None, None
         match route(call.name, toolbox):
             case _ if decision is not None and not decision.approve:
@@ -312,37 +298,31 @@ def _leftovers(
             case Route.SERVER:
                 left -= 1
                 problem = OVER_LIMIT if left < 0 else None
-            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
-                silence = toolbox.silent.get(call.item.server_label)
+            case Route.UNKNOWN | Route.CLIENT if label is not None and request.choice_mode != "none":
+                silence = toolbox.silent.get(label)
                 if silence is None or decision is None:
-                    problem, silence = silence or _gone(call.item, parent), None
+                    problem, silence = silence or _gone(label, call.item.name, parent), None
             case _:
                 continue
         found.append(Leftover(call, toolbox, is_parallel, problem, silence))
     return found
 
 
-def _gone(call: McpCall, parent: Parent) -> str:
-    if call.server_label in parent.locked:
-        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
-    return f"The tool {call.name!r} is not available any more."
+def _gone(label: str, name: str, parent: Parent) -> str:
+    if label in parent.locked:
+        return f"The address and the credentials of the server {label!r} are lost; declare it again."
+    return f"The tool {name!r} is not available any more."
 
 
 def _calls_run(link: Link) -> int:
     """Count the calls that the response has run itself."""
-    denials = {denial(given) for given in decisions_in(link.input).values() if not given.approve}
+    denials = [denial(given) for given in decisions_in(link.input).values() if not given.approve]
+    refusals = {*_NOT_RUN, *denials}
     count = 0
     for item in link.output:
-        if isinstance(item, FunctionCallOutput):
-            count += item.output not in _NOT_RUN
-        elif isinstance(item, McpCall) and item.server_label != HOUSE_LABEL and not is_bare(item):
-            was_run = item.error_text not in _NOT_RUN and item.error_text not in denials
-            count += item.output is not None or was_run
+        match item:
+            case FunctionCallOutput():
+                count += item.output not in _NOT_RUN
+            case McpCall() if item.server_label != HOUSE_LABEL and result_of(item) is not None:
+                count += item.output is not None or item.error_text not in refusals
     return count
-
-
-def _with_model_name(call: PendingCall, toolbox: Toolbox) -> PendingCall:
-    """A server's call shows the server's own name for the tool; routing goes by the model's."""
-    if not isinstance(call.item, McpCall):
-        return call
-    return pending_call(call.item, model_name(toolbox, call.item.server_label, call.name))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from antwort.api.items import InputItem, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_item import Memories, MemoryLost, Said, since_compaction
-from antwort.engine.history.approvals import repeated_decisions
 from antwort.engine.history.calls import CALL_TYPES
-from antwort.engine.history.deduplication import referring, repeated_results
-from antwort.engine.history.earlier_calls import EarlierItems, answered_by_client, find_earlier_calls
+from antwort.engine.history.deduplication import referring, repeated_answers
+from antwort.engine.history.earlier_calls import EarlierCalls, EarlierItems, answered_by_client
 from antwort.engine.history.memory_limit import HistoryReader
-from antwort.engine.history.recent_responses import HistorySource
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.plan import History
@@ -41,13 +40,13 @@ def is_all_new(request: CreateRequest) -> bool:
 
 
 async def load_chain(
-    request: CreateRequest, source: HistorySource, store: ResponseStore, identity: Identity, reader: HistoryReader
+    request: CreateRequest, store: ResponseStore, identity: Identity, reader: HistoryReader
 ) -> tuple[Link, ...]:
     """Return the response that the request continues and its ancestors, oldest first."""
     parent = request.previous_response_id
     if parent is None:
         return ()
-    chain = await reader.read(lambda bound: source.chain(identity, parent, bound), "previous_response_id")
+    chain = await reader.chain(parent)
     if not chain:
         raise ResponseNotFound(parent, param="previous_response_id")
     last = chain[-1].response
@@ -91,8 +90,7 @@ def without_repeats(
         return request
     counted = _since_compaction(_stretches(request, chain, conversation), memories, request)
     earlier = [item for stretch in counted.stretches[:-1] for item in stretch]
-    repeated = repeated_results(request.input, earlier, counted.skipped)
-    return referring(request, repeated | repeated_decisions(request.input, earlier, counted.skipped))
+    return referring(request, repeated_answers(request.input, earlier, counted.skipped))
 
 
 async def assemble(
@@ -124,32 +122,25 @@ async def assemble(
         is_compacted=counted.is_compacted,
         askers=askers,
     )
-    leftovers, placeholders = await find_earlier_calls(earlier, request, toolbox, discovery, sealed)
+    leftovers, placeholders = await EarlierCalls(earlier, request, toolbox, discovery, sealed).find()
     await pace.pause()
     answered = answered_by_client(chain, request.input, discovery)
     return replace(history, leftovers=leftovers, answered=answered, placeholders=placeholders)
 
 
 def _stretches(request: CreateRequest, chain: Sequence[Link], conversation: tuple[InputItem, ...]) -> History:
+    """Return each input, and each turn's items; results stand at the head of the stretch that follows their turn."""
     stretches: list[tuple[InputItem, ...]] = []
     inputs: list[int] = []
     for link in chain:
         inputs.append(len(stretches))
-        stretches += _stretches_of(link)
+        stretches.append(link.input)
+        ends = (0, *link.turn_ends, len(link.output))
+        stretches += [items for span in pairwise(ends) if (items := link.said(*span))]
     kept = [len(stretches)] if conversation else []
     stretches += [conversation, request.input] if conversation else [request.input]
     inputs += [*kept, len(stretches) - 1]
     return History(tuple(stretches), (), frozenset(inputs), frozenset(kept))
-
-
-def _stretches_of(link: Link) -> Iterable[tuple[InputItem, ...]]:
-    """Return the input, then each turn's items; results stand at the head of the stretch that follows their turn."""
-    yield link.input
-    start = 0
-    for end in (*link.turn_ends, len(link.output)):
-        if items := link.said(start, end):
-            yield items
-        start = end
 
 
 def _since_compaction(history: History, memories: Memories, request: CreateRequest) -> Said:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
+from antwort.api.items import InputItem
 from antwort.api.limits import Limits
+from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ContextTooLong, HistoryMemoryFull
-from antwort.storage.base import Bound, HistoryTooLarge
+from antwort.identity import Identity
+from antwort.storage.base import Bound, HistoryTooLarge, Link
 
 T = TypeVar("T")
 
@@ -84,15 +87,34 @@ class HistoryReader:
     """Read the history of one request within the limits, and hold its memory until `release`."""
 
     def __init__(
-        self, memory: HistoryMemory, limits: Limits, tenant: str, *, truncates: bool, seconds: float | None
+        self,
+        memory: HistoryMemory,
+        limits: Limits,
+        source: HistorySource,
+        identity: Identity,
+        *,
+        truncates: bool,
+        seconds: float | None,
     ) -> None:
         """`truncates`: of a history that is too large, the newest part is read."""
-        self._memory, self._limit, self._tenant = memory, limits.history_bytes, tenant
+        self._memory, self._limit, self._tenant = memory, limits.history_bytes, identity.tenant
+        self._source, self._identity = source, identity
         self._truncates, self._seconds = truncates, seconds
         self.size = 0
         """Bytes that it holds; 0 for a small history."""
         self.is_cut = False
         """Whether the oldest part was left out."""
+
+    async def items(self, ids: Iterable[str]) -> Mapping[str, InputItem]:
+        """Return the newest item under each id, as far as found."""
+        wanted = [*dict.fromkeys(ids)]
+        return await self.read(lambda bound: self._source.items(self._identity, wanted, bound), "input")
+
+    async def chain(self, response_id: str) -> tuple[Link, ...]:
+        """Return the response and its ancestors, oldest first; nothing if not found."""
+        return await self.read(
+            lambda bound: self._source.chain(self._identity, response_id, bound), "previous_response_id"
+        )
 
     async def read(self, ask: Callable[[Bound], Awaitable[T]], param: str) -> T:
         """Return what `ask` finds within a bound. Most histories are small, and read by the first call.

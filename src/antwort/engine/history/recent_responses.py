@@ -124,9 +124,6 @@ class RecentResponses:
         """Return a source that looks here first."""
         return _RecentFirst(self, source) if self._chain else source
 
-    def chain(self, response_id: str) -> tuple[Link, ...]:
-        return self.links() if response_id == self.response_id else ()
-
     def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
         """Raises `HistoryTooLarge`."""
         first = first_within([(link.size, link.is_compacted) for link in self._chain], bound)
@@ -172,11 +169,7 @@ class PackedLink(msgspec.Struct, frozen=True):
     """A response of a chain as JSON."""
 
     response_id: str
-    response: bytes
-    request: bytes
-    input: bytes
-    turn_ends: tuple[int, ...]
-    abandoned: tuple[Span, ...]
+    data: bytes
     is_compacted: bool
     """Whether it has a compaction."""
     is_declaring: bool
@@ -184,34 +177,17 @@ class PackedLink(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        return _LINK_OVERHEAD_BYTES + len(self.response) + len(self.request) + len(self.input)
+        return _LINK_OVERHEAD_BYTES + len(self.data)
 
     def unpacked(self) -> Link:
+        found = _read_link.decode(self.data)
         return Link(
-            response=_read_response.decode(self.response),
-            request=self.request,
-            input=tuple(map(_item, _read_input.decode(self.input))),
-            turn_ends=self.turn_ends,
-            abandoned=self.abandoned,
+            response=found.response,
+            request=bytes(found.request),
+            input=tuple(map(_item, found.input)),
+            turn_ends=found.turn_ends,
+            abandoned=found.abandoned,
         )
-
-
-def packed(link: Link) -> PackedLink:
-    return PackedLink(
-        link.response.id,
-        _trimmed(encode(link.response)),
-        less_input(link.request),
-        _trimmed(encode([_packed_item(item) for item in link.input])),
-        link.turn_ends,
-        link.abandoned,
-        is_compacted=any(isinstance(item, Compaction) for item in (*link.input, *link.output)),
-        is_declaring=any(map(is_additional, link.input)),
-    )
-
-
-def _trimmed(data: bytes) -> bytes:
-    """Return a copy of its own size: the encoder's buffer is up to half again as large."""
-    return bytes(memoryview(data))
 
 
 class _PackedItem(msgspec.Struct, omit_defaults=True):
@@ -221,12 +197,30 @@ class _PackedItem(msgspec.Struct, omit_defaults=True):
     opaque: Plain | None = None
 
 
-_read_response = msgspec.json.Decoder(Response)
-_read_input = msgspec.json.Decoder(list[_PackedItem])
+class _LinkData(msgspec.Struct):
+    response: Response
+    request: msgspec.Raw
+    input: list[_PackedItem]
+    turn_ends: tuple[int, ...]
+    abandoned: tuple[Span, ...]
 
 
-def _packed_item(item: InputItem) -> _PackedItem:
-    return _PackedItem(opaque=dict(item.fields)) if isinstance(item, OpaqueItem) else _PackedItem(item=item)
+_read_link = msgspec.json.Decoder(_LinkData)
+
+
+def packed(link: Link) -> PackedLink:
+    items = [
+        _PackedItem(opaque=dict(item.fields)) if isinstance(item, OpaqueItem) else _PackedItem(item=item)
+        for item in link.input
+    ]
+    request = msgspec.Raw(less_input(link.request))
+    data = encode(_LinkData(link.response, request, items, link.turn_ends, link.abandoned))
+    return PackedLink(
+        link.response.id,
+        bytes(memoryview(data)),  # a copy of its own size: the encoder's buffer is up to half again as large
+        is_compacted=any(isinstance(item, Compaction) for item in (*link.input, *link.output)),
+        is_declaring=any(map(is_additional, link.input)),
+    )
 
 
 def _item(stored: _PackedItem) -> InputItem:

@@ -6,21 +6,17 @@ The store knows what a reference stands for, and the result of a server's call t
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import TypeGuard
 
-from antwort.api.items import FunctionCallOutput, InputItem, ItemReference, McpApprovalRequest, McpCall
+from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.history.approvals import CHANGED
 from antwort.engine.history.calls import (
+    CallView,
     call_id_of,
     call_shown_by,
-    is_bare,
-    is_function,
-    is_output,
-    is_run,
+    calls_in,
     is_same,
-    requested_call,
     result_of,
     results_in,
     run_id_of,
@@ -28,36 +24,51 @@ from antwort.engine.history.calls import (
     unanswered_server_call,
 )
 from antwort.engine.history.memory_limit import HistoryReader
-from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ItemNotFound
-from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Link
 
 # ---- items by their ids ----
 
 
-def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpApprovalRequest]:
-    """Return whether the store may know more of the item than was sent."""
-    return isinstance(item, (ItemReference, McpApprovalRequest)) or (isinstance(item, McpCall) and is_bare(item))
+def is_known_by_id(item: InputItem) -> bool:
+    """Return whether the store may know more of the item than was sent: what a reference stands for, or the result of a
+    server's call.
+    """
+    if isinstance(item, ItemReference):
+        return True
+    view = CallView.of(item)
+    return view is not None and view.owner == "server" and view.part != "decision" and view.result is None
 
 
 async def resolve_references(
-    request: CreateRequest, source: HistorySource, identity: Identity, reader: HistoryReader, known: Container[int] = ()
+    request: CreateRequest,
+    chain: Sequence[Link],
+    conversation: Sequence[InputItem],
+    reader: HistoryReader,
+    known: Container[int] = (),
 ) -> CreateRequest:
     """Return the request with the items that its references stand for, as if they had been sent whole. Those in the
     `known` places (engine/history/deduplication.py) stay as they are.
 
     A server's call that comes back without its result gets it from the store, where it has the id of the item, or of
-    the run: a run is added behind the input.
+    the run: a run is added behind the input. So are the runs of open calls of the chain, or of the conversation:
+    another follow-up may have run them, such as the same request that was sent once more, or one after an error. A run
+    that has only begun is added, too.
     """
     unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
-    answered = results_in(request.input) if unknown else ()
+    outputs = (item for link in chain for item in link.output)
+    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
+    if not unknown and not asked:
+        return request
+    earlier = [*conversation, *(item for link in chain for item in (*link.input, *link.output))] if asked else []
+    answered, settled = results_in(request.input), results_in(earlier)
+    asked = [call for call in asked if call_id_of(call) not in answered | settled]
     wanted = [item_id for item in unknown for item_id in _ids_of(item, answered)]
+    wanted += [run for call in asked if (run := _run_of(call)) is not None]
     if not wanted:
         return request
-    ids = [*dict.fromkeys(wanted)]
-    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
+    found = await reader.items(wanted)
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
@@ -66,8 +77,15 @@ async def resolve_references(
     encoded = {at: encode(item) for at, item in resolved.items()}  # each once, however often it is referred to
     raw = [encoded.get(id(item), raw) for item, raw in zip(items, request.raw_input, strict=True)]
     reader.check(sum(len(raw[at]) for at, item in enumerate(items) if id(item) in encoded), "input")
-    request = replace(request, input=tuple(items), raw_input=tuple(raw))
-    return _with_runs(request, _missing_runs(items, items, found))
+    items += _missing_runs(items, items, found)
+    if asked:
+        answered |= results_in(items)
+        begun = {view.item.id for view in calls_in((*earlier, *items)) if view.part == "run"}
+        # A run that has only begun in the chain may have a result elsewhere.
+        fresh = {at: run for at, run in found.items() if at not in begun or result_of(run) is not None}
+        items += _missing_runs([call for call in asked if call_id_of(call) not in answered], (), fresh)
+    raw += map(encode, items[len(raw) :])
+    return replace(request, input=tuple(items), raw_input=tuple(raw))
 
 
 def without_references(request: CreateRequest) -> CreateRequest:
@@ -79,89 +97,54 @@ def without_references(request: CreateRequest) -> CreateRequest:
     return replace(request, input=tuple(item for item, _ in left), raw_input=tuple(raw for _, raw in left))
 
 
-async def recall_runs(
-    request: CreateRequest,
-    chain: Sequence[Link],
-    source: HistorySource,
-    identity: Identity,
-    reader: HistoryReader,
-    conversation: Sequence[InputItem] = (),
-) -> CreateRequest:
-    """Return the request with the runs of open calls of the chain, or of the conversation, added behind the input.
-
-    Another follow-up may have run them: the same request that was sent once more, for instance, or one after an error.
-    A run that has only begun is added, too.
-    """
-    outputs = (item for link in chain for item in link.output)
-    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
-    if not asked:
-        return request
-    earlier = (item for link in chain for item in (*link.input, *link.output))
-    items = [*earlier, *conversation, *request.input]
-    answered = results_in(items)
-    calls = [item for item in asked if call_id_of(item) not in answered]
-    wanted = [run for item in calls if (run := _run_of(item)) is not None]
-    if not wanted:
-        return request
-    ids = [*dict.fromkeys(wanted)]
-    found = await reader.read(lambda bound: source.items(identity, ids, bound), "input")
-    begun = {item.id for item in items if is_run(item)}
-    # A run that has only begun in the chain may have a result elsewhere.
-    fresh = {at: run for at, run in found.items() if at not in begun or results_in([run])}
-    return _with_runs(request, _missing_runs(calls, (), fresh))
-
-
-def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateRequest:
-    runs = [*runs]
-    raw = [encode(run) for run in runs]
-    return replace(request, input=(*request.input, *runs), raw_input=(*request.raw_input, *raw)) if runs else request
-
-
-def _ids_of(item: ItemReference | McpCall | McpApprovalRequest, answered: Container[str] = ()) -> Iterator[str]:
+def _ids_of(item: InputItem, answered: Container[str] = ()) -> Iterator[str]:
     """Return the ids under which the store may have the item, or the run of its call unless that is `answered`.
 
     A client that drops the id of the item may still send that of the call.
     """
-    if not isinstance(item, McpApprovalRequest):
+    view = CallView.of(item)
+    if view is None or view.part != "request":
         yield item.id
-    if isinstance(item, McpCall) and (shown := shown_id(call_id_of(item))) != item.id:
+    if view is not None and view.is_mcp_call and (shown := shown_id(view.call_id)) != item.id:
         yield shown
-    call_id = call_id_of(item) if isinstance(item, McpCall) else call_shown_by(item.id)
+    call_id = call_shown_by(item.id) if view is None else view.call_id
     if call_id not in answered and (run := _run_of(item)) is not None:
         yield run
 
 
-def _run_of(item: ItemReference | McpCall | McpApprovalRequest) -> str | None:
-    return run_id_of(shown_id(call_id_of(item)) if isinstance(item, McpCall) else item.id)
+def _run_of(item: InputItem) -> str | None:
+    """Return the id of the item that shows the run of a call, from an item that asks for it or refers to one."""
+    view = CallView.of(item)
+    return run_id_of(item.id if view is None else shown_id(view.call_id))
 
 
 def _resolved(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
     """Return the stored item. A call that contradicts it is not ours, whatever id it carries."""
     if isinstance(item, ItemReference):
         return found.get(item.id, item)
-    if not isinstance(item, McpCall) or not is_bare(item):
+    if not isinstance(item, McpCall) or not is_known_by_id(item):
         return item
     if not all(is_same(item, found[item_id]) for item_id in _ids_of(item) if item_id in found):
         return replace(item, call_id=UNSET)
-    ids = (item.id,) if is_run(item) else (item.id, shown_id(call_id_of(item)))
-    asked = (found.get(item_id) for item_id in ids)
-    return next((record for record in asked if isinstance(record, McpCall)), item)
+    view = CallView.of(item)
+    ids = (item.id,) if view.part == "run" else (item.id, shown_id(view.call_id))
+    return next((found[each] for each in ids if isinstance(found.get(each), McpCall)), item)
 
 
 def _missing_runs(
     items: Sequence[InputItem], present: Iterable[InputItem], found: Mapping[str, InputItem]
-) -> Iterable[InputItem]:
+) -> list[InputItem]:
     sent = {item.id for item in present}
+    runs: list[InputItem] = []
     for item in items:
-        if isinstance(item, ItemReference) or not is_known_by_id(item):
-            continue
-        run = found.get(_run_of(item) or "")
+        run = None if isinstance(item, ItemReference) or not is_known_by_id(item) else found.get(_run_of(item) or "")
         # A run that was refused because its tool has changed is stored with the new request for approval.
         if isinstance(run, McpCall) and run.error_text == CHANGED:
             continue
         if run is not None and run.id not in sent and is_same(item, run):
             sent.add(run.id)
-            yield run
+            runs.append(run)
+    return runs
 
 
 # ---- results for the calls of servers ----
@@ -183,27 +166,28 @@ def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ())
     A client may name such a call by its `call_id` or by the `id` of the `mcp_call` item, or send that item back with an
     output. Everything behind this point sees one form.
     """
-    if not any(is_output(item) or isinstance(item, McpCall) for item in items):
+    if not any((view.owner == "function" and view.part == "result") or view.is_mcp_call for view in calls_in(items)):
         return tuple(items)
     call_ids = _call_ids_by_item((*earlier, *items))
-    asked = {call_id_of(item): item for item in earlier if isinstance(item, McpCall) and is_bare(item)}
+    asked: dict[str, InputItem] = {
+        view.call_id: view.item for view in calls_in(earlier) if view.is_mcp_call and view.result is None
+    }
     answered = {*results_in(earlier)}
     found: list[InputItem] = []
     for item in items:
-        result: InputItem = item
-        if is_output(item):
-            if item.call_id in call_ids:
-                result = replace(item, call_id=call_ids[item.call_id])
-            answered.add(call_ids.get(item.call_id, item.call_id))
-        elif isinstance(item, McpCall):
-            call_id = call_id_of(item)
-            if is_bare(item):
-                asked.setdefault(call_id, item)
+        result, view = item, CallView.of(item)
+        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            call_id = call_ids.get(item.call_id, item.call_id)
+            result = item if call_id == item.call_id else replace(item, call_id=call_id)
+            answered.add(call_id)
+        elif view is not None and view.is_mcp_call:
+            if view.result is None:
+                asked.setdefault(view.call_id, item)
             else:
-                is_open = call_id in asked and call_id not in answered and not is_run(item)
-                if is_open and is_same(item, asked[call_id]):
-                    result = _as_output(item, call_id)
-                answered.add(call_id)
+                known = asked.get(view.call_id) if view.part == "call" and view.call_id not in answered else None
+                if known is not None and is_same(item, known):
+                    result = _as_output(view)
+                answered.add(view.call_id)
         found.append(result)
     return tuple(found)
 
@@ -213,19 +197,18 @@ def _call_ids_by_item(items: Iterable[InputItem]) -> dict[str, str]:
     found: dict[str, str] = {}
     taken: set[str] = set()
     for item in items:
-        if isinstance(item, McpCall):
-            found[item.id] = call_id_of(item)
-        elif isinstance(item, McpApprovalRequest):
-            found[item.id] = requested_call(item.id)
-        elif isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
-            found[item.id] = call_id
-        elif is_function(item):
-            taken.add(item.call_id)
+        view = CallView.of(item)
+        if view is None:
+            if isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
+                found[item.id] = call_id
+        elif view.owner == "server" and view.part != "decision":
+            found[item.id] = view.call_id
+        elif view.owner == "function" and view.part == "call":
+            taken.add(view.call_id)
     return {item_id: call_id for item_id, call_id in found.items() if item_id not in taken}
 
 
-def _as_output(item: McpCall, call_id: str) -> FunctionCallOutput:
-    result = result_of(item)
-    assert result is not None, "a bare call is not an answer"
-    is_error = UNSET if item.error is None else True
-    return FunctionCallOutput(id=new_id("fco"), call_id=call_id, output=result, is_error=is_error)
+def _as_output(view: CallView) -> FunctionCallOutput:
+    assert view.result is not None, "an open call is not an answer"
+    is_error = UNSET if getattr(view.item, "error", None) is None else True
+    return FunctionCallOutput(id=new_id("fco"), call_id=view.call_id, output=view.result, is_error=is_error)

@@ -10,17 +10,10 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, pairwise
 
-from antwort.api.items import (
-    CustomToolCall,
-    FunctionCall,
-    InputItem,
-    McpApprovalRequest,
-    McpCall,
-    Message,
-    OpaqueItem,
-    Reasoning,
-)
-from antwort.engine.history.calls import CallView, is_bare, is_made_here, is_ours
+import msgspec
+
+from antwort.api.items import InputItem, Message, OpaqueItem, Reasoning
+from antwort.engine.history.calls import CALL_TYPES, CallView, is_made_here
 from antwort.engine.history.deduplication import words_of
 
 # ---- where turns begin ----
@@ -48,7 +41,7 @@ class TurnCounter:
             is_input, is_models = False, is_foreign_call or isinstance(item, Reasoning)
         else:
             is_input = view.part in ("result", "decision")
-            is_models = not isinstance(item, McpCall) or view.call_id not in self._known
+            is_models = not view.is_mcp_call or view.call_id not in self._known
             if view.owner == "server" and not is_input:
                 self._known.add(view.call_id)
         if is_input:
@@ -94,10 +87,6 @@ def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem
 
 # ---- messages between calls and their results ----
 
-Place = tuple[int, int]
-"""The number of a stretch, and a place in it."""
-_CALLS = frozenset({FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, OpaqueItem})
-
 
 def without_interruptions(
     stretches: Sequence[Sequence[InputItem]], inputs: Collection[int]
@@ -111,72 +100,70 @@ def without_interruptions(
     A message is between a call and its result only where the model has not spoken since: its words, or a call behind a
     result, begin another turn.
     """
-    if _CALLS.isdisjoint(map(type, chain.from_iterable(stretches))):
+    if CALL_TYPES.isdisjoint(map(type, chain.from_iterable(stretches))):
         return tuple(stretches)
     scan = _InterruptionScan()
     for number, stretch in enumerate(stretches):
-        for place, item in enumerate(stretch):
-            scan.add((number, place), item, is_input=number in inputs)
+        for item in stretch:
+            scan.add(item, number, is_input=number in inputs)
     scan.end_turn()
     if not scan.dropped:
         return tuple(stretches)
-    return tuple(_rebuilt(number, stretch, scan) for number, stretch in enumerate(stretches))
+    found: list[list[InputItem]] = []
+    time = 0
+    for stretch in stretches:
+        found.append([])
+        for time, item in enumerate(stretch, time + 1):  # noqa: B020 - items are timed by their number
+            if time not in scan.dropped:
+                found[-1].append(item)
+            found[-1] += scan.moved.get(time, ())
+    return tuple(found)
 
 
-def _rebuilt(number: int, stretch: Sequence[InputItem], scan: _InterruptionScan) -> Sequence[InputItem]:
-    found: list[InputItem] = []
-    for place, item in enumerate(stretch):
-        if (number, place) not in scan.dropped:
-            found.append(item)
-        found += scan.moved.get((number, place), ())
-    return found
-
-
-class _OpenTurn:
+class _OpenTurn(msgspec.Struct):
     """The calls of one turn, and what follows them until the model speaks again. Items are timed by their number."""
 
-    def __init__(self, stretch: int, before: Mapping[str, Message]) -> None:
-        self.stretch = stretch
-        """Where its calls stand."""
-        self.before = before
-        """The last message of each role before the calls."""
-        self.calls: dict[str, int] = {}
-        """When each was made."""
-        self.answered: list[tuple[int, int]] = []
-        """When calls were made and answered."""
-        self.left_open: dict[str, int] = {}
-        """When servers' calls were made that are run once the client has answered its own."""
-        self.messages: list[tuple[int, Place, Message]] = []
-        self.has_results = False
-        self.last = 0
-        """The place of its last call or result in that stretch."""
+    stretch: int
+    """Where its calls stand."""
+    before: Mapping[str, Message]
+    """The last message of each role before the calls."""
+    calls: dict[str, int] = {}
+    """When each was made."""
+    answered: list[tuple[int, int]] = []
+    """When calls were made and answered."""
+    left_open: dict[str, int] = {}
+    """When servers' calls were made that are run once the client has answered its own."""
+    messages: list[tuple[int, int, Message]] = []
+    """With their times and stretches."""
+    has_results: bool = False
+    last: int = 0
+    """The time of its last call or result in its stretch."""
 
 
 class _InterruptionScan:
     """Goes through all items once, and finds the messages to drop and to move."""
 
     def __init__(self) -> None:
-        self.dropped: set[Place] = set()
-        """Including those that are moved."""
-        self.moved: dict[Place, list[InputItem]] = defaultdict(list)
-        """By the place that they come behind."""
+        self.dropped: set[int] = set()
+        """The times of messages, including those that are moved."""
+        self.moved: dict[int, list[InputItem]] = defaultdict(list)
+        """By the time of the item that they come behind."""
         self._turn: _OpenTurn | None = None
         self._last_messages: dict[str, Message] = {}
         """By their roles."""
-        self._time = 0
-        self._at: Place = (0, 0)
+        self._time = self._stretch = 0
 
-    def add(self, at: Place, item: InputItem, *, is_input: bool) -> None:
+    def add(self, item: InputItem, stretch: int, *, is_input: bool) -> None:
         self._time += 1
-        self._at = at
+        self._stretch = stretch
         if isinstance(item, Message):
             self._add_message(item)
         elif isinstance(item, Reasoning):
             self._add_words()
         elif (view := CallView.of(item)) is None:
             return
-        elif isinstance(item, McpCall):
-            self._add_server_call(item, view, is_input=is_input)
+        elif view.is_mcp_call:
+            self._add_server_call(view, is_input=is_input)
         elif view.is_open:
             self._add_call(view.call_id)
         elif view.part in ("result", "decision"):
@@ -189,22 +176,21 @@ class _InterruptionScan:
             return
         end = max(until for _, until in turn.answered)
         answered, until = deque(sorted([*turn.answered, *((made, end) for made in turn.left_open.values())])), 0
-        for time, place, message in turn.messages:
+        for time, stretch, message in turn.messages:
             while answered and answered[0][0] < time:
                 until = max(until, answered.popleft()[1])
             if until < time:
                 continue
-            stretch, at = place
             if _is_equal(message, turn.before.get(message.role)):
-                self.dropped.add(place)
-            elif message.role != "assistant" and stretch == turn.stretch and at < turn.last:
-                self.dropped.add(place)
-                self.moved[stretch, turn.last].append(message)
+                self.dropped.add(time)
+            elif message.role != "assistant" and stretch == turn.stretch and time < turn.last:
+                self.dropped.add(time)
+                self.moved[turn.last].append(message)
 
     def _accepts_calls(self) -> bool:
         """Whether a call may belong to the open turn."""
         turn = self._turn
-        return turn is not None and turn.stretch == self._at[0] and not turn.has_results
+        return turn is not None and turn.stretch == self._stretch and not turn.has_results
 
     def _add_message(self, item: Message) -> None:
         if (turn := self._turn) is not None:
@@ -212,7 +198,7 @@ class _InterruptionScan:
             if is_models and (turn.has_results or not _is_equal(item, turn.before.get("assistant"))):
                 self._add_words()
             else:
-                turn.messages.append((self._time, self._at, item))
+                turn.messages.append((self._time, self._stretch, item))
         self._last_messages[item.role] = item
 
     def _add_words(self) -> None:
@@ -220,29 +206,30 @@ class _InterruptionScan:
         if self._turn is not None and (not self._accepts_calls() or self._turn.messages):
             self.end_turn()
 
-    def _add_call(self, call_id: str) -> None:
+    def _add_call(self, call_id: str) -> _OpenTurn:
         # The calls of one of our turns are given out together: behind a message, a call is of the next turn.
         turn = self._turn
         is_next = turn is not None and bool(turn.messages) and is_made_here(call_id)
         if turn is None or is_next or not self._accepts_calls():
             self.end_turn()
-            turn = self._turn = _OpenTurn(self._at[0], dict(self._last_messages))
+            turn = self._turn = _OpenTurn(self._stretch, dict(self._last_messages))
         turn.calls.setdefault(call_id, self._time)
-        turn.last = self._at[1]
+        turn.last = self._time
+        return turn
 
-    def _add_server_call(self, item: McpCall, view: CallView, *, is_input: bool) -> None:
+    def _add_server_call(self, view: CallView, *, is_input: bool) -> None:
         turn = self._turn
         if turn is not None and view.call_id in turn.calls:
-            if not is_bare(item):
+            if view.result is not None:
                 self._add_result(view.call_id, is_input=is_input)
-        elif is_bare(item):
+        elif view.result is None:
             if not view.is_cut:
-                self._add_call(view.call_id)
-                if self._turn is not None and is_ours(item):
-                    self._turn.left_open[view.call_id] = self._time
+                turn = self._add_call(view.call_id)
+                if view.has_our_id:
+                    turn.left_open[view.call_id] = self._time
         elif turn is not None:  # a call with its result
             if self._accepts_calls():
-                turn.last = self._at[1]
+                turn.last = self._time
             else:
                 self.end_turn()
 
@@ -254,8 +241,8 @@ class _InterruptionScan:
             turn.left_open.pop(call_id, None)
             turn.answered.append((turn.calls[call_id], self._time))
         turn.has_results = True
-        if turn.stretch == self._at[0]:
-            turn.last = self._at[1]
+        if turn.stretch == self._stretch:
+            turn.last = self._time
 
 
 def _is_equal(message: Message, other: Message | None) -> bool:

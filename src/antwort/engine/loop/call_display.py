@@ -1,14 +1,24 @@
-"""How calls show, and those whose turn must have ended before that is known. Pure."""
+"""Decide how calls show, and when: some only when their turn has ended. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from antwort.api.events import Batch
+from antwort.api.items import McpCall
+from antwort.engine.history.approvals import is_asked
 from antwort.engine.loop.custom_input import input_of, wrapped
-from antwort.tools.base import HOUSE_LABEL
+from antwort.engine.loop.fold import Run
+from antwort.engine.loop.limits import calls_left
+from antwort.engine.plan import Plan
+from antwort.engine.prompt.declared_tools import is_enforced
+from antwort.engine.prompt.tool_names import OWN
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.routing import Route, route
+from antwort.tools.search import is_search
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -30,9 +40,63 @@ class Shown(msgspec.Struct, frozen=True):
     """Of a tool that the client must approve: whether it is asked to, by the arguments, and by how many calls of the
     turn count before this one. Such a call is held; as long as this is set, it shows as a request for approval."""
 
-    @property
-    def is_held(self) -> bool:
-        return self.fits is not None or self.asks is not None
+
+def display_of(plan: Plan, name: str, run: Run) -> Shown:
+    """Return how a call to `name` shows: never as a client's call if the client must not run it."""
+    way, definition = route(name, plan.toolbox), plan.toolbox.tools.get(name)
+    is_ours, is_clients = way is Route.SERVER, way is Route.CLIENT
+    is_refused = way is Route.REJECTED or way is Route.UNKNOWN
+    if definition is not None and (definition.kind not in OWN or (is_ours and definition.needs_approval)):
+        label = definition.server_label or HOUSE_LABEL
+        if is_ours and definition.needs_approval:
+            return Shown(definition.own_name, label, counts=True, asks=partial(is_asked, calls_left(run, plan)))
+        return Shown(definition.own_name, label, counts=is_ours and not is_search(definition))
+    if is_refused and _refuses_as_server(plan):
+        return Shown(name, HOUSE_LABEL)
+    if definition is None:
+        return Shown(name, is_clients=is_clients)
+    own, namespace = definition.own_name, definition.namespace
+    if is_refused or definition.kind is not ToolKind.CUSTOM:
+        return Shown(own, namespace=namespace, is_clients=is_clients, counts=is_ours)
+    fits = _input_check(definition, run, plan)
+    return Shown(own, namespace=namespace, is_custom=True, is_clients=is_clients, fits=fits)
+
+
+def display_of_refused(plan: Plan, name: str) -> Shown:
+    """Return how a call to `name` shows that is refused in any case."""
+    definition = plan.toolbox.tools.get(name)
+    if definition is not None and definition.kind not in OWN:
+        return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
+    if _refuses_as_server(plan):
+        return Shown(name, HOUSE_LABEL)
+    return Shown(name) if definition is None else Shown(definition.own_name, namespace=definition.namespace)
+
+
+def _refuses_as_server(plan: Plan) -> bool:
+    """Under the strict setting a refused call is a function call with output: the standard has no `mcp_call`."""
+    return plan.settings.refused_calls == "mcp_call" and not plan.settings.strict
+
+
+def _input_check(definition: ToolDefinition, run: Run, plan: Plan) -> Callable[[str], bool] | None:
+    """Return the check of a free-form tool's input, unless the backend makes it. A tool has one second try: then the
+    client gets the input as it is.
+    """
+    grammar = definition.grammar
+    if grammar is None or is_enforced(definition) or not _refuses_as_server(plan):
+        return None
+    if plan.request.choice_mode == "none" or run.turns + 1 >= plan.budget.turns:
+        return None
+    was_refused = any(
+        isinstance(item, McpCall)
+        and item.server_label == HOUSE_LABEL
+        and item.name == definition.name
+        and item.error is not None
+        for item in run.response.output
+    )
+    return None if was_refused else lambda text: plan.checks.mismatch(grammar, text) is None
+
+
+# ---- calls that are shown later ----
 
 
 class HeldCall:
@@ -60,8 +124,8 @@ class HeldCall:
 
 
 def settle(held: Sequence[HeldCall], *, has_clients: bool, counted: int = 0) -> Iterator[tuple[Shown, str]]:
-    """How the calls show, and their arguments. `has_clients`: the client has another call of this turn to run already.
-    `counted`: how many count before them.
+    """Yield how the calls show, and their arguments. `has_clients`: the client has another call of this turn to run
+    already. `counted`: how many count before them.
 
     What is wrong shows as a refused call, under the name that the model called, and waits for its answer; unless the
     client has something to run: then it gets that as well, and its own error goes to the model with all its
@@ -79,8 +143,8 @@ def settle(held: Sequence[HeldCall], *, has_clients: bool, counted: int = 0) -> 
 
 
 def unless_refused(call: HeldCall, counted: int = 0) -> Shown:
-    """How it shows. One that is refused whatever the client says is not asked for: it shows as a call, and is answered
-    as one.
+    """Return how it shows. One that is refused whatever the client says is not asked for: it shows as a call, and is
+    answered as one.
     """
     asks = call.shown.asks
     is_asked = asks is None or asks(call.arguments, counted)

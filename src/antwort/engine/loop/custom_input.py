@@ -1,4 +1,4 @@
-"""The input of a free-form tool, out of the JSON that a Chat backend writes for it: `{"input": "…"}`. Pure.
+"""Read the input of a free-form tool out of the JSON that a Chat backend writes for it: `{"input": "…"}`. Pure.
 
 What has been given out is never taken back, so nothing is given out before it is certain. In the usual form that is
 every piece as it comes; other things that models write are read when they are whole.
@@ -18,25 +18,28 @@ _HEAD = (" {", ' "', *"input", '"', " :", ' "')
 """How the usual form begins, letter by letter. Where an entry begins with a space, white space may come before it."""
 _WHITE = " \t\n\r"
 
-_PLAIN = re.compile(r'[^"\\\ud800-\udfff]+')
-_BROKEN_OFF = re.compile(r"\\(?:u[0-9A-Fa-f]{0,3})?\Z")
-_UNIT = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_OPEN = r"(?!(?:\\(?:u[0-9A-Fa-f]{0,3})?)?\Z)"
+"""Not where the text ends, or ends within an escape: the second half of a surrogate pair may follow."""
+_HIGH = r"\\u[dD][89abAB][0-9A-Fa-f]{2}|[\ud800-\udbff]"
+_ESCAPE = rf"(?:{_HIGH}){_OPEN}|(?!{_HIGH})\\(?:u[0-9A-Fa-f]{{4}}|u(?![0-9A-Fa-f]{{0,3}}\Z)|[^u])"
+_INSIDE = re.compile(rf'(?:[^"\\\ud800-\udbff]++|{_ESCAPE})*+', re.DOTALL)
+"""The inside of a string as far as it is complete, up to a quote."""
+_INSIDE_WITH_QUOTES = re.compile(rf"(?:[^\\\ud800-\udbff]++|{_ESCAPE})*+", re.DOTALL)
+_STRAY = re.compile(r'\\(["\\/bfnrt]|u[0-9A-Fa-f]{4})?|"')
 _LAST_QUOTE = re.compile(r'"\s*\}?\s*\Z')
-_ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_MENDED = "\N{REPLACEMENT CHARACTER}"
 
 _lenient = json.JSONDecoder(strict=False)  # models write line ends into strings as they are
 _State: TypeAlias = Literal["head", "text", "tail", "raw", "whole"]
 
 
 def input_of(arguments: str) -> str:
-    """The input in the whole of what the backend wrote."""
+    """Return the input in all that the backend wrote."""
     reader = InputReader()
     return reader.feed(arguments) + reader.finish()
 
 
 def wrapped(arguments: str) -> str:
-    """What the backend wrote if it is a JSON object; if not, the input in it as one, so that it can be sent again."""
+    """Return what the backend wrote if it is a JSON object, else its input as one, so that it can be sent again."""
     try:
         is_object = isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):
@@ -45,7 +48,9 @@ def wrapped(arguments: str) -> str:
 
 
 def as_object(arguments: str) -> str:
-    """Arguments as backends take them. What is no JSON object goes as text in one: the model sees what it wrote."""
+    """Return arguments as backends take them. Anything but a JSON object goes as text in one: the model sees what it
+    wrote.
+    """
     arguments = given_arguments(arguments)
     try:
         _read_object(arguments)
@@ -85,13 +90,15 @@ class InputReader:
                 return ""
 
     def finish(self) -> str:
-        """The rest. No piece will come any more."""
+        """Return the rest, when no more pieces come."""
         kept, self._kept = "".join(self._kept), []
         match self._state:
             case "whole":
                 return _read_whole(kept)
             case "tail":
-                return "" if _is_end(kept) else _StringReader(quotes_end=False).feed(_LAST_QUOTE.sub("", kept, count=1))
+                return (
+                    "" if _is_end(kept) else _StringReader(_INSIDE_WITH_QUOTES).feed(_LAST_QUOTE.sub("", kept, count=1))
+                )
             case _:
                 return ""  # cut in the head or inside an escape: nothing of the text has come
 
@@ -125,64 +132,33 @@ class InputReader:
 
 
 class _StringReader:
-    """The inside of a JSON string. An escape that is none stands for itself."""
+    """Feed it the inside of a JSON string. An escape that is none stands for itself."""
 
-    def __init__(self, *, quotes_end: bool = True) -> None:
+    def __init__(self, inside: re.Pattern[str] = _INSIDE) -> None:
         self.rest: str | None = None
         """From the quote on that ends the string."""
-        self._quotes_end = quotes_end
-        self._begun = ""  # an escape that has not come whole
-        self._high = 0  # the first half of a surrogate pair
+        self._inside = inside
+        self._begun = ""  # an escape or a surrogate pair that has not come whole
 
     def feed(self, piece: str) -> str:
-        text, self._begun = self._begun + piece, ""
-        read: list[str] = []
-        at = 0
-        while at < len(text):
-            if plain := _PLAIN.match(text, at):
-                read.append(self._alone() + plain[0])
-                at = plain.end()
-            elif text[at] == '"' and self._quotes_end:
-                self.rest = text[at:]
-                return "".join(read) + self._alone()
-            elif _BROKEN_OFF.match(text, at):
-                self._begun = text[at:]
-                break
-            else:
-                found, at = self._special(text, at)
-                read.append(found)
-        return "".join(read)
+        text = self._begun + piece
+        inside = self._inside.match(text)
+        assert inside is not None, "it matches anywhere"
+        self._begun = text[inside.end() :]
+        if self._begun.startswith('"'):
+            self.rest = self._begun
+        escaped = _STRAY.sub(_escaped, inside[0])
+        return _mended(_lenient.decode(f'"{escaped}"'))
 
-    def _special(self, text: str, at: int) -> tuple[str, int]:
-        """An escape, a quote that ends nothing, or half of a pair; and where the text goes on."""
-        if unit := _UNIT.match(text, at):
-            return self._unit(int(unit[1], 16)), unit.end()
-        if text[at] != "\\":
-            return (self._unit(ord(text[at])) if text[at] != '"' else self._alone() + '"'), at + 1
-        escape = text[at : at + 2]
-        return self._alone() + _ESCAPED.get(escape[1], escape), at + 2
 
-    def _unit(self, code: int) -> str:
-        """A unit of UTF-16: text by itself, or one half of a pair."""
-        if 0xDC00 <= code < 0xE000:
-            if not self._high:
-                return _MENDED
-            high, self._high = self._high, 0
-            return chr(0x10000 + ((high - 0xD800) << 10) + (code - 0xDC00))
-        before = self._alone()
-        if 0xD800 <= code < 0xDC00:
-            self._high = code
-            return before
-        return before + chr(code)
-
-    def _alone(self) -> str:
-        """What a first half comes to that no second follows."""
-        high, self._high = self._high, 0
-        return _MENDED if high else ""
+def _escaped(found: re.Match[str]) -> str:
+    """Return an escape, a backslash that begins none, or a quote, as JSON."""
+    return found[0] if found[1] else "\\" + found[0]
 
 
 def _is_end(tail: str) -> bool:
-    """Whether the quote that `tail` begins with ends the string: the object goes on or ends behind it, or was cut.
+    """Return whether the quote that `tail` begins with ends the string: the object goes on or ends behind it, or was
+    cut.
 
     If not, the model has written a quote of its text as it is, and all of it is text.
     """
@@ -198,7 +174,7 @@ def _is_end(tail: str) -> bool:
 
 
 def _read_whole(text: str) -> str:
-    """Of an object the text under `input`, or under the only key there is; of a string the string; else all of it."""
+    """Return the text under `input` or under the only key of an object, the text of a string, else all of it."""
     try:
         value = _lenient.decode(text)
     except (ValueError, RecursionError):

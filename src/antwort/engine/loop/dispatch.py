@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
-from antwort.engine.history.approvals import new_request_id
+from antwort.engine.history.sealed_items import new_request_id
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.result_events import NOT_BEGUN, Answers
 from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
@@ -89,7 +89,7 @@ def ask_again(run: Run, plan: Plan) -> Batch:
     for index, left in enumerate(asked_again(run.output, plan), len(run.output)):
         assert isinstance(left.call.item, McpCall), "nothing else is approved"
         label, name, arguments = left.call.item.server_label, left.call.item.name, left.call.arguments
-        item_id = new_request_id(plan.approval_ids, label, name, arguments)
+        item_id = new_request_id(plan.sealed, label, name, arguments)
         item = McpApprovalRequest(id=item_id, server_label=label, name=name, arguments=arguments)
         batch += [OutputItemAdded(output_index=index, item=item), OutputItemDone(output_index=index, item=item)]
     return batch

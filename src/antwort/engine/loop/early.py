@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antwort.engine.loop.call_builders import OpenCall as Written
+from antwort.engine.loop.item_builders import OpenCall as Written
 from antwort.engine.loop.result_events import INTERRUPTED
 from antwort.engine.loop.steps import Ready, answer_to
 from antwort.engine.loop.turn import Turn

@@ -1,4 +1,4 @@
-"""The response as the fold of its events: `apply`, and the events that end it."""
+"""Fold a run's events into its response, and make the events that end it. Pure."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ from antwort.errors import AntwortError, DeadlinePassed, Interrupted, ServerFaul
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A response on its way: what its events so far add up to."""
+    """Where a run stands: the fold of its events so far."""
 
     response: Response
     is_announced: bool = False
     turns: int = 0
-    last_finish: str = ""
     calls_run: int = 0
     over_limit_turns: tuple[int, ...] = ()
     """The turns in which calls came after `max_tool_calls` was used up."""
@@ -55,16 +54,16 @@ class Run(msgspec.Struct, frozen=True):
     marks: tuple[tuple[int, Mark], ...] = ()
     """The run's own events, each with the number of output items there were."""
     turn_ends: tuple[int, ...] = ()
-    """How many output items there were at the end of each turn."""
+    """The number of output items at the end of each turn."""
     abandoned: tuple[Span, ...] = ()
-    """What was said in inferences that were made anew: it is shown, and no model is told of it."""
+    """The items of inferences that were made anew: they are shown, and no model reads them."""
     last_turn: TurnEnded | None = None
     """How the last turn ended, if there is one."""
     estimated: int = 0
     """Tokens of the inferences whose backend does not tell what they took."""
     lost: frozenset[str] = frozenset()
-    """The calls that whoever made the run before has begun, and that have no result: nobody knows what came of them.
-    What begins here is on record before it is, and not among them."""
+    """The calls that another process has begun, and that have no result: their outcome is not known. Calls that begin
+    here are not among them."""
     has_called: bool = False
     """Whether there are calls among the items of the last turn, those counted that were abandoned."""
     waiting: dict[str, int] = {}
@@ -75,7 +74,7 @@ class Run(msgspec.Struct, frozen=True):
         return self.response.output
 
     def said(self, start: int = 0, end: int | None = None) -> Sequence[OutputItem]:
-        """Of the output, or of a part of it, what was not abandoned."""
+        """Return the output, or a part of it, without abandoned items."""
         items = self.response.output[start:end]
         if not self.abandoned:
             return items
@@ -128,9 +127,8 @@ def _turn_ended(run: Run, output: tuple[OutputItem, ...], event: TurnEnded) -> R
     has_called = not _CALLS.isdisjoint(map(type, turn := output[start:]))
     return replace(
         run,
-        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_total(run.response.usage, event.usage)),
         turns=run.turns + 1,
-        last_finish=event.finish,
         marks=(*run.marks, (end, event)),
         turn_ends=(*run.turn_ends, end),
         last_turn=event,
@@ -144,8 +142,8 @@ _CALLS = frozenset({FunctionCall, CustomToolCall, McpCall})
 
 
 def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
-    """The calls that are whole and have no result, by their ids, and where they stand if the first item stands at
-    `start`. One of a function has its result in another item, behind it.
+    """Return the complete calls without a result by their ids, with their places, where the first item stands at
+    `start`. The result of a function is another item behind its call.
     """
     found: dict[str, int] = {}
     for at, item in enumerate(items, start):
@@ -159,7 +157,7 @@ def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
     return found
 
 
-def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
+def _total(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
     if more is UNSET:
         return before
     return more if before is None else before + more
@@ -168,14 +166,14 @@ def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
 def _compacted(run: Run, output: tuple[OutputItem, ...], event: Compacted) -> Run:
     return replace(
         run,
-        response=replace(run.response, output=output, usage=_spent(run.response.usage, event.usage)),
+        response=replace(run.response, output=output, usage=_total(run.response.usage, event.usage)),
         marks=(*run.marks, (len(output), event)),
         estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
     )
 
 
 def _turn_abandoned(run: Run, output: tuple[OutputItem, ...], event: TurnAbandoned) -> Run:
-    """A call in it may have begun before all was said: then it is whole, and waits for its result if it has none."""
+    """A call in it may have begun before its turn ended: then it is complete, and waits for its result."""
     start, end = (0, 0, *run.turn_ends)[-2], len(output)
     return replace(
         run,
@@ -187,46 +185,39 @@ def _turn_abandoned(run: Run, output: tuple[OutputItem, ...], event: TurnAbandon
 
 
 def _call_ended(run: Run, output: tuple[OutputItem, ...], event: CallEnded) -> Run:
-    waiting = run.waiting.copy()
-    if event.outcome != "handed":  # then it waits for the client
-        waiting.pop(event.call_id, None)
-    after = replace(
+    call_id, outcome = event.call_id, event.outcome
+    waiting, handed, over = run.waiting.copy(), run.handed, run.over_limit_turns
+    if outcome == "handed":  # it waits for the client
+        handed |= {call_id}
+    else:
+        waiting.pop(call_id, None)
+    if outcome == "over_limit" and run.turns not in over:
+        over = (*over, run.turns)
+    return replace(
         run,
         response=replace(run.response, output=output),
-        calls_run=run.calls_run + (event.outcome == "ran"),
+        calls_run=run.calls_run + (outcome == "ran"),
         marks=(*run.marks, (len(output), event)),
         waiting=waiting,
+        handed=handed,
+        over_limit_turns=over,
+        lost=run.lost - {call_id} if run.lost else run.lost,
     )
-    return after if event.outcome == "ran" and not run.lost else _call_ended_otherwise(after, event)
-
-
-def _call_ended_otherwise(run: Run, event: CallEnded) -> Run:
-    """What else is to be known where a call was not run, or where some are lost."""
-    over = run.over_limit_turns
-    if event.outcome == "over_limit" and run.turns not in over:
-        over = (*over, run.turns)
-    handed = run.handed | {event.call_id} if event.outcome == "handed" else run.handed
-    return replace(run, over_limit_turns=over, handed=handed, lost=run.lost - {event.call_id})
 
 
 def _call_begun(run: Run, output: tuple[OutputItem, ...], event: CallBegun) -> Run:
     return replace(run, response=replace(run.response, output=output), lost=run.lost | {event.call_id})
 
 
-def _lifecycle(
-    run: Run, _output: tuple[OutputItem, ...], event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal
-) -> Run:
-    transition(run.response.status, event.response.status)
-    return replace(run, response=event.response)
-
-
-def _created(run: Run, _output: tuple[OutputItem, ...], event: ResponseCreated) -> Run:
+def _lifecycle(run: Run, _output: tuple[OutputItem, ...], event: ResponseCreated | ResponseQueued | Terminal) -> Run:
     transition(run.response.status, event.response.status)
     return replace(run, response=event.response, is_announced=True)
 
 
 def _started(run: Run, output: tuple[OutputItem, ...], event: ResponseInProgress) -> Run:
     """Only the status counts: as a keep-alive, the event is repeated when there are items already."""
+    if event.response is run.response:
+        return run
     status = transition(run.response.status, event.response.status)
     if status == run.response.status and output is run.response.output:
         return run
@@ -239,18 +230,13 @@ _FOLDS: dict[type, Callable[[Run, tuple[OutputItem, ...], Any], Run]] = {
     CallBegun: _call_begun,
     Compacted: _compacted,
     TurnAbandoned: _turn_abandoned,
-    ResponseCreated: _created,
     ResponseInProgress: _started,
-    **dict.fromkeys(
-        (
-            ResponseQueued,
-            ResponseCompleted,
-            ResponseFailed,
-            ResponseIncomplete,
-            ResponseRequiresAction,
-        ),
-        _lifecycle,
-    ),
+    ResponseCreated: _lifecycle,
+    ResponseQueued: _lifecycle,
+    ResponseCompleted: _lifecycle,
+    ResponseFailed: _lifecycle,
+    ResponseIncomplete: _lifecycle,
+    ResponseRequiresAction: _lifecycle,
 }
 """The run after an event, with the output as it stands by then."""
 _CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLDS})
@@ -258,24 +244,24 @@ _CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLD
 
 # ---- the end ----
 
-
-def settled(run: Run, status: Literal["completed", "incomplete"]) -> Batch:
-    """The events that close what is still open. A finished call without a result was asked for and not run."""
-    if _UNCLOSED.isdisjoint(map(_status_of, run.output)):
-        return []  # as mostly
-    return [
-        OutputItemDone(output_index=at, item=replace(item, status=close(item.status, status)))
-        for at, item in enumerate(run.output)
-        if item.status in _UNCLOSED
-    ]
-
-
 _UNCLOSED = frozenset({"in_progress", "calling"})
 _status_of = attrgetter("status")
 
 
+def settled(run: Run, status: Literal["completed", "incomplete"]) -> Batch:
+    """Return the events that close what is still open. A finished call without a result was asked for and not run."""
+    output = run.response.output
+    if _UNCLOSED.isdisjoint(map(_status_of, output)):
+        return []
+    return [
+        OutputItemDone(output_index=at, item=replace(item, status=close(item.status, status)))
+        for at, item in enumerate(output)
+        if item.status in _UNCLOSED
+    ]
+
+
 def ending(run: Run, finish: Finish, requires_action: Literal["status", "event", "completed"] = "status") -> Terminal:
-    """The event that ends a run which came to its end by itself."""
+    """Return the event that ends a run which came to its end by itself."""
     if finish.status == "incomplete":
         details = IncompleteDetails(reason=finish.reason or "max_output_tokens")
         return ResponseIncomplete(response=_ended(run, "incomplete", incomplete_details=details))
@@ -287,7 +273,7 @@ def ending(run: Run, finish: Finish, requires_action: Literal["status", "event",
 
 
 def interrupted(run: Run, error: Exception) -> Terminal:
-    """The event that ends a run which was stopped or went wrong."""
+    """Return the event that ends a run which was stopped or went wrong."""
     if isinstance(error, DeadlinePassed):
         details = IncompleteDetails(reason="deadline")
         return ResponseIncomplete(response=_ended(run, "incomplete", incomplete_details=details))
@@ -298,7 +284,7 @@ def interrupted(run: Run, error: Exception) -> Terminal:
 
 
 def as_ours(error: Exception) -> AntwortError:
-    """What a client may be told of an exception nobody expected."""
+    """Return what a client may learn of an unexpected exception."""
     return error if isinstance(error, AntwortError) else ServerFault("The server had an internal error.")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,24 +16,28 @@ from antwort.api.events import (
     OutputItemDone,
     ResponseCreated,
     ResponseInProgress,
+    TurnEnded,
 )
-from antwort.api.items import McpListTools
+from antwort.api.items import FunctionCall, McpCall, McpListTools, Message, OutputItem, Reasoning
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
+from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
-from antwort.engine.loop.accounting import accounted
+from antwort.engine.loop.call_display import display_of, display_of_refused
 from antwort.engine.loop.dispatch import ask_again, run_tools, standing
 from antwort.engine.loop.early import beginnings, kept
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
+from antwort.engine.loop.item_builders import reasoning_style
+from antwort.engine.loop.limits import calls_left, closing
 from antwort.engine.loop.result_events import NOT_BEGUN
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
-from antwort.engine.loop.stops import closing
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
+from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS
+from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 
@@ -49,19 +53,20 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
-    plan = live.plan
+    plan, signal = live.plan, live.signal
     try:
         for batch in opening_batches(live.run, plan, live.opening):
             yield batch
         if plan.call_records is not None:
-            await live.signal.race(plan.call_records.record_answers)
+            await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
             if live.is_handing_over:
                 raise HandedOver
-            if isinstance(step, Infer) and live.run.marks:
-                await live.signal.race(partial(live.log.checkpoint, live.run))
-            if isinstance(step, Infer) and plan.compact_threshold is not None:
-                step = await compact_if_due(step, live)
+            if isinstance(step, Infer):
+                if live.run.marks:
+                    await signal.race(partial(live.log.checkpoint, live.run))
+                if plan.compact_threshold is not None:
+                    step = await compact_if_due(step, live)
             match step:
                 case Infer():
                     source = infer(live)
@@ -74,13 +79,15 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
                     yield batch
             finally:
                 await source.aclose()
-        reason = live.signal.reason  # it may have come between two waits
+        reason = signal.reason  # it may have come between two waits
         if reason is not None and step.status != "completed" and not isinstance(reason, HandedOver):
             raise reason
-        last = settled(live.run, "completed")
+        run, last = live.run, settled(live.run, "completed")
         if plan.history.leftovers:
-            last += ask_again(fold(live.run, last), plan)
-        last.append(ending(fold(live.run, last), step, plan.settings.requires_action))
+            last += ask_again(fold(run, last), plan)
+        if last:
+            run = fold(run, last)
+        last.append(ending(run, step, plan.settings.requires_action))
     except DETACHED:
         raise
     except Exception as error:
@@ -106,13 +113,13 @@ async def _decline_unbegun(live: LiveRun) -> None:
 
 
 def _reported(error: Exception, run: Run) -> AntwortError | None:
-    """Log a failure, and return what a client is told that has not been answered yet."""
+    """Log a failure, and return the error for a client that has not been answered yet."""
     if isinstance(error, Interrupted):
         return None
     if isinstance(error, AntwortError):
         # The message of a refused request may be the backend's own, with the prompt in it.
-        said = f": {error.message}{reason_behind(error)}" if error.status >= 500 else ""
-        _log.warning("the run %s failed: %s%s", run.response.id, error.code, said)
+        reason = f": {error.message}{reason_behind(error)}" if error.status >= 500 else ""
+        _log.warning("the run %s failed: %s%s", run.response.id, error.code, reason)
     else:
         _log.error("the run %s met an unexpected error", run.response.id, exc_info=error)
     return as_ours(error)
@@ -131,36 +138,30 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
         begun = [ResponseInProgress(response=started)]
-    listed, at = Batch(), len(run.response.output)
-    for item in () if plan.request.generate is False else plan.listings:
-        if _is_shown(item, run) or _was_shown(item, plan):
-            continue
+    listings = _new_listings(run, plan) if plan.listings and plan.request.generate is not False else ()
+    listed = Batch()
+    for at, item in enumerate(listings, len(run.response.output)):
+        has_failed = item.error is not UNSET
         listed += [
             OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
             McpListToolsInProgress(item_id=item.id, output_index=at),
-            (McpListToolsCompleted if item.error is UNSET else McpListToolsFailed)(item_id=item.id, output_index=at),
+            (McpListToolsFailed if has_failed else McpListToolsCompleted)(item_id=item.id, output_index=at),
             OutputItemDone(output_index=at, item=item),
         ]
-        at += 1
     batches = (begun, closing_events, listed) if closing_events else (begun + listed,)
     return [*filter(None, batches)]
 
 
-def _is_shown(listing: McpListTools, run: Run) -> bool:
-    return any(
-        isinstance(item, McpListTools) and item.server_label == listing.server_label and item.status == "completed"
-        for item in run.output
-    )
-
-
-def _was_shown(listing: McpListTools, plan: Plan) -> bool:
-    """Whether the conversation has the same list already: clients expect it once."""
-    return any(
-        isinstance(item, McpListTools) and item.server_label == listing.server_label and item.tools == listing.tools
-        for stretch in plan.history.stretches
-        for item in stretch
-        if listing.error is UNSET
-    )
+def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
+    """Return the tool lists that the run has not shown and that no earlier turn has shown: clients expect each once."""
+    earlier = [item for stretch in plan.history.stretches for item in stretch if isinstance(item, McpListTools)]
+    own = [item.server_label for item in run.output if isinstance(item, McpListTools) and item.status == "completed"]
+    known = [(item.server_label, item.tools) for item in earlier]
+    return [
+        item
+        for item in plan.listings
+        if item.server_label not in own and (item.error is not UNSET or (item.server_label, item.tools) not in known)
+    ]
 
 
 # ---- an inference ----
@@ -168,76 +169,103 @@ def _was_shown(listing: McpListTools, plan: Plan) -> bool:
 
 async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
-    plan, provider, tools, before = live.plan, live.provider, live.tools, live.run
-    last = closing(before, plan) if plan.settings.final_answer else None
-    turn = Turn(
-        first := len(before.response.output),
-        partial(plan.shown, run=before) if last is None else plan.refused,
-        plan.reasoning_style,
-        plan.seal,
-        is_eager=last is None and plan.may_be_eager,
-        may_be_resumed=plan.is_durable,
-        approval_ids=plan.approval_ids,
-        most_calls=plan.settings.limits.turn_calls,
-    )
-    full, window = live.prompt.request(before), window_of(plan, provider)
+    plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
+    stop = closing(before, plan) if plan.settings.final_answer else None
+    turn = _new_turn(plan, before, stop)
+    whole, window = live.prompt.request(before), window_of(plan, live.provider)
     has_answered = False
+    failure: Exception | None = None
     while True:
-        request = full if window.is_far(full) else await live.signal.race(partial(window.fit, full))
-        has_said = False
-        failure: Exception | None = None
-        live.is_asking = True
-        answer = provider.infer(request)
+        request = whole if window.is_far(whole) else await signal.race(partial(window.fit, whole))
+        live.is_asking, is_begun = True, False
+        answer = live.provider.infer(request)
         next_batch = partial(anext, answer, None)
         try:
-            while not turn.is_full and (deltas := await live.signal.race(next_batch)) is not None:
+            while not turn.is_full and (deltas := await signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
                     live.on_answer()
-                has_said = has_said or bool(deltas)
+                is_begun = is_begun or bool(deltas)
                 turn.feed_all(deltas)
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.has_whole and not turn.is_finished and tools.may_begin_early:
-                        tools.begin(beginnings(turn, plan.calls_left(before), plan))
+                        tools.begin(beginnings(turn, calls_left(before, plan), plan))
         except Exception as error:
+            if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
+                window, live.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
+                continue
             failure = error
         finally:
             await answer.aclose()
-        live.is_asking = False
-        narrower = None if has_said else window.narrowed(failure, request, full)
-        if narrower is None:
-            break
-        window = narrower  # the context is shorter than was known: ask again with what fits
-    live.truncated += request.messages is not full.messages
-    if failure is None and turn.is_finished and not turn.is_cut:
-        is_told = turn.finish().usage is not UNSET
-        batch = turn.take()
-        yield batch if last is None and is_told else accounted(batch, live.run, first, request, window.meter, last)
-        window.learn(full, request, turn.usage)
-        return
+        break
+    live.truncated += request.messages is not whole.messages
     if failure is None and not turn.is_finished:
         failure = BackendCut("The backend's answer broke off.")
     live.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
-    results = await _stop_early_calls(live, turn, failure)
-    if failure is not None:
+    results: Mapping[str, ToolResult] = {}
+    if failure is not None or turn.is_cut:
+        halted = await tools.halt()
+        if not isinstance(failure, DETACHED):  # else another process makes the whole inference again
+            results = kept(halted, turn)
+    ended: TurnEnded | None = None
+    if failure is None:
+        ended = turn.finish(results)
+    else:
         turn.abort(results)
-    elif (ended := turn.finish(results)).finish in _LIMITS:
+    if ended is not None and ended.finish in _LIMITS:
         _log.warning("the run %s was cut: the model wrote more than %s", plan.response.id, _LIMITS[ended.finish])
     if batch := turn.take():
-        yield accounted(batch, live.run, first, request, window.meter, last)
+        if ended is not None and (stop is not None or ended.usage is UNSET):
+            written = fold(live.run, batch).output[len(before.output) :]
+            batch[-1] = _accounted(ended, stop, request, written, window.meter)
+        yield batch
     is_broken = failure is not None and not isinstance(failure, DETACHED)
     if (results or is_broken) and (batch := standing(results, live.run, plan, is_broken=is_broken)):
-        yield accounted(batch, live.run, first, request, window.meter, last)
+        yield batch
     if failure is not None:
         raise failure
-    window.learn(full, request, turn.usage)
+    window.learn(whole, request, turn.usage)
 
 
-async def _stop_early_calls(live: LiveRun, turn: Turn, failure: Exception | None) -> Mapping[str, ToolResult]:
-    """Stop the calls that began early, because their turn did not come to its end, and return their results. A run that
-    another process continues needs none: the turn is inferred again, whole.
+def _new_turn(plan: Plan, run: Run, stop: str | None) -> Turn:
+    """Return the turn of the next inference; `stop` says why it is the last one, made without tools."""
+    request, settings, sealed = plan.request, plan.settings, plan.sealed
+    return Turn(
+        len(run.response.output),
+        partial(display_of, plan, run=run) if stop is None else partial(display_of_refused, plan),
+        "text" if request.reasoning is None else reasoning_style(request.reasoning),
+        None if request.include is None else sealed.seal_for(request),
+        is_eager=stop is None and settings.eager and plan.toolbox.may_run,
+        may_be_resumed=plan.is_durable,
+        sealed=sealed,
+        most_calls=settings.limits.turn_calls,
+    )
+
+
+def _accounted(
+    ended: TurnEnded, stop: str | None, request: ChatRequest, written: Sequence[OutputItem], meter: TokenEstimator
+) -> TurnEnded:
+    """Return the mark with why the turn was made without tools, and with its estimated tokens where the backend reports
+    none.
     """
-    results = await live.tools.halt()
-    return {} if isinstance(failure, DETACHED) else kept(results, turn)
+    if stop is not None:
+        ended = replace(ended, stop=stop)
+    if ended.usage is not UNSET:
+        return ended
+    answer = ChatMessage(role="assistant", content="".join(map(_text_of, written)))
+    return replace(ended, estimate=meter.estimate(request) + meter.estimate_message(request.model, answer))
+
+
+def _text_of(item: OutputItem) -> str:
+    match item:
+        case Message():
+            return said_in(item.content)
+        case Reasoning():
+            raw = () if item.content is UNSET else item.content
+            return "".join(part.text for part in raw or item.summary)
+        case FunctionCall() | McpCall():
+            return item.name + item.arguments
+        case _:
+            return ""

@@ -1,8 +1,8 @@
-"""What comes next: a pure function of what is there. Every rule about the course of the loop is here."""
+"""Decide what comes next: a pure function of the run and its plan. Every rule about the course of the loop is here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TypeAlias
 
@@ -21,14 +21,14 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.history.approvals import CHANGED, unasked
 from antwort.engine.history.calls import call_id_of, lost_calls, results_in
+from antwort.engine.loop.custom_input import input_of
 from antwort.engine.loop.fold import Finish, Run, open_among
-from antwort.engine.loop.stops import NO_MORE, closing, is_spent, stop_reason
-from antwort.engine.loop.unfit import is_unfit, unfit_refusal
+from antwort.engine.loop.limits import NO_MORE, calls_left, closing, stop_reason, tokens_left, tokens_spent
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
-from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor, ToolKind
+from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
 from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
@@ -51,7 +51,7 @@ class Ready(msgspec.Struct, frozen=True):
     is_search: bool
     """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
     executor: ToolExecutor | None = None
-    """Who runs it, as was found when the step was taken; None: it is looked for when it is run."""
+    """What runs it, as was found when the step was taken; None: it is looked for when it is run."""
 
     @property
     def may_be_repeated(self) -> bool:
@@ -84,68 +84,93 @@ class RunTools(msgspec.Struct, frozen=True):
 
 
 class Compact(msgspec.Struct, frozen=True):
-    """Sum up what was said so far."""
+    """Summarize the conversation."""
 
 
 Step: TypeAlias = Infer | RunTools | Compact | Finish
 
 _INFER = Infer()
-
 _CUT = {reason: "max_output_tokens" if reason == "length" else reason for reason in CUT}
 
 
 def next_step(run: Run, plan: Plan) -> Step:
-    if (plan.begins_otherwise or run.lost) and (step := _before_all(run, plan)) is not None:
-        return step
-    if (last := run.last_turn) is None:
-        return Finish("incomplete", "token_budget") if is_spent(run, plan) else _INFER
-    if last.stop is not UNSET:  # made without tools: it ends the response
-        return _after_last_turn(last.stop, run, plan)
-    if run.last_finish in _CUT:
-        return Finish("incomplete", _CUT[run.last_finish])
-    if run.waiting:
-        if answers := answers_to(waiting_calls(run, plan.toolbox), run, plan):
-            return RunTools(answers, plan.request.parallel_tool_calls is not False)
-        return Finish("requires_action" if plan.toolbox.may_run else "completed")
-    if McpApprovalRequest in map(type, run.response.output):
-        return Finish("requires_action")
-    return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
-
-
-def _before_all(run: Run, plan: Plan) -> Step | None:
-    """What comes before any inference, or in its place."""
-    if plan.request.generate is False:
+    request, last, output = plan.request, run.last_turn, run.response.output
+    if request.generate is False:
         return Finish("completed")
     if plan.compacts:
-        made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
-        return Compact() if next(made, None) is None else Finish("completed")
-    if earlier := _earlier_answers(run, plan):
+        is_made = any(isinstance(mark, Compacted) and mark.is_missing is UNSET for _, mark in run.marks)
+        return Finish("completed") if is_made else Compact()
+    if (plan.history.leftovers or run.lost) and (earlier := _earlier_answers(run, plan)):
         return RunTools(earlier)
-    return Finish("requires_action") if asked_again(run.output, plan) else None
+    if plan.history.leftovers and asked_again(output, plan):
+        return Finish("requires_action")
+    if last is None:
+        is_spent = tokens_spent(run) >= plan.budget.tokens
+        return Finish("incomplete", "token_budget") if is_spent else _INFER
+    if last.stop is not UNSET:  # made without tools: it ends the response, also where it was cut
+        calls = waiting_calls(run, plan.toolbox)
+        return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", last.stop)
+    if last.finish in _CUT:
+        return Finish("incomplete", _CUT[last.finish])
+    if run.waiting:
+        if answers := answers_to(waiting_calls(run, plan.toolbox), run, plan):
+            return RunTools(answers, request.parallel_tool_calls is not False)
+        return Finish("requires_action" if plan.toolbox.may_run else "completed")
+    if McpApprovalRequest in map(type, output):
+        return Finish("requires_action")
+    has_called = run.has_called
+    if has_called and (run.abandoned or plan.history.leftovers):
+        has_called = any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
+    if not has_called or request.choice_mode == "none":
+        return Finish("completed")
+    reason = stop_reason(run, plan)
+    if reason is not None and closing(run, plan) is None:
+        return Finish("incomplete", reason)
+    if request.max_output_tokens is not None and tokens_left(run, plan) == 0:
+        return Finish("incomplete", reason or "max_output_tokens")
+    return _INFER
 
 
-def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
-    """Where it was cut as well: a call that was whole by then would be taken for one that is still to be run."""
-    calls = waiting_calls(run, plan.toolbox)
-    return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
+def choice_for(run: Run, plan: Plan) -> str | Forced:
+    """Return the tool choice of the next inference. `required` and a forced tool hold until the model has called:
+    otherwise the loop could never end.
+    """
+    if run.over_limit_turns:
+        return "none"
+    choice = plan.request.choice_mode
+    if choice in ("auto", "none") or not run.turns:
+        return choice
+    calls = [item for item in run.said() if _is_call(item, plan)]
+    only_searched = run.turns == 1 and all(_is_search(item, plan.toolbox) for item in calls)
+    must_call_again = calls and (only_searched or all(is_unfit(item, plan.toolbox) for item in calls))
+    return choice if must_call_again else "auto"
+
+
+def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
+    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
+        return False
+    tool = toolbox.tools.get(item.name)
+    return tool is not None and is_search(tool)
+
+
+# ---- answers to calls ----
 
 
 def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """Of calls that earlier responses have asked for. One that was begun is lost, also where nobody runs it now."""
+    """Return the answers to calls that earlier responses have asked for. One that was begun is lost, also where nothing
+    runs it now.
+    """
     if waiting := unanswered_leftovers(run, plan):
-        return tuple(_leftover_answer(left, run) for left in _next_leftovers(waiting))
+        if not all(left.is_parallel for left in waiting):
+            waiting = waiting[:1]  # the others are not shown before their turn: what shows counts as begun
+        return tuple(_leftover_answer(left, run) for left in waiting)
     if not run.lost:
         return ()
     return tuple(map(_lost, lost_calls(run.lost, run.output, chain.from_iterable(plan.history.stretches))))
 
 
-def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
-    """Those that may begin now. One by one, the others are not shown before their turn: what shows counts as begun."""
-    return waiting if all(left.is_parallel for left in waiting) else waiting[:1]
-
-
 def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
-    """By the policy of the response that asked for it, whatever this one says."""
+    """Return its answer by the policy of the response that asked for it, whatever this one says."""
     if left.refusal is None:
         answer: Ready | Refused = ready(left.call, left.toolbox)
     else:
@@ -153,9 +178,9 @@ def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     return _lost(left.call) if _is_lost(left.call, answer, run) else answer
 
 
-def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and looks
-    for tools all the same.
+def answers_to(calls: Sequence[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """Return the calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and
+    looks for tools all the same.
     """
     answers: list[Ready | Refused] = []
     left: list[OpenCall] = []
@@ -163,13 +188,13 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
         if call.call_id in run.handed:
             continue
         answer = answer_to(call, plan)
-        if run.lost and _is_lost(call, answer, run):  # whatever would be done with it here, by whom, or not at all
+        if run.lost and _is_lost(call, answer, run):  # whatever would be done with it here, or not at all
             answers.append(_lost(call))
         elif answer is None:
             left.append(call)
         else:
             answers.append(answer)
-    if (may_run := plan.calls_left(run)) < len(answers):
+    if (may_run := calls_left(run, plan)) < len(answers):
         answers = _within_limit(answers, run, may_run)
     if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
@@ -177,10 +202,10 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
 
 
 def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
-    """Of the call by itself, whatever else was called."""
+    """Return the answer to the call by itself, whatever else was called; None: it waits for the client."""
     toolbox = plan.toolbox
     if is_unfit(call.item, toolbox):
-        return Refused(call, unfit_refusal(call, plan))
+        return Refused(call, _unfit_refusal(call, plan))
     way, executor = routed(call.name, toolbox)
     if way is Route.SERVER:
         if not toolbox.tools[call.name].needs_approval:
@@ -192,8 +217,27 @@ def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
     return None
 
 
+def is_unfit(item: InputItem, toolbox: Toolbox) -> bool:
+    """Return whether it is a call of a free-form tool that the client could run, refused for its input alone. It shows
+    under the model's name.
+    """
+    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
+        return False
+    tool = toolbox.tools.get(item.name)
+    return tool is not None and tool.kind is ToolKind.CUSTOM and route(item.name, toolbox) is Route.CLIENT
+
+
+def _unfit_refusal(call: OpenCall, plan: Plan) -> str:
+    grammar = plan.toolbox.tools[call.name].grammar
+    place = None if grammar is None else plan.checks.mismatch(grammar, input_of(call.arguments))
+    where = "" if place is None else f" It stops matching at {place}."
+    return f"The input does not match the grammar of the tool {call.name!r}.{where} Call it again with one that does."
+
+
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> list[Ready | Refused]:
-    """`max_tool_calls` counts what is run here, not turns; what is lost may have been. So many are `left`."""
+    """Return the answers where so many calls are `left` to run: `max_tool_calls` counts what is run here, not turns.
+    What is lost may have been.
+    """
     kept: list[Ready | Refused] = []
     for answer in answers:
         if answer.is_lost if isinstance(answer, Refused) else not answer.is_search:
@@ -207,7 +251,7 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> li
 
 
 def _is_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> bool:
-    """What was begun by another and came to nothing that is known is run again only where that does no harm."""
+    """Return whether it was begun by another process without a known outcome, and to run it again could do harm."""
     return call.call_id in run.lost and not (isinstance(answer, Ready) and answer.may_be_repeated)
 
 
@@ -215,58 +259,12 @@ def _lost(call: OpenCall) -> Refused:
     return Refused(call, LOST, is_lost=True)
 
 
-def _after_results(run: Run, plan: Plan) -> Infer | Finish:
-    if plan.request.choice_mode == "none":
-        return Finish("completed")
-    if (reason := stop_reason(run, plan)) is not None and closing(run, plan) is None:
-        return Finish("incomplete", reason)
-    if plan.request.max_output_tokens is not None and tokens_left(run, plan) == 0:
-        return Finish("incomplete", reason or "max_output_tokens")
-    return _INFER
-
-
-def tokens_left(run: Run, plan: Plan) -> int | None:
-    """What `max_output_tokens` leaves for the next inference: it bounds the response, not the turn."""
-    if (limit := plan.request.max_output_tokens) is None or (usage := run.response.usage) is None:
-        return limit
-    summaries = (mark.usage for _, mark in run.marks if isinstance(mark, Compacted))
-    spent = usage.output_tokens - sum(each.output_tokens for each in summaries if each is not UNSET)
-    return max(0, limit - spent)
-
-
-def choice_for(run: Run, plan: Plan) -> str | Forced:
-    """`required` and a forced tool hold until the model has called: otherwise the loop could never end."""
-    if run.over_limit_turns:
-        return "none"
-    choice = plan.request.choice_mode
-    if choice == "auto":
-        return choice
-    return "auto" if run.turns and choice != "none" and not _must_call_again(run, plan) else choice
-
-
-def _must_call_again(run: Run, plan: Plan) -> bool:
-    """Whether all that was called so far was refused for its input, of each tool once, or only looked for tools, in one
-    turn.
-    """
-    calls = [item for item in run.said() if _is_call(item, plan)]
-    if run.turns == 1 and calls and all(_is_search(item, plan.toolbox) for item in calls):
-        return True
-    return bool(calls) and all(is_unfit(item, plan.toolbox) for item in calls)
-
-
-def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
-    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
-        return False
-    tool = toolbox.tools.get(item.name)
-    return tool is not None and is_search(tool)
-
-
 # ---- reading the items ----
 
 
 def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
-    """The calls of this response that have no result yet, in order, where its last turn has ended. A call cut short is
-    not one.
+    """Return the calls of this response that have no result yet, in order, where its last turn has ended. A call cut
+    short is not one.
 
     The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
     """
@@ -275,7 +273,7 @@ def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
 
 
 def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
-    """Those calls by the items alone, with what is open of a turn that has not ended."""
+    """Return those calls by the items alone, with what is open of a turn that has not ended."""
     output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
     found = open_among(output[start:], start)
     return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found.items()]
@@ -290,37 +288,26 @@ def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> Ope
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
-    if not plan.leftovers:
+    leftovers = plan.history.leftovers
+    if not leftovers:
         return []
     answered = results_in(run.output) | run.handed
-    return [left for left in plan.leftovers if left.call.call_id not in answered]
+    return [left for left in leftovers if left.call.call_id not in answered]
 
 
 def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
-    """The earlier calls that the client is asked about once more, in the place of an inference: those that the output
-    shows as not run for that reason. A run that was picked up may have run one before its tool changed.
+    """Return the earlier calls that the client is asked about once more, in the place of an inference: those that the
+    output shows as not run for that reason. A run that was picked up may have run one before its tool changed.
     """
-    left = {each.call.call_id: each for each in plan.leftovers if each.asks_again}
+    left = {each.call.call_id: each for each in plan.history.leftovers if each.asks_again}
     if not left:
         return []
     shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
     return [left[call_id] for call_id in shown if call_id in left]
 
 
-def ended_with_calls(run: Run, plan: Plan) -> bool:
-    """Whether the last turn called anything. All of it is answered when this is asked."""
-    if not run.has_called:
-        return False
-    if not (run.abandoned or plan.history.leftovers):
-        return True
-    return any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
-
-
-_CALLS = (FunctionCall, CustomToolCall, McpCall)
-
-
 def _is_call(item: InputItem, plan: Plan) -> bool:
-    """Whether the model has called something. What an earlier response asked for and this one ran is not among it."""
+    """Return whether the model has called something, and not an earlier response whose call this one ran."""
     if isinstance(item, McpCall) and plan.history.leftovers:
-        return all(call_id_of(item) != left.call.call_id for left in plan.leftovers)
-    return isinstance(item, _CALLS)
+        return all(call_id_of(item) != left.call.call_id for left in plan.history.leftovers)
+    return isinstance(item, FunctionCall | CustomToolCall | McpCall)

@@ -1,4 +1,4 @@
-"""A turn: a backend's deltas become items and events. No I/O, no decisions about what comes next."""
+"""Turn the deltas of one inference into items and events. Pure: no I/O, no decisions about what comes next."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ import msgspec
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
-from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.history.approvals import ApprovalIds, new_request_id
+from antwort.api.wire import UNSET, replace
 from antwort.engine.history.calls import shown_id
-from antwort.engine.loop.call_builders import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
+from antwort.engine.history.sealed_items import SealedItems, new_request_id
 from antwort.engine.loop.call_display import HeldCall, Shown, settle, unless_refused
-from antwort.engine.loop.item_builders import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
+from antwort.engine.loop.item_builders import (
+    ClosedAs,
+    OpenCall,
+    OpenCustomCall,
+    OpenItem,
+    OpenMessage,
+    OpenReasoning,
+    OpenServerCall,
+    ReasoningStyle,
+    Seal,
+    ShownCall,
+)
 from antwort.errors import BackendError
 from antwort.ids import new_id
 from antwort.providers.base import (
@@ -31,7 +41,7 @@ from antwort.providers.base import (
 )
 from antwort.tools.base import HOUSE_LABEL, given_arguments
 
-_Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
+_Words: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
 
 
 class _TooManyCalls(Exception):
@@ -39,7 +49,7 @@ class _TooManyCalls(Exception):
 
 
 class _Feeds(dict[type, Callable[["Turn", Any], None]]):
-    """What takes a delta, by its kind. A provider may make kinds of its own of ours; others say nothing."""
+    """The methods that take a delta, by its type. A provider may derive types from ours; others are ignored."""
 
     def __missing__(self, kind: type) -> Callable[[Turn, Any], None]:
         return next((feed for known, feed in self.items() if issubclass(kind, known)), lambda _turn, _delta: None)
@@ -64,7 +74,7 @@ class Turn:
     is_full = False
     """Whether it was ended here, because it calls more than it may: nothing more of it is read."""
     usage: Usage | None = None
-    """What the request has cost, where that is known: the inference has ended, and was asked for once."""
+    """The usage of the inference, where it has ended and was asked for once."""
 
     _finished: Finished | None = None
     _writing: OpenItem | None = None  # the one item that is being written
@@ -72,7 +82,7 @@ class Turn:
     _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
     _has_clients = False  # whether a call was shown that the client is to run
     _counted = 0  # how many were shown of those that a response runs only so many of
-    _whole: tuple[OpenCall, ...] = ()  # those that became complete since somebody asked
+    _whole: tuple[OpenCall, ...] = ()  # those that became complete since `take_whole`
     _is_over = False  # whether nothing more is held back
 
     def __init__(
@@ -83,11 +93,11 @@ class Turn:
         seal: Seal | None = None,
         *,
         is_eager: bool = False,
-        approval_ids: ApprovalIds | None = None,
+        sealed: SealedItems | None = None,
         most_calls: int = sys.maxsize,
         may_be_resumed: bool = False,
     ) -> None:
-        self._approval_ids = approval_ids
+        self._sealed = sealed
         self._most_calls = most_calls
         self._is_eager = is_eager
         self._may_be_resumed = may_be_resumed
@@ -96,7 +106,7 @@ class Turn:
         self._style, self._seal = reasoning, seal
         self._events: Batch = []
         self._calls: dict[int, ShownCall | HeldCall] = {}
-        self._waiting: list[HeldCall | list[_Said]] = []  # items behind a call that is not complete
+        self._waiting: list[HeldCall | list[_Words]] = []  # items behind a call that is not complete
         self._early: dict[int, str] = {}  # arguments that came before their call's name
 
     def feed(self, delta: Delta) -> None:
@@ -104,7 +114,7 @@ class Turn:
         self.feed_all((delta,))
 
     def feed_all(self, deltas: Sequence[Delta]) -> None:
-        """Those of one read. Nothing begins early of what comes with the end."""
+        """Feed the deltas of one read. Calls that come with the end of the turn do not begin early."""
         if deltas and isinstance(deltas[-1], Finished):
             self._is_eager = False
         feeds = self._FEEDS
@@ -125,37 +135,43 @@ class Turn:
         return bool(self._whole)
 
     def take_whole(self) -> list[OpenCall]:
-        """The calls that have become complete since this was asked last, while the model goes on writing: each is a
+        """Return the calls that have become complete since the last time, while the model goes on writing: each is a
         whole JSON object.
         """
         whole, self._whole = self._whole, ()
         return [call for call in whole if call.written.is_whole]
 
     def calls(self) -> list[OpenCall]:
-        """All calls that show so far, in order, those in a free-form tool's words apart."""
+        """Return all calls that show so far, in order, without those of free-form tools."""
         return [call for call in self._calls.values() if isinstance(call, OpenCall)]
 
     def finish(self, answered: Collection[str] = ()) -> TurnEnded:
-        """The backend has said all: close the items and mark the end of the inference. Gives the mark, which is
-        the last of the events.
+        """Close the items and mark the end of the inference. Return the mark, which is the last of the events.
 
-        Where it was cut, the calls that are `answered`, by their ids, are complete all the same.
+        Where the inference was cut, the calls that are `answered`, by their ids, are complete all the same.
         """
         finished = self._finished
         assert finished is not None, "a provider ends with Finished or raises"
         if self.is_cut:
             self._close_cut(answered)
         else:
-            self._close_all()
+            self._is_over = True
+            if self._waiting:
+                self._show_waiting()
+            for number, arguments in self._early.items():
+                if arguments:  # a call whose name never came is a call all the same: it gets an answer
+                    self._begin_call(number, "").feed(arguments, self._events)
+            self._close("completed")
+            if self._held:
+                for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
+                    self._show(shown, arguments, "completed")
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(ended := TurnEnded(finish=finished.finish, usage=usage))
         return ended
 
     def abort(self, answered: Collection[str] = ()) -> None:
-        """The inference broke off: what is open is closed as incomplete, and the turn has not ended. Calls that are
-        `answered`, by their ids, are complete.
-
-        What was held back has not been shown, and never is.
+        """Close what is open as incomplete, because the inference broke off: the turn has not ended. Calls that are
+        `answered`, by their ids, are complete. What was held back is never shown.
         """
         for call in self.calls():
             is_open = isinstance(call, OpenServerCall) and call is not self._writing
@@ -184,12 +200,12 @@ class Turn:
             message.feed_refusal(delta.text, self._events)
 
     def _open_message(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
-        """A message that takes the delta; None where the delta is held back."""
-        if self._must_wait():
+        """Return a message for the delta, or None if the delta is held back."""
+        if (self._writing is not None or self._waiting) and self._must_wait():
             self._hold_back(delta)
             return None
-        message = OpenMessage(self._next_index(), new_id("msg"))
-        self._write(message)
+        message = self._writing = OpenMessage(self._next_index(), new_id("msg"))
+        message.announce(self._events)
         return message
 
     def _feed_reasoning(self, delta: ReasoningDelta) -> None:
@@ -201,8 +217,9 @@ class Turn:
             if self._must_wait():
                 self._hold_back(delta)
                 return
-            writing = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
-            self._write(writing)
+            index = self._next_index()
+            writing = self._writing = OpenReasoning(index, self._style, new_id("rs"), self._seal)
+            writing.announce(self._events)
         writing.feed(delta.text, self._events)
 
     def _feed_call(self, delta: CallDelta) -> None:
@@ -235,14 +252,14 @@ class Turn:
     # ---- one item at a time ----
 
     def _must_wait(self) -> bool:
-        """Whether what the backend begins now is held back: the call that is being written is not complete."""
+        """Return whether what the backend begins now is held back: the call that is being written is not complete."""
         if self._writing is None:
             return bool(self._waiting)
         return bool(self._waiting) or not (self._is_over or self._is_complete())
 
     def _is_complete(self) -> bool:
-        """Whether nothing more can come of what is being written. Arguments that are no JSON object, such as the plain
-        text of a free-form tool, may go on until the turn ends.
+        """Return whether nothing more can come of what is being written. Arguments that are no JSON object, such as the
+        plain text of a free-form tool, may go on until the turn ends.
         """
         writing = self._writing
         if not isinstance(writing, OpenCall | OpenCustomCall):
@@ -252,16 +269,12 @@ class Turn:
         return writing.written.completes() or writing.written.is_whole
 
     def _next_index(self) -> int:
-        """The place of the next item. What is being written is closed."""
+        """Close what is being written, and return the place of the next item."""
         if self._writing is not None:
             self._close("completed")
         index = self._index
         self._index = index + 1
         return index
-
-    def _write(self, item: OpenItem) -> None:
-        self._writing = item
-        item.announce(self._events)
 
     def _close(self, status: ClosedAs) -> None:
         if self._writing is not None:
@@ -275,8 +288,8 @@ class Turn:
                 self._whole = (*self._whole, call)
             self._show_waiting()
 
-    def _hold_back(self, delta: _Said) -> None:
-        """Deltas of one message, or of one reasoning item, stay together."""
+    def _hold_back(self, delta: _Words) -> None:
+        """Keep a delta for later. Deltas of one message, or of one reasoning item, stay together."""
         last = self._waiting[-1] if self._waiting else None
         is_reasoning = isinstance(delta, ReasoningDelta)
         if isinstance(last, list) and isinstance(last[0], ReasoningDelta) == is_reasoning:
@@ -292,9 +305,9 @@ class Turn:
             shown += 1
         self._waiting = waiting[shown:]
 
-    def _show_item(self, item: HeldCall | list[_Said]) -> None:
+    def _show_item(self, item: HeldCall | list[_Words]) -> None:
         if isinstance(item, HeldCall):
-            call = self._open_call(item.number, item.name, item.shown)
+            call = self._open_call(item.shown, item.name, item.number)
             if item.arguments:
                 self._feed_writing(call, item.arguments)
         else:
@@ -304,10 +317,11 @@ class Turn:
 
     def _begin_call(self, number: int, name: str) -> ShownCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
-        shown, must_wait = self._shown(name), self._must_wait()
-        is_held = bool(self._held) or shown.is_held
+        shown = self._shown(name)
+        must_wait = (self._writing is not None or bool(self._waiting)) and self._must_wait()
+        is_held = bool(self._held) or shown.fits is not None or shown.asks is not None
         if not (is_held or must_wait):
-            return self._open_call(number, name, shown)
+            return self._open_call(shown, name, number)
         held = self._calls[number] = HeldCall(name, shown, number)
         if not is_held:
             self._waiting.append(held)
@@ -317,53 +331,55 @@ class Turn:
             self._close("completed")
         return held
 
-    def _open_call(self, number: int, name: str, shown: Shown) -> ShownCall:
-        call = self._calls[number] = self._announced(shown, name)
-        if shown.is_clients:
-            self._has_clients = True
-        if shown.counts:
-            self._counted += 1
-        return call
-
-    def _announced(self, shown: Shown, called: str = "") -> ShownCall:
-        """Its id is ours: backends repeat theirs, or leave them out."""
-        index, call_id, name = self._next_index(), new_id("call"), shown.name
+    def _open_call(self, shown: Shown, name: str = "", number: int | None = None) -> ShownCall:
+        """Announce a call and return it. Its id is ours: backends repeat theirs, or leave them out. With a `number`,
+        more of it may come; else it was held, and comes whole.
+        """
+        index, call_id = self._next_index(), new_id("call")
+        namespace = UNSET if shown.namespace is None else shown.namespace
         call: ShownCall
-        if (label := shown.server_label) is not None:
-            item_id = shown_id(call_id)
+        if shown.server_label is not None:
             server = McpCall(
-                id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id
+                id=shown_id(call_id),
+                server_label=shown.server_label,
+                name=shown.name,
+                arguments="",
+                status="in_progress",
+                call_id=call_id,
             )
-            call = OpenServerCall(index, server, called, self._counted)
+            call = OpenServerCall(index, server, name, self._counted)
         elif shown.is_custom:
             custom = CustomToolCall(
-                id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=_apart(shown)
+                id=new_id("ctc"),
+                call_id=call_id,
+                name=shown.name,
+                input="",
+                status="in_progress",
+                namespace=namespace,
             )
             call = OpenCustomCall(index, custom)
         else:
             function = FunctionCall(
-                id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=_apart(shown)
+                id=new_id("fc"),
+                call_id=call_id,
+                name=shown.name,
+                arguments="",
+                status="in_progress",
+                namespace=namespace,
             )
-            call = OpenCall(index, function, called, self._counted)
-        self._write(call)
+            call = OpenCall(index, function, name, self._counted)
+        if number is not None:
+            self._calls[number] = call
+            self._has_clients = self._has_clients or shown.is_clients
+            self._counted += shown.counts
+        self._writing = call
+        call.announce(self._events)
         return call
 
     # ---- the end ----
 
-    def _close_all(self) -> None:
-        self._is_over = True
-        if self._waiting:
-            self._show_waiting()
-        for number, arguments in self._early.items():
-            if arguments:  # a call whose name never came is a call all the same: whoever made it must hear of it
-                self._begin_call(number, "").feed(arguments, self._events)
-        self._close("completed")
-        if self._held:
-            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
-                self._show(shown, arguments, "completed")
-
     def _close_cut(self, answered: Collection[str]) -> None:
-        """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
+        """Close what was being written when the answer was cut as incomplete, and what stands behind it. So is a call
         that may have been cut while another was written beside it.
         """
         held = self._last_held if self._last_held in self._held else None
@@ -380,7 +396,7 @@ class Turn:
             self._show_cut(0 if is_cut or held is None else self._held.index(held))
 
     def _show_cut(self, whole: int) -> None:
-        """The held calls, of which the first ones are whole. The model is not asked again: nothing is checked."""
+        """Show the held calls, of which the first ones are whole. Nothing is checked: the model is not asked again."""
         for held in self._held[:whole]:
             self._show(unless_refused(held, self._counted), held.arguments, "completed")
             self._counted += held.shown.counts
@@ -391,17 +407,17 @@ class Turn:
         if shown.asks is not None:
             self._ask(shown, arguments)
             return
-        call = self._announced(shown)
+        call = self._open_call(shown)
         if arguments:
             call.feed(arguments, self._events)
         self._close(status)
 
     def _ask(self, shown: Shown, arguments: str) -> None:
-        """It comes whole: nothing is to be seen of it while it is written."""
+        """Ask for the approval of a call. It comes whole: nothing shows of it while it is written."""
         index = self._next_index()
         label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
         item = McpApprovalRequest(
-            id=new_request_id(self._approval_ids, label, shown.name, arguments),
+            id=new_request_id(self._sealed, label, shown.name, arguments),
             server_label=label,
             name=shown.name,
             arguments=arguments,
@@ -424,7 +440,3 @@ class Turn:
 
 def _is_among(item: OpenItem | None, answered: Collection[str]) -> bool:
     return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
-
-
-def _apart(shown: Shown) -> str | UnsetType:
-    return UNSET if shown.namespace is None else shown.namespace

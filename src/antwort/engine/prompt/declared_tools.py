@@ -1,10 +1,14 @@
-"""Tools that a request declares itself, in `tools` or in `additional_tools` items, as functions for the backend."""
+"""Tools that a request declares, in `tools` or in `additional_tools` items: its own as functions for the backend, and
+those that only OpenAI runs as the toolsets that the operator has put in their place.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -13,24 +17,40 @@ from antwort.api.credentials import bared
 from antwort.api.input_items import new_item_id
 from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.tool_declarations import own_tools
-from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
-from antwort.api.wire import encode, to_plain
-from antwort.engine.history.credentials import Credentials
+from antwort.api.tools import (
+    CustomTool,
+    FunctionTool,
+    GrammarInput,
+    McpTool,
+    NamespaceTool,
+    OpaqueTool,
+    Tool,
+    may_be_called,
+)
+from antwort.api.wire import UNSET, encode, to_plain
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
-from antwort.errors import InvalidField
+from antwort.engine.settings import EngineSettings, HostedPolicy
+from antwort.errors import InvalidField, shown
 from antwort.event_loop import in_turns
+from antwort.notes import note
 from antwort.providers.base import Capabilities
 from antwort.schema.keywords import plain_pattern
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
 from antwort.tools.limits import offers
 from antwort.tools.routing import find_executor
+from antwort.tools.search import SEARCH
 from antwort.vault import CannotOpen
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
 
+_log = logging.getLogger("antwort.engine")
+
+_ODD = re.compile(r"[^A-Za-z0-9_.:-]")
+_LONGEST_TYPE, _MOST_TYPES = 64, 8
+"""How much of the client's words a line of the log takes."""
 INPUT = "input"
 """The one parameter that a free-form tool has for the backend."""
 UNBOUNDED = 2**31
@@ -59,12 +79,11 @@ def definitions(
             )
 
 
-async def read_grammars(declared: Sequence[Declaration]) -> Grammars:
-    """Parse the grammars of the request's tools. Raises `InvalidField` for an invalid one."""
+async def read_grammars(declared: Declaration) -> Grammars:
+    """Parse the grammars of a declaration. Raises `InvalidField` for an invalid one."""
     sources = {
         path: tool.format
-        for each in declared
-        for path, _, tool in own_tools(each.tool, each.path)
+        for path, _, tool in own_tools(declared.tool, declared.path)
         if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
     }
     return await asyncio.to_thread(_read_each, sources) if sources else {}  # to parse a new one takes a while
@@ -129,38 +148,36 @@ def _renamed(tool: ToolDefinition, name: str) -> ToolDefinition:
 def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) -> ToolDefinition:
     """Return a function of one string. Its grammar is a pattern of that string, or described in words."""
     grammar = grammars.get(tool.format) if isinstance(tool.format, GrammarInput) else None
-    pattern = None if grammar is None else _pattern(grammar, capabilities)
-    is_described = grammar is not None and pattern is None
-    description = (
-        None
-        if grammar is None or not is_described or _needs_instructions(capabilities)
-        else _described("The input", grammar)
-    )
+    pattern = None if grammar is None or capabilities.grammar == "described" else grammar.pattern
+    if pattern is not None and capabilities.grammar == "plain_pattern":
+        pattern = plain_pattern(pattern)
+    text, words = {"type": "string", "description": _PLAIN}, None
+    if pattern is not None:
+        text["pattern"] = pattern
+    elif grammar is not None:
+        text["description"] = _FITTING
+        words = None if capabilities.folds else _described("The input", grammar)
     definition = ToolDefinition(
         name=tool.name,
         kind=ToolKind.CUSTOM,
-        description=_joined(tool.description, description),
-        parameters=_parameters(_FITTING if is_described else _PLAIN, pattern),
+        description=_joined(tool.description, words),
+        parameters={
+            "type": "object",
+            "properties": {INPUT: text},
+            "required": [INPUT],
+            "additionalProperties": False,
+        },
         grammar=grammar,
         is_deferred=tool.defer_loading is True,
     )
     return _renamed(definition, legal_name(tool.name))
 
 
-def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
-    """Return the pattern that the backend enforces; None if it cannot."""
-    match capabilities.grammar:
-        case "described":
-            return None
-        case "plain_pattern":
-            return None if grammar.pattern is None else plain_pattern(grammar.pattern)
-        case "pattern":
-            return grammar.pattern
-
-
 def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the grammars that are part of the instructions."""
-    if not _needs_instructions(capabilities):
+    """Return the grammars that are part of the instructions: where descriptions are rewritten for the model, a grammar
+    would change with its lines folded.
+    """
+    if not capabilities.folds:
         return ()
     return tuple(
         _described(f"The input of the tool {name}", tool.grammar)
@@ -169,19 +186,9 @@ def grammar_instructions(tools: Mapping[str, ToolDefinition], capabilities: Capa
     )
 
 
-def _needs_instructions(capabilities: Capabilities) -> bool:
-    """Whether descriptions are rewritten for the model: a grammar would change with its lines folded."""
-    return capabilities.folds
-
-
 def _described(subject: str, grammar: Grammar) -> str:
     syntax, definition = _SYNTAX[grammar.source.syntax], grammar.source.definition
     return f"{subject} must match this {syntax}, from its first character to its last:\n\n{definition}"
-
-
-def _parameters(description: str, pattern: str | None) -> dict[str, Any]:
-    text = {"type": "string", "description": description} | ({} if pattern is None else {"pattern": pattern})
-    return {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
 
 
 # ---- namespaces ----
@@ -197,15 +204,15 @@ def _in_namespace(
         name=labelled_name(namespace.name, tool.name),
         server_tool=tool.name,
         namespace=namespace.name,
-        description=_joined(_shortened(namespace.description), own.description),
+        description=_joined(shortened_text(namespace.description or "", _LONGEST_DESCRIPTION), own.description),
         is_deferred=own.is_deferred or namespace.defer_loading is True,
     )
 
 
-def _shortened(text: str | None) -> str | None:
-    """Shorten the description of a namespace, which stands with each of its tools."""
-    words = " ".join((text or "").split())
-    return words if len(words) <= _LONGEST_DESCRIPTION else f"{words[:_LONGEST_DESCRIPTION].rpartition(' ')[0]}…"
+def shortened_text(text: str, most: int) -> str:
+    """Return the words of a description, at most so many characters: it stands with each of the tools it is for."""
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most else f"{words[:most].rpartition(' ')[0]}…"
 
 
 def _joined(*texts: str | None) -> str | None:
@@ -216,13 +223,6 @@ def _joined(*texts: str | None) -> str | None:
 
 _DECLARING = frozenset({OpaqueItem, Compaction})
 """Items that may declare tools. A compaction holds those declared before it, where a client leaves them away."""
-
-
-def declared_before(items: Sequence[InputItem], sealed: SealedItems, path: str) -> list[Declared]:
-    """Return what the items of earlier responses or of a conversation declare, oldest first; `path` is the field of the
-    request that names those.
-    """
-    return [*_declared(items, sealed, path, is_new=False)]
 
 
 async def additional_tools(
@@ -236,29 +236,101 @@ async def additional_tools(
     """Return the tools that items declare for a request with this `new` input."""
     if _DECLARING.isdisjoint(map(type, earlier)) and _DECLARING.isdisjoint(map(type, new)):
         return ()
-    before = declared_before(earlier, sealed, path)
-    declared = _declared(new, sealed, "input", is_new=True)
-    return await in_turns(declared_steps([*before, *declared], most))
+    declared = [*declared_in(earlier, sealed, path), *declared_in(new, sealed, "input", is_new=True)]
+    return await in_turns(declared_steps(declared, most))
 
 
-def _declared(items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool) -> Iterator[Declared]:
-    credentials = sealed.credentials
+def declared_in(
+    items: Sequence[InputItem], sealed: SealedItems, path: str, *, is_new: bool = False
+) -> Iterator[Declared]:
+    """Yield what items declare, oldest first; `path` is the field of the request that names those of before it."""
     last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
     for at, item in enumerate(items):
         if is_additional(item):
-            yield credentials.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
+            yield sealed.declared_in(item, f"input[{at}].tools" if is_new else path, is_inherited=not is_new)
         elif last is not None and item is last:
             try:
                 tools = sealed.memories.opened(last).tools
             except CannotOpen:  # others decide whether that matters
                 continue
-            yield from (credentials.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
+            yield from (sealed.declared_in(each, path, is_inherited=True) for each in tools if is_additional(each))
 
 
-def as_item(additional: Sequence[Declaration], credentials: Credentials | None) -> tuple[InputItem, ...]:
+def as_item(additional: Sequence[Declaration], sealed: SealedItems) -> tuple[InputItem, ...]:
     """Return one item that declares the same tools, in its stored form; nothing for none."""
     if not additional:
         return ()
     given = {"type": ADDITIONAL, "role": "developer", "tools": [to_plain(each.tool) for each in additional]}
     item = checked_item(OpaqueItem(ADDITIONAL, new_item_id(ADDITIONAL), bared(given, encode(given))), given, "")
-    return (item if credentials is None else credentials.sealed_item(item),)
+    return (sealed.sealed_item(item),)
+
+
+# ---- hosted tools, which only OpenAI runs ----
+
+
+def policy_for(kind: str, settings: EngineSettings) -> HostedPolicy:
+    """Return the policy of the type, or of the longest prefix that ends in `*`; else that of `unknown_tools`."""
+    if (exact := settings.hosted.get(kind)) is not None:
+        return exact
+    prefixes = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
+    return settings.hosted[max(prefixes, key=len)] if prefixes else HostedPolicy(do=settings.unknown_tools)
+
+
+def asks_to_search(tool: Tool, settings: EngineSettings) -> bool:
+    """Return whether the tool only allows the model to search for tools, which it may do in any case. Not where the
+    client searches, nor where the operator has a policy for it.
+    """
+    if not isinstance(tool, OpaqueTool) or tool.type != SEARCH or tool.fields.get("execution") == "client":
+        return False
+    return tool.type not in settings.hosted
+
+
+def stand_in(tool: OpaqueTool, settings: EngineSettings, *, is_earlier: bool = False) -> McpTool | None:
+    """Return the toolset that the operator has put in place of the tool; None: it is dropped. Raises `InvalidField`
+    where it is refused, unless it was declared earlier.
+    """
+    policy = policy_for(tool.type, settings)
+    if policy.do == "refuse" and not is_earlier:
+        problem = f"tools of type {shown(tool.type)} are not offered here."
+        raise InvalidField(f"{tool.path}.type", problem, code="unsupported_tool")
+    if policy.do != "run" or policy.toolset is None:
+        return None
+    return McpTool(server_label=policy.toolset, allowed_tools=UNSET if policy.tools is None else policy.tools)
+
+
+def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -> bool:
+    """Return whether the tool stands in for hosted tools of that type."""
+    policy = policy_for(kind, settings)
+    if policy.do != "run" or policy.toolset is None or definition.server_label != policy.toolset:
+        return False
+    return policy.tools is None or definition.own_name in policy.tools
+
+
+def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
+    """Return the tools without those that are dropped; one that a toolset stands in for stays as it was declared."""
+    return [
+        tool
+        for tool in tools
+        if not isinstance(tool, OpaqueTool)
+        or asks_to_search(tool, settings)
+        or policy_for(tool.type, settings).do == "run"
+    ]
+
+
+def note_dropped(kinds: Iterable[str]) -> None:
+    """Log one line for a request, whatever it declares."""
+    cleaned = list(dict.fromkeys(_ODD.sub("?", kind[:_LONGEST_TYPE]) for kind in kinds))
+    if not cleaned:
+        return
+    more = len(cleaned) - _MOST_TYPES
+    types = ", ".join(cleaned[:_MOST_TYPES]) + (f" and {more} more" if more > 0 else "")
+    note(_log, logging.INFO, f"dropped tools of types that nobody here runs: {types}", said={"types": types})
+
+
+def check_hosted(hosted: Mapping[str, HostedPolicy], labels: Collection[str]) -> None:
+    """Raise `ValueError` for a policy that names no toolset, or one that is not there."""
+    for kind, policy in hosted.items():
+        if policy.do == "run" and policy.toolset not in labels:
+            there = f"known are {', '.join(sorted(labels))}" if labels else "there is none"
+            named = "names no toolset" if policy.toolset is None else f"names the toolset {policy.toolset!r}"
+            raise ValueError(f"The policy for tools of type {kind!r} {named}; {there}.")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
+from antwort.engine.prompt.declared_tools import shortened_text
 from antwort.engine.prompt.tool_choice import allowed_names, forced_names
 from antwort.engine.prompt.tool_names import OWN, Tools, called_name, free_name, model_name
 from antwort.engine.settings import EngineSettings
@@ -42,14 +44,16 @@ def _named(request: CreateRequest, tools: Tools, settings: EngineSettings) -> fr
     return named | frozenset(forced) if len(forced) <= settings.max_in_prompt else named
 
 
-def with_search(toolbox: Toolbox, hidden: frozenset[str], descriptions: Mapping[str, str]) -> Toolbox:
+def with_search(
+    toolbox: Toolbox, hidden: frozenset[str], request: CreateRequest, instructions: Mapping[str, str]
+) -> Toolbox:
     """Return the toolbox with a search function for the hidden tools. It finds allowed ones, and is allowed if there
-    are any.
+    are any. `instructions` are those of the servers, by their labels.
     """
     found = [toolbox.tools[name] for name in toolbox.tools if name in hidden]
     allowed = toolbox.allowed
     catalogue = found if allowed is None else [tool for tool in found if tool.name in allowed]
-    search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, descriptions)])
+    search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, request, instructions)])
     name = search.definition.name
     return replace(
         toolbox,
@@ -60,42 +64,23 @@ def with_search(toolbox: Toolbox, hidden: frozenset[str], descriptions: Mapping[
     )
 
 
-# ---- hints about hidden tools ----
+def _hints(hidden: Sequence[ToolDefinition], request: CreateRequest, instructions: Mapping[str, str]) -> Iterator[str]:
+    """Return a line for each server or namespace: its name, what it is for, and how many tools it has.
 
-
-def descriptions_of(request: CreateRequest, instructions: Mapping[str, str]) -> dict[str, str]:
-    """Return what servers and namespaces are for: by the declaration, else by the servers' instructions."""
-    found = dict(instructions)
-    for tool in (each.tool for each in request.declarations):
+    What it is for is said by its declaration, else by the server's instructions.
+    """
+    known = dict(instructions)
+    for tool in (*(each.tool for each in request.declarations), *(tool.declared for tool in hidden)):
         if isinstance(tool, McpTool) and isinstance(tool.server_description, str):
-            found[tool.server_label] = tool.server_description
+            known[tool.server_label] = tool.server_description
         elif isinstance(tool, NamespaceTool) and tool.description:
-            found[tool.name] = tool.description
-    return found
-
-
-def _hints(hidden: Sequence[ToolDefinition], descriptions: Mapping[str, str]) -> Iterator[str]:
-    """Return a line for each server or namespace: its name, what it is for, and how many tools it has."""
+            known[tool.name] = tool.description
     numbers = Counter(tool.server_label or tool.namespace for tool in hidden)
-    known = {**descriptions, **_server_descriptions(hidden)}
     for label, number in [*numbers.items()][:_MOST_HINTS]:
-        about = _shortened(known.get(label, "")) if label else "functions of this conversation"
-        yield f"- {label or 'others'}{': ' if about else ''}{about} ({number} {'tool' if number == 1 else 'tools'})"
+        text = shortened_text(known.get(label, ""), _LONGEST_DESCRIPTION) if label else "functions of this conversation"
+        yield f"- {label or 'others'}{': ' if text else ''}{text} ({number} {'tool' if number == 1 else 'tools'})"
     if len(numbers) > _MOST_HINTS:
         yield f"- and {len(numbers) - _MOST_HINTS} more servers"
-
-
-def _server_descriptions(hidden: Sequence[ToolDefinition]) -> dict[str, str]:
-    return {
-        tool.server_label: tool.declared.server_description
-        for tool in hidden
-        if tool.server_label and tool.declared is not None and isinstance(tool.declared.server_description, str)
-    }
-
-
-def _shortened(text: str) -> str:
-    words = " ".join(text[: 4 * _LONGEST_DESCRIPTION].split())
-    return words if len(words) <= _LONGEST_DESCRIPTION else f"{words[:_LONGEST_DESCRIPTION].rpartition(' ')[0]}…"
 
 
 # ---- found tools ----
@@ -106,24 +91,16 @@ def in_prompt(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]], most: 
     are too many, the latest stay.
     """
     tools, hidden = toolbox.tools, toolbox.deferred
-    if not hidden:
-        return [*tools.values()]
     shown = [tool for name, tool in tools.items() if name not in hidden]
-    found = _found(toolbox, stretches)
+    found: dict[str, int] = {}
+    """The hidden tools that were found or called, the latest last, numbered in the order of first finds."""
+    for item in chain.from_iterable(stretches):
+        for name in _names_in(item, toolbox):
+            if name in hidden and (toolbox.allowed is None or name in toolbox.allowed):
+                found[name] = found.pop(name, len(found))
     room = max(most - len(shown), MOST_FOUND)  # one search must be able to show all that it finds
     latest = set([*found][-room:])
     return shown + [tools[name] for name in sorted(latest, key=found.__getitem__)]
-
-
-def _found(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]]) -> dict[str, int]:
-    """Return the hidden tools that were found or called, the latest last, numbered in the order of first finds."""
-    found: dict[str, int] = {}
-    for stretch in stretches:
-        for item in stretch:
-            for name in _names_in(item, toolbox):
-                if name in toolbox.deferred and (toolbox.allowed is None or name in toolbox.allowed):
-                    found[name] = found.pop(name, len(found))
-    return found
 
 
 def _names_in(item: InputItem, toolbox: Toolbox) -> Iterable[str]:

@@ -69,16 +69,15 @@ class Discovery(msgspec.Struct, frozen=True):
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """The tools that a request gets from one declaration."""
+    """What a server offers a request, or the tools that it declares itself."""
 
-    tools: Sequence[ToolDefinition] = ()
+    found: Sequence[ToolDefinition] = ()
+    """All tools of the server, whatever the declaration leaves in."""
     instructions: str | None = None
     problem: str | None = None
     """Why the server could not be asked."""
     silent: str | None = None
     """The label of a server that did not answer, and may answer another time."""
-    found: Sequence[ToolDefinition] | None = None
-    """All tools of the server, of which the declaration leaves in `tools`; None where no server was asked."""
 
 
 # ---- labels ----
@@ -116,92 +115,72 @@ def standing(discovery: Discovery) -> list[McpTool]:
 
 async def list_tools(label: str, discovery: Discovery) -> McpListTools:
     """Return the list that a request is shown which declares the label and nothing else."""
-    tool = McpTool(server_label=label)
-    return listing(tool, await offer_behind(tool, discovery))
+    server = McpTool(server_label=label)
+    offer = await ask_server(server, None, discovery)
+    return listing(label, offered_tools(server, offer), offer.problem)
 
 
-async def offer_declared(tool: McpTool, path: str, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
-    """Return the offer of a declared server; `known` is the one from before, which is returned if it is the same.
-
-    Raises `InvalidField` if no server has the label, or the declaration is wrong otherwise.
+async def ask_server(tool: McpTool, path: str | None, discovery: Discovery) -> ToolOffer:
+    """Return the offer of a server that the request declares at the `path`. Raises `InvalidField` if no server has the
+    label, or the declaration is wrong otherwise. None: that is no error of this request.
     """
-    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
-        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
-    try:
-        offer = await _ask(tool, discovery, known)
-    except InvalidField as fault:
-        raise fault.within(path) from fault
-    if offer is None:
-        problem = f"no tool server is offered here under the label {tool.server_label!r}."
-        raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
-    return offer
-
-
-async def offer_behind(tool: McpTool, discovery: Discovery, known: ToolOffer | None = None) -> ToolOffer:
-    """Return the offer of a server that this request did not declare itself: a fault is no error of the request."""
-    try:
-        return await _ask(tool, discovery, known) or ToolOffer()
-    except InvalidField as fault:
-        return ToolOffer(problem=fault.message)
-
-
-async def _ask(tool: McpTool, discovery: Discovery, known: ToolOffer | None) -> ToolOffer | None:
-    """Ask the executors for the server's tools. None: no server has the label."""
     label = tool.server_label
+    if path is not None and label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
+        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     for executor in discovery.executors:
-        if offers(executor, ToolServer):
-            try:
-                offer = await within(discovery.patience, _offer_of(tool, executor, discovery, known))
-                if offer is not None:
-                    return offer
-            except InvalidField:
-                raise
-            except Unanswered as news:
-                return ToolOffer(problem=str(news), silent=label)
-            except TimeoutError:
-                _tools_log.warning("the tool server %r did not list its tools in time", label)
-                return ToolOffer(problem=f"The tool server {label!r} did not list its tools in time.", silent=label)
-            except Exception:
-                _tools_log.warning("the tool server %r could not be asked for its tools", label, exc_info=True)
-                problem = f"The tool server {label!r} could not be asked for its tools."
-                return ToolOffer(problem=problem, silent=label)
-    return None
+        if not offers(executor, ToolServer):
+            continue
+        try:
+            offer = await within(discovery.patience, _offer_of(tool, executor, discovery))
+        except InvalidField as fault:
+            if path is None:
+                return ToolOffer(problem=fault.message)
+            raise fault.within(path) from fault
+        except Unanswered as news:
+            return ToolOffer(problem=str(news), silent=label)
+        except TimeoutError:
+            _tools_log.warning("the tool server %r did not list its tools in time", label)
+            return ToolOffer(problem=f"The tool server {label!r} did not list its tools in time.", silent=label)
+        except Exception:
+            _tools_log.warning("the tool server %r could not be asked for its tools", label, exc_info=True)
+            return ToolOffer(problem=f"The tool server {label!r} could not be asked for its tools.", silent=label)
+        if offer is not None:
+            return offer
+    if path is None:
+        return ToolOffer()
+    problem = f"no tool server is offered here under the label {label!r}."
+    raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
 
 
-async def _offer_of(
-    tool: McpTool, server: ToolServer, discovery: Discovery, known: ToolOffer | None
-) -> ToolOffer | None:
+async def _offer_of(tool: McpTool, server: ToolServer, discovery: Discovery) -> ToolOffer | None:
     identity = discovery.identity
     if tool.server_label in discovery.fresh and offers(server, Refreshing):
         await server.refresh(tool, identity)
     found = await server.discover(tool, identity)
     if found is None:
         return None
-    is_known = known is not None and known.found is found and isinstance(found, tuple)
-    tools = known.tools if known is not None and is_known else with_approvals(tool, _chosen(tool, found))
-    # The instructions of a server without tools are of no use.
-    instructions = await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
-    if known is not None and is_known and instructions == known.instructions:
-        return known
-    return ToolOffer(tools, instructions, found=found)
+    instructions = await server.instruct(tool, identity) if found and offers(server, Instructing) else None
+    return ToolOffer(tuple(found), instructions)
 
 
-def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-    """Return the server's tools that the declaration leaves in."""
-    wanted = tool.allowed_tools
+def offered_tools(server: McpTool | None, offer: ToolOffer) -> Sequence[ToolDefinition]:
+    """Return the tools that the declaration of the server leaves in, with their policy settled."""
+    if server is None:
+        return offer.found
+    found, wanted = offer.found, server.allowed_tools
     if isinstance(wanted, McpToolFilter):
         if wanted.read_only is True:
             found = [definition for definition in found if definition.read_only]
         wanted = wanted.tool_names if isinstance(wanted.tool_names, tuple) else UNSET
     if isinstance(wanted, tuple):
         found = [definition for definition in found if definition.own_name in wanted]
-    return found
+    return with_approvals(server, found)
 
 
 # ---- the list that is shown ----
 
 
-def listing(tool: McpTool, offer: ToolOffer) -> McpListTools:
+def listing(label: str, tools: Sequence[ToolDefinition], problem: str | None) -> McpListTools:
     infos = tuple(
         McpToolInfo(
             name=definition.own_name,
@@ -209,10 +188,9 @@ def listing(tool: McpTool, offer: ToolOffer) -> McpListTools:
             description=UNSET if definition.description is None else definition.description,
             annotations=definition.annotations or UNSET,
         )
-        for definition in offer.tools
+        for definition in tools
     )
-    error = UNSET if offer.problem is None else offer.problem
-    return McpListTools(id=new_id("mcpl"), server_label=tool.server_label, tools=infos, error=error)
+    return McpListTools(id=new_id("mcpl"), server_label=label, tools=infos, error=UNSET if problem is None else problem)
 
 
 def shortened(listing: McpListTools) -> McpListTools:

@@ -1,287 +1,347 @@
-"""Make the chat requests of a run: messages, tools and parameters of each inference."""
+"""Translate items into the chat messages of an inference.
+
+Each turn of the model becomes one assistant message, with the results of its calls right behind it: backends refuse a
+call without a result, and a result anywhere else. Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, pairwise
-from operator import attrgetter
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from antwort.api.items import (
+    TEXTS,
+    ContentPart,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
+    InputImage,
     InputItem,
+    InputVideo,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
-    McpListTools,
     Message,
-    OutputItem,
+    OpaqueItem,
     Reasoning,
+    ReasoningText,
+    Refusal,
+    ResultPart,
+    SummaryText,
 )
-from antwort.api.requests import TextFormat
-from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.context.compaction_item import Said, since_compaction
-from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
-from antwort.engine.history.turns import without_interruptions
-from antwort.engine.loop.fold import Run
-from antwort.engine.loop.steps import choice_for, tokens_left
-from antwort.engine.loop.stops import closing, notice
-from antwort.engine.plan import Plan, given
-from antwort.engine.prompt.deferred_tools import in_prompt
-from antwort.engine.prompt.tool_choice import forced_names
-from antwort.engine.prompt.tool_names import OWN
-from antwort.engine.prompt.transcript import Transcript
-from antwort.errors import InvalidField
-from antwort.providers.base import (
-    ChatMessage,
-    ChatRequest,
-    ChatTool,
-    ChatToolFunction,
-)
-from antwort.schema.normalize import normalize
-from antwort.tools.base import ToolDefinition
+from antwort.api.wire import UNSET, encode, replace
+from antwort.engine.context.message_text import Pictures, Recap, recalled
+from antwort.engine.history.approvals import NO_APPROVAL, denial
+from antwort.engine.history.calls import CallView, as_call, is_same, late_id, requested_call
+from antwort.engine.history.turns import TurnCounter
+from antwort.engine.loop.custom_input import as_object
+from antwort.engine.prompt.declared_tools import INPUT
+from antwort.engine.prompt.tool_names import called_name, legal_name, model_name
+from antwort.providers.base import Capabilities, ChatCall, ChatFunction, ChatMessage
+from antwort.tools.base import Output
+from antwort.tools.routing import Toolbox
+
+NO_RESULT = "No result was given for this call."
+_TEXTS = frozenset(TEXTS)
+_WORDS = (*TEXTS, SummaryText, ReasoningText)
 
 
-def chat_request(run: Run, plan: Plan) -> ChatRequest:
-    """Return the next inference."""
-    return Prompt(plan).request(run)
+class _Turn(msgspec.Struct):
+    """The parts of one turn of the model so far."""
+
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ChatCall] = []
+    outputs: list[Output] = []
+    call_ids: set[str] = set()
+    has_results: bool = False
+    """Of the client's or this process's functions."""
+    has_server_results: bool = False
+    has_open_calls: bool = False
+    """To which a client's history has no result."""
+    has_late_results: bool = False
+    """Of calls that are shown again."""
 
 
-class Prompt:
-    """Make the chat requests of one run.
+class Transcript:
+    """Collect the messages, turn by turn."""
 
-    The messages of an earlier inference are continued: turns that have ended do not change. Everything is translated
-    again only if a new item may change the message of an earlier one; the result is the same.
-    """
-
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._base: ChatRequest | None = None
-        """The parameters that all inferences share."""
-        self._is_complete = False
-        """Whether these are all but the messages, as long as the model may call tools."""
-        self._tools: list[ChatTool] | None = None
-        """The tools of all inferences, once the base is made; None: some must be found first."""
-        self._transcript: Transcript | None = None
-        """The messages up to the items of the ended turns."""
-        self._turn_ends: tuple[int, ...] = ()
-        self._items: tuple[OutputItem, ...] = ()
-
-    def request(self, run: Run) -> ChatRequest:
-        """Return the next inference."""
-        plan = self._plan
-        base = self._make_base() if self._base is None else self._base
-        is_last = plan.settings.final_answer and closing(run, plan) is not None
-        if self._is_complete and not is_last and not run.over_limit_turns:
-            return replace(base, messages=self.messages(run))
-        offered: list[ToolDefinition] = [] if is_last else offered_tools(run, plan)
-        tools = self._tools if self._tools is not None and not is_last else [*map(_chat_tool, offered)]
-        limit = _given(tokens_left(run, plan))
-        is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
-        return replace(
-            base,
-            messages=self.messages(run),
-            tools=tools or UNSET,
-            tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
-            parallel_tool_calls=_given(plan.request.parallel_tool_calls) if tools else UNSET,
-            max_tokens=UNSET if is_whole else limit,
-            max_completion_tokens=limit if is_whole else UNSET,
-        )
-
-    def _make_base(self) -> ChatRequest:
-        plan = self._plan
-        request, toolbox = plan.request, plan.toolbox
-        base = _parameters_of(plan)
-        may_choose = request.choice_mode == "auto" and toolbox.allowed is None
-        self._is_complete = not toolbox.deferred and request.max_output_tokens is None and may_choose
-        if not toolbox.deferred:
-            self._tools = [_chat_tool(tool) for tool in toolbox.tools.values()]
-        if self._is_complete and self._tools:
-            base = replace(base, tools=self._tools, parallel_tool_calls=_given(request.parallel_tool_calls))
-        self._base = base
-        return base
-
-    def messages(self, run: Run) -> list[ChatMessage]:
-        """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
-        plan = self._plan
-        if self._transcript is None and not plan.history.leftovers:
-            history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
-            if not history.is_compacted:
-                self._transcript = _conversation(history, plan)
-        if self._transcript is not None and self._can_continue(run):
-            found = self._transcript.messages.copy()
-        else:
-            found = messages_of(all_said(run, plan), plan)
-        words = notice(run, plan)
-        return found if words is None else noted(found, words)
-
-    def _can_continue(self, run: Run) -> bool:
-        """Add the turns since the last inference to the transcript. Return False if the run is another one, or has
-        items that may change the messages of earlier ones.
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        toolbox: Toolbox,
+        stretches: Sequence[Sequence[InputItem]],
+        placeholders: Mapping[str, str],
+    ) -> None:
+        """The `stretches` are all items that will be added: results may stand anywhere in them. `placeholders` stand in
+        for the results of calls that have none, by call id.
         """
-        assert self._transcript is not None
-        output, ends, known = run.response.output, run.turn_ends, len(self._items)
-        turns = len(self._turn_ends)
-        if output[:known] != self._items or ends[:turns] != self._turn_ends:
-            return False
-        if not _INDEPENDENT.issuperset(map(type, news := run.said(known) if run.abandoned else output[known:])):
-            return False
-        end = ends[-1] if ends else 0
-        if (has_more := len(output) > end) and not _WITHOUT_MESSAGE.issuperset(map(type, run.said(end))):
-            return False
-        if (more := len(ends) - turns) > 0:
-            is_one = more == 1 and not has_more
-            said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
-            self._transcript.go_on(said, news)
-            self._turn_ends, self._items = ends, output[:end] if has_more else output
-        return True
+        self.messages: list[ChatMessage] = []
+        self.is_input = False
+        """Whether a client has put the added items together, which may be many turns."""
+        self.recap = ""
+        """The summary of a compacted history, until a message holds it."""
+        self._capabilities, self._toolbox = capabilities, toolbox
+        self._stretches, self._placeholders = stretches, placeholders
+        self._found: _Results | None = None
+        self._seen: dict[str, CallView] = {}
+        self._turn = _Turn()
 
+    @property
+    def _results(self) -> _Results:
+        """Found when they are needed: a server's call mostly has its result with it."""
+        if self._found is None:
+            self._found = _results_of(self._stretches, self._placeholders)
+        return self._found
 
-_WITHOUT_MESSAGE = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
-"""Items that make no message by themselves."""
-_INDEPENDENT = _WITHOUT_MESSAGE | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
-"""Items that change no message of earlier ones: compactions and requests for approval do."""
+    def go_on(self, turns: Iterable[Sequence[InputItem]], news: Sequence[InputItem]) -> None:
+        """Add the turns since then, whose items are `news`."""
+        self._stretches, self._placeholders, self._found = (news,), {}, None
+        for turn in turns:
+            self.add(turn)
 
+    def whole(self) -> list[ChatMessage]:
+        return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
 
-_SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
-"""Parameters that are sent as the request has them."""
-_sent_of = attrgetter(*_SENT)
+    def add(self, items: Iterable[InputItem], *, is_whole: bool = True) -> None:
+        """Add items that stand together; if they are a `whole` stretch, no turn continues behind them. Lists of tools,
+        decisions and items that were cut off come to no message.
+        """
+        for item in items:
+            match item:
+                case Message(role="assistant"):
+                    self._words().texts.append(said_in(item.content))
+                case Message():
+                    self._flush()
+                    self._write(_chat_message(item, self._capabilities))
+                case Reasoning():
+                    raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
+                    # The summary holds the same text if the client asked for one.
+                    self._words().reasoning.append(raw or "".join(part.text for part in item.summary))
+                case FunctionCallOutput() | CustomToolCallOutput():
+                    self._turn.has_results = True
+                case FunctionCall() if item.status != "incomplete":
+                    self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
+                case CustomToolCall() if item.status != "incomplete":
+                    arguments = encode({INPUT: item.input}).decode()
+                    self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
+                case McpCall() if item.status != "incomplete":
+                    self._add_server_call(item)
+                case McpApprovalRequest() if item.status != "incomplete":
+                    if requested_call(item.id) not in self._results.shown:
+                        self._add_server_call(as_call(item))
+                        self._turn.has_open_calls = self.is_input
+                case OpaqueItem() if (view := CallView.of(item)) is not None:
+                    # A call of an unknown type is shown with its result, or not at all.
+                    if view.part == "result":
+                        self._turn.has_results = True
+                    elif self._results.found.get(view.call_id):
+                        self._add_call(view.call_id, view.name, view.arguments)
+        if is_whole:
+            self._flush()
 
+    def _words(self) -> _Turn:
+        """Return the turn that the next words of the model belong to: behind results, they begin another message."""
+        turn = self._turn
+        if turn.has_results or turn.has_server_results or turn.has_open_calls or turn.has_late_results:
+            self._flush()
+        return self._turn
 
-def _parameters_of(plan: Plan) -> ChatRequest:
-    request, capabilities = plan.request, plan.capabilities
-    wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
-    return ChatRequest(
-        model=plan.response.model,
-        messages=[],
-        stream=True if request.stream else UNSET,
-        reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
-        response_format=UNSET if request.text is None else _response_format(request.text.format),
-        logprobs=True if wants_logprobs else UNSET,
-        top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
-        prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
-        verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
-        **given(_SENT, _sent_of(request)),
-    )
+    def _add_server_call(self, item: McpCall) -> None:
+        """Add a call of a server. One that a later response ran is shown twice, and was made once."""
+        view = CallView.of(item)
+        call_id, result, is_named = view.call_id, view.result, item.approval_request_id is not UNSET
+        name = model_name(self._toolbox, item.server_label, item.name)
+        if result is not None and is_named and call_id in self._results.late:
+            self._add_call(late_id(call_id), name, item.arguments, result)
+            self._turn.has_late_results = True
+        elif (seen := self._seen.get(call_id)) is None or self._is_another(seen, view):
+            self._seen[call_id] = view
+            self._add_call(call_id, name, item.arguments, result)
+        # Parallel calls of servers stand one behind the other, each with its result. In a client's items, words end the
+        # turn; in a stretch that is one turn for certain, they are part of it, unless the call is of an earlier one.
+        if result is not None and (self.is_input or view.part == "run"):
+            self._turn.has_server_results = True
 
+    def _is_another(self, seen: CallView, view: CallView) -> bool:
+        """Ids may repeat in a client's history: a different call with a result is another one."""
+        return self.is_input and None not in (seen.result, view.result) and not is_same(seen.item, view.item)
 
-def _given(value: Any) -> Any:
-    """Unset parameters are not sent."""
-    return UNSET if value is None else value
+    def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> None:
+        turn = self._turn
+        # Answered calls of servers, and a call that the client is to run after them, are of different turns.
+        is_next = turn.has_server_results and self.is_input and (result is None or call_id in turn.call_ids)
+        if turn.has_results or is_next:
+            self._flush()
+            turn = self._turn
+        if name not in self._toolbox.tools:
+            name = legal_name(name)
+        if result is None or self.is_input:
+            results = self._results.found.get(call_id)
+            turn.has_open_calls = turn.has_open_calls or (self.is_input and not results)
+            if result is None:
+                result = results.popleft() if results else self._placeholders.get(call_id, NO_RESULT)
+        turn.outputs.append(result)
+        turn.call_ids.add(call_id)
+        turn.calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
-
-# ---- tools ----
-
-
-def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
-    """Return the tools of the next inference: all, or the found ones if they are too many."""
-    if not plan.toolbox.deferred:
-        return [*plan.toolbox.tools.values()]
-    return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
-
-
-def _chat_tool(tool: ToolDefinition) -> ChatTool:
-    return ChatTool(
-        function=ChatToolFunction(
-            name=tool.name,
-            description=_given(tool.description),
-            parameters=_parameters(tool),
-            strict=_given(tool.strict),
-        )
-    )
-
-
-def _parameters(tool: ToolDefinition) -> dict[str, Any]:
-    """Return the request's own schemas unchanged, as a client knows its model, and those of servers normalized."""
-    if tool.parameters is None:
-        return {"type": "object", "properties": {}}
-    return tool.parameters if tool.kind in OWN else normalize(tool.parameters)
-
-
-def _chat_choice(run: Run, plan: Plan, tools: Sequence[ToolDefinition]) -> str | dict[str, Any] | UnsetType:
-    choice, toolbox = choice_for(run, plan), plan.toolbox
-    if choice == "auto" and toolbox.allowed is None:
-        return UNSET
-    offered = frozenset(tool.name for tool in tools)
-    meant = sorted((toolbox.allowed or frozenset()) & offered)
-    if not isinstance(choice, str):
-        forced = forced_names(choice, toolbox.tools, plan.settings)
-        meant = [name for name in forced if name in offered and (toolbox.allowed is None or name in toolbox.allowed)]
-        if len(meant) == 1 and toolbox.deferred.isdisjoint(forced):
-            return _named(meant[0])
-        if not toolbox.deferred.isdisjoint(forced):  # a forced tool may have to be found first
-            meant = []
-        choice = "required"
-    if meant and plan.capabilities.allowed_tools and choice != "none":
-        named = [_named(name) for name in meant]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": named}}
-    return UNSET if choice == "auto" else choice  # a backend with tools takes auto by itself
-
-
-def _named(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name}}
-
-
-def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
-    if form.type == "text":
-        return UNSET
-    if form.type == "json_object":
-        return {"type": "json_object"}
-    schema: dict[str, Any] = {"name": form.name, "schema": form.schema}
-    if form.description is not None:
-        schema["description"] = form.description
-    if form.strict is not None:
-        schema["strict"] = form.strict
-    return {"type": "json_schema", "json_schema": schema}
-
-
-# ---- messages ----
-
-
-def messages(run: Run, plan: Plan) -> list[ChatMessage]:
-    """Return the messages of the next inference."""
-    return Prompt(plan).messages(run)
-
-
-def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
-    return _conversation(said, plan).whole()
-
-
-def _conversation(said: Said, plan: Plan) -> Transcript:
-    stretches = without_interruptions(said.stretches, said.inputs)
-    conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
-    if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
-        conversation.messages.append(ChatMessage(role="system", content=told))
-    for item in said.instructions:
-        conversation.add(item)
-    if said.summary:
-        conversation.recap = recap_of(said.summary)
-    elif plan.history.is_cut and not said.is_compacted:
-        conversation.recap = TURNS_LEFT_OUT
-    for at, stretch in enumerate(stretches):
-        conversation.is_input = at in said.inputs
-        conversation.add_stretch(stretch)
-    conversation.is_input = False
-    return conversation
-
-
-def all_said(run: Run, plan: Plan) -> Said:
-    """Return the history and the turns so far, from the last compaction on."""
-    stretches = [*plan.history.stretches, *_own_stretches(run)]
-    return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
-
-
-def check_not_empty(plan: Plan) -> None:
-    """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
-    for item in chain.from_iterable(plan.history.stretches):
-        if isinstance(item, Message) and item.role != "assistant":
+    def _flush(self) -> None:
+        """Write the assistant message, and the results of its calls in the order of the calls."""
+        turn, self._turn = self._turn, _Turn()
+        field = self._capabilities.reasoning_field
+        reasoning = "" if field is None else "".join(turn.reasoning)
+        text = "\n".join(filter(None, turn.texts))
+        if not (turn.calls or text or reasoning):
             return
-    if not messages(Run(plan.response), plan):
-        problem = "says nothing to the model, and there are no instructions and no earlier response."
-        raise InvalidField("input", problem, code="missing_required_parameter")
+        last = self.messages[-1] if turn.has_late_results and self.messages else None
+        if last is None or last.role != "assistant" or last.tool_calls is not UNSET or turn.texts or turn.reasoning:
+            content = text or (None if turn.calls else "")
+            message = ChatMessage(role="assistant", content=content, tool_calls=turn.calls or UNSET)
+            self._write(message if field is None or not reasoning else replace(message, **{field: reasoning}))
+        else:  # calls that are shown again belong to the model's last message, if nothing stands behind it
+            self.messages[-1] = replace(last, tool_calls=turn.calls)
+        images: list[dict[str, Any]] = []
+        for call, output in zip(turn.calls, turn.outputs, strict=True):
+            if isinstance(output, str):
+                text = output
+            else:
+                text, pictures = _result_text(output, self._capabilities)
+                images += pictures
+            self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
+        if images:
+            self.messages.append(Pictures(role="user", content=images))
+
+    def _write(self, message: ChatMessage) -> None:
+        """The summary goes into the first user message: some templates take no two in a row."""
+        if self.recap and message.role not in ("system", "developer"):
+            if message.role == "user":
+                message = recalled(self.recap, message)
+            else:
+                self.messages.append(Recap(role="user", content=self.recap))
+            self.recap = ""
+        self.messages.append(message)
 
 
-def _own_stretches(run: Run) -> list[Sequence[InputItem]]:
-    """Return the turns so far, and the items after the last, without abandoned ones."""
-    return [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
+# ---- results ----
+
+
+class _Results(msgspec.Struct, frozen=True):
+    """The results of all calls, wherever they stand."""
+
+    found: Mapping[str, deque[Output]]
+    """By call id. Ids may repeat in a client's history: then the order counts."""
+    late: frozenset[str] = frozenset()
+    """The calls that were decided about after the model had continued without them: they are shown again where they
+    were run.
+    """
+    shown: frozenset[str] = frozenset()
+    """The calls that were to be approved and whose runs are shown under other ids."""
+
+
+def _results_of(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[str, str]) -> _Results:
+    found: dict[str, deque[Output]] = defaultdict(deque)
+    requests: list[McpApprovalRequest] = []
+    for stretch in stretches:
+        for item in stretch:
+            if isinstance(item, McpApprovalRequest):
+                requests.append(item)
+            elif (view := CallView.of(item)) is not None and (result := view.result) is not None:
+                found[view.call_id].append(result)
+    if not requests:
+        return _Results(found)
+    turns, asked, decisions = TurnCounter(), dict[str, int](), dict[str, McpApprovalResponse]()
+    late, runs = set[str](), list[McpCall]()
+    for stretch in stretches:
+        turns.end_turn()
+        for item in stretch:
+            turns.add(item)
+            if isinstance(item, McpApprovalRequest):
+                asked.setdefault(item.id, turns.number)
+            elif (view := CallView.of(item)) is not None and (request_id := view.request_id) is not None:
+                if isinstance(item, McpApprovalResponse):
+                    decisions.setdefault(request_id, item)
+                # A decision that was made elsewhere shows only by the run of its call.
+                if asked.pop(request_id, turns.number) < turns.number and found.get(view.call_id):
+                    late.add(view.call_id)
+            elif view is not None and isinstance(item, McpCall) and view.result is not None:
+                runs.append(item)
+    for call_id in late:
+        found[call_id].appendleft(NO_APPROVAL)
+    shown = set[str]()
+    for request in requests:
+        call_id, decision = requested_call(request.id), decisions.get(request.id)
+        if found.get(call_id):
+            continue
+        if decision is not None and decision.approve:
+            # Some clients leave out which request for approval a run belongs to.
+            if (run := next((each for each in runs if is_same(request, each)), None)) is not None:
+                runs.remove(run)
+                shown.add(call_id)
+        elif decision is not None:
+            found[call_id].append(denial(decision))
+        else:
+            found[call_id].append(placeholders.get(call_id) or NO_APPROVAL)
+    return _Results(found, frozenset(late), frozenset(shown))
+
+
+# ---- the Chat form of parts ----
+
+
+def _chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
+    role = "system" if item.role == "developer" and not capabilities.developer_role else item.role
+    if _TEXTS.issuperset(map(type, item.content)):
+        return ChatMessage(role=role, content=said_in(item.content))
+    return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
+
+
+def said_in(parts: Sequence[ContentPart]) -> str:
+    return "\n".join(map(_part_text, parts))
+
+
+def _part_text(part: ContentPart) -> str:
+    if isinstance(part, _WORDS):
+        return part.text
+    return part.refusal if isinstance(part, Refusal) else ""
+
+
+def _chat_part(part: ContentPart) -> dict[str, Any]:
+    match part:
+        case InputImage():
+            image: dict[str, Any] = {"url": part.image_url}
+            if part.detail != "auto":
+                image["detail"] = "high" if part.detail == "original" else part.detail  # the most there is in Chat
+            return {"type": "image_url", "image_url": image}
+        case InputFile():
+            given = {"filename": part.filename, "file_data": part.file_data}
+            return {"type": "file", "file": {key: value for key, value in given.items() if isinstance(value, str)}}
+        case InputVideo():
+            return {"type": "video_url", "video_url": {"url": part.video_url}}
+        case _:
+            return {"type": "text", "text": _part_text(part)}
+
+
+def _result_text(parts: Sequence[ResultPart], capabilities: Capabilities) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a result, and its images: a tool message holds text only, so they follow in a user message.
+
+    A part that the backend would refuse is only named: a tool cannot know what the model takes.
+    """
+    texts: list[str] = []
+    images: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, TEXTS):
+            texts.append(part.text)
+            continue
+        if isinstance(part, InputFile):
+            is_taken = capabilities.files and isinstance(part.file_data, str)
+        else:
+            is_taken = capabilities.vision and not (isinstance(part, InputImage) and part.image_url is None)
+        if is_taken:
+            images.append(_chat_part(part))
+        fate = "shown in the next message" if is_taken else "the model does not take it"
+        texts.append(f"[{part.__struct_config__.tag}: {fate}]")
+    return "\n".join(texts), images

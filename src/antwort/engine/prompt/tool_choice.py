@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import AllowedTools, Forced, ForcedCustom, ForcedHosted, ForcedServer, NamedTool
 from antwort.api.wire import UNSET, UnsetType
-from antwort.engine.prompt.hosted_tools import stands_in
+from antwort.engine.prompt.declared_tools import stands_in
 from antwort.engine.prompt.tool_names import Tools, find_own
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField, shown

@@ -32,7 +32,7 @@ def named_apart(found: Iterable[ToolDefinition]) -> dict[str, ToolDefinition]:
     where that is another's. A server's tool keeps its own unless another has it too; then each of them goes by
     `label__name`, in whatever order they were declared.
     """
-    tools = _without_repeats(found)
+    tools = {_origin_of(tool): tool for tool in found}.values()  # each once, even where its server is declared twice
     own = _own_names([tool for tool in tools if tool.kind in OWN])
     wanted = Counter([*own, *(legal_name(tool.name) for tool in tools if tool.kind not in OWN)])
     taken = set(wanted)
@@ -84,9 +84,13 @@ def free_name(name: str, taken: Container[str]) -> str:
     return free
 
 
-def _without_repeats(found: Iterable[ToolDefinition]) -> list[ToolDefinition]:
-    """Return each tool once, even where its server is declared twice."""
-    return list({(tool.kind in OWN, tool.namespace, tool.server_label, tool.own_name): tool for tool in found}.values())
+Origin: TypeAlias = tuple[bool, str | None, str]
+"""Where a tool comes from: whether the request declares it itself, its namespace or server, and its name there."""
+
+
+def _origin_of(tool: ToolDefinition) -> Origin:
+    is_own = tool.kind in OWN
+    return is_own, tool.namespace if is_own else tool.server_label, tool.own_name
 
 
 # ---- tools by the names that clients and servers use ----
@@ -94,14 +98,15 @@ def _without_repeats(found: Iterable[ToolDefinition]) -> list[ToolDefinition]:
 
 def find_own(tools: Tools, namespace: str | None, name: str) -> ToolDefinition | None:
     """Return the tool that the request declares itself under that name."""
-    likely = tools.get(name if namespace is None else labelled_name(namespace, name))
-    if likely is not None and _is_own(likely, namespace, name):
-        return likely
-    return next((tool for tool in tools.values() if _is_own(tool, namespace, name)), None)
+    return _find(tools, (True, namespace, name), name if namespace is None else labelled_name(namespace, name))
 
 
-def _is_own(tool: ToolDefinition, namespace: str | None, name: str) -> bool:
-    return tool.kind in OWN and tool.namespace == namespace and tool.own_name == name
+def _find(tools: Tools, origin: Origin, *likely: str) -> ToolDefinition | None:
+    """Return the tool that comes from there. Its `likely` names are tried first, then all tools are searched."""
+    for name in likely:
+        if (tool := tools.get(name)) is not None and _origin_of(tool) == origin:
+            return tool
+    return next((tool for tool in tools.values() if _origin_of(tool) == origin), None)
 
 
 def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
@@ -120,20 +125,9 @@ def model_name(toolbox: Toolbox, label: str, name: str) -> str:
     tool = toolbox.tools.get(name)
     if tool is not None and tool.server_label == label and name == (tool.server_tool or tool.name):
         return name
-    if (tool := _of_server(toolbox.tools, label, name)) is not None:
+    if (tool := _find(toolbox.tools, (False, label, name), legal_name(name), labelled_name(label, name))) is not None:
         return tool.name
     if label == HOUSE_LABEL:
         return name  # as the model wrote it
     # A tool of a server that this request does not name; its old name must not mean another tool now.
     return labelled_name(label, name) if name in toolbox.tools else legal_name(name)
-
-
-def _of_server(tools: Tools, label: str, name: str) -> ToolDefinition | None:
-    """Return the tool of a server. Its usual names are tried first, then all tools are searched."""
-    tool = tools.get(legal_name(name))
-    if tool is not None and tool.server_label == label and tool.own_name == name:
-        return tool
-    tool = tools.get(labelled_name(label, name))
-    if tool is not None and tool.server_label == label and tool.own_name == name:
-        return tool
-    return next((tool for tool in tools.values() if tool.server_label == label and tool.own_name == name), None)

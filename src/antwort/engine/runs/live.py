@@ -20,7 +20,7 @@ from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
 from antwort.engine.loop.tool_runner import CallRecord, ToolRunner
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.messages import Prompt
+from antwort.engine.prompt.chat_request import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
 from antwort.engine.runs.recorders import new_entries, sealed_input, sealed_request

@@ -32,7 +32,6 @@ from antwort.api.wire import encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.compaction_item import is_trigger
 from antwort.engine.history.approval_records import asked_for
-from antwort.engine.history.credentials import without_credentials
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, Damaged, HandedOver, ResponseNotFound, StoreFault
@@ -287,17 +286,15 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
 
 def sealed_request(plan: Plan) -> bytes:
     """Return the request as it was received, with its credentials sealed or removed."""
-    if plan.credentials is None:
-        return without_credentials(plan.request)
-    return plan.credentials.sealed_request(plan.request, plan.response.id)
+    return plan.sealed.sealed_request(plan.request, plan.response.id)
 
 
 def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
     """Return the input and its JSON, with the credentials of the tools in it sealed."""
-    request, credentials = plan.request, plan.credentials
-    if credentials is None or not any(map(is_additional, request.input)):
+    request, sealed = plan.request, plan.sealed
+    if not any(map(is_additional, request.input)):
         return request.input, request.raw_input
-    items = tuple(map(credentials.sealed_item, request.input))
+    items = tuple(map(sealed.sealed_item, request.input))
     pairs = zip(items, request.raw_input, strict=True)
     return items, tuple(encode(item) if is_additional(item) and KEY in item.fields else raw for item, raw in pairs)
 

@@ -28,15 +28,15 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
-from antwort.engine.history.calls import is_ours, lost_calls
-from antwort.engine.history.credentials import Credentials
+from antwort.engine.context.token_counter import TokenEstimator
+from antwort.engine.history.calls import CallView, lost_calls
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
-from antwort.engine.loop.item_builders import Seal, half_said
+from antwort.engine.loop.item_builders import Seal, reopened_items
 from antwort.engine.loop.loop import opening_batches
 from antwort.engine.loop.result_events import Answers
 from antwort.engine.loop.steps import LOST, Refused, open_calls
-from antwort.engine.plan import Plan
+from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
@@ -146,13 +146,13 @@ def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -
     first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
     start = first
     for made in run.output[first:]:
-        if is_ours(made) if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
+        if CallView.of(made).has_our_id if isinstance(made, McpCall) else isinstance(made, _MODEL_ITEMS):
             break
         start += 1
     else:
         return run, []
     closing_events: Batch = []
-    for index, item in sorted(half_said(events, seal).items()):
+    for index, item in sorted(reopened_items(events, seal).items()):
         if index >= start:
             item.close("incomplete", closing_events)
     return run, [*closing_events, TurnAbandoned(start=start)]
@@ -208,7 +208,7 @@ class Recovery:
         except Exception as error:
             await self._end(held, found, error)
             return
-        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
         try:
             live = LiveRun(
                 plan,
@@ -245,7 +245,7 @@ class Recovery:
             if link is None:
                 raise Fenced
             try:
-                request = recorded_request(Credentials(self._resources.vault, claimed.identity), link)
+                request = recorded_request(SealedItems(self._resources.vault, claimed.identity), link)
             except AntwortError as error:  # another version has taken it, or its keys are gone
                 request, problem = _unread_request(link), error
             plan = self._bare_plan(claimed, request)
@@ -264,8 +264,10 @@ class Recovery:
             identity=identity,
             settings=self._settings,
             response=claimed.response,
+            budget=budget_of(request, self._settings),
             toolbox=Toolbox(tools={}, may_run=False),
             sealed=SealedItems(vault, identity),
+            meter=TokenEstimator(self._resources.provider),
             clock=self._resources.clock,
             is_durable=True,
         )
@@ -312,7 +314,7 @@ class Recovery:
         """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
         plan, claimed = found.plan, found.claimed
         log = self._event_log(held, found, plan)
-        run, closing_events = pick_up(claimed.response, found.events, plan.seal)
+        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
         events = Batch()
         if not (run.response.status == "queued" and isinstance(error, Cancelled)):
             for batch in opening_batches(run, plan, closing_events):
@@ -386,20 +388,21 @@ async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence
 
 def _refusing_silent(plan: Plan) -> Plan:
     """Refuse the approved calls whose servers do not answer: they were decided, and the run has begun."""
-    if all(left.silence is None for left in plan.leftovers):
+    if all(left.silence is None for left in plan.history.leftovers):
         return plan
     leftovers = tuple(
-        msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None) for left in plan.leftovers
+        msgspec.structs.replace(left, refusal=left.refusal or left.silence, silence=None)
+        for left in plan.history.leftovers
     )
     return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
 
 
-def recorded_request(credentials: Credentials, link: Link) -> CreateRequest:
+def recorded_request(sealed: SealedItems, link: Link) -> CreateRequest:
     """Return the request of a response from its record, with the credentials that it brought. Raises what is wrong with
     it by now.
     """
-    response, parent = link.response, credentials.made_under(link, CreateRequest())
-    declared = (credentials.declared_in(item, "input") for item in link.input if is_additional(item))
+    response, parent = link.response, sealed.made_under(link, CreateRequest())
+    declared = (sealed.declared_in(item, "input") for item in link.input if is_additional(item))
     if locked := parent.locked.union(*(each.locked for each in declared)):
         labels = ", ".join(map(repr, sorted(locked)))
         raise ServerFault(f"What the request brought to log in to {labels} cannot be opened: its key is gone.")

@@ -27,9 +27,9 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
-from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
-from antwort.providers.model_cache import MAX_TRACKED_MODELS, ModelCache
+from antwort.providers.models import MAX_TRACKED_MODELS, ModelCache
+from antwort.providers.routing import adapt
 from antwort.providers.tool_emulation.answer_schema import response_format
 from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.providers.tool_emulation.prompt import rewrite_messages

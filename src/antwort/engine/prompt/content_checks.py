@@ -1,15 +1,18 @@
-"""Content parts of messages and results: what the backend can read, allowed addresses, and the Chat form. Pure."""
+"""Check what items say: content that the backend can read, allowed addresses, and items that come to no message."""
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
+from antwort.api.additional_tools import is_additional
 from antwort.api.items import (
-    TEXTS,
     ContentPart,
+    CustomToolCall,
+    FunctionCall,
     InputFile,
     InputImage,
     InputItem,
@@ -17,22 +20,21 @@ from antwort.api.items import (
     McpCall,
     Message,
     OpaqueItem,
-    ReasoningText,
-    Refusal,
-    ResultPart,
-    SummaryText,
 )
 from antwort.api.steps import Steps
-from antwort.engine.history.calls import is_output, result_of
+from antwort.engine.context.compaction_item import is_trigger
+from antwort.engine.history.calls import CallView
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.net.media import AddressNotAllowed, MediaHosts
-from antwort.providers.base import Capabilities, ChatMessage
-from antwort.tools.base import Output
+from antwort.notes import note
+from antwort.providers.base import Capabilities
 
-_TEXTS = frozenset(TEXTS)
-_WORDS = (*TEXTS, SummaryText, ReasoningText)
+_log = logging.getLogger("antwort.engine")
+
 _MEDIA = frozenset({InputImage, InputVideo, InputFile})
 _NO_FILES = "No files are kept here to be named by 'file_id', and no address is fetched."
+_MOST_TYPES, _LONGEST_TYPE = 10, 60
+"""How much of the client's words a line of the log takes."""
 _content_of = attrgetter("content")
 
 
@@ -89,13 +91,9 @@ def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Ste
         if isinstance(item, Message):
             if not _MEDIA.isdisjoint(map(type, item.content)):
                 yield from _check_addresses(item.content, f"{path}[{i}].content[{{}}]", hosts)
-        elif is_output(item):
-            if not isinstance(item.output, str):
-                yield from _check_addresses(item.output, f"{path}[{i}].output[{{}}]", hosts)
-        elif isinstance(item, McpCall):
-            yield from _check_addresses(item.content or (), f"{path}[{i}].content[{{}}]", hosts)
-        elif isinstance(item, OpaqueItem) and isinstance(found := result_of(item), tuple):
-            yield from _check_addresses(found, f"{path}[{i}]", hosts)
+        elif (view := CallView.of(item)) is not None and isinstance(found := view.result, tuple):
+            place = {"function": ".output[{}]", "server": ".content[{}]", "foreign": ""}[view.owner]
+            yield from _check_addresses(found, f"{path}[{i}]{place}", hosts)
 
 
 def _check_addresses(parts: Sequence[ContentPart], path: str, hosts: MediaHosts) -> Steps[None]:
@@ -120,65 +118,50 @@ def _addresses(part: ContentPart) -> Iterator[tuple[str, str]]:
         yield "file_data", part.file_data
 
 
-# ---- the Chat form ----
+# ---- items that come to no message ----
 
 
-def chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
-    role = item.role
-    if role == "developer" and not capabilities.developer_role:
-        role = "system"
-    if _TEXTS.issuperset(map(type, item.content)):
-        return ChatMessage(role=role, content=said_in(item.content))
-    return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
+def log_omitted(stretches: Sequence[Sequence[InputItem]]) -> None:
+    """Log the items, and parts of items, of the new input, the last stretch, that come to no message."""
+    new = stretches[-1]
+    types = [kind for item in new for kind in _omitted_in(item)]
+    if any(isinstance(item, OpaqueItem) for item in new):
+        types = [*_omitted(stretches)]
+    if types:
+        kinds = dict.fromkeys(types)
+        shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
+        more = f", and {len(kinds) - _MOST_TYPES} more" if len(kinds) > _MOST_TYPES else ""
+        text = "input items that say nothing to the model were left out"
+        note(_log, logging.INFO, text, types=f"{shown}{more}", items=len(types))
 
 
-def said_in(parts: Sequence[ContentPart]) -> str:
-    return "\n".join(map(_part_text, parts))
-
-
-def _part_text(part: ContentPart) -> str:
-    if isinstance(part, _WORDS):
-        return part.text
-    return part.refusal if isinstance(part, Refusal) else ""
-
-
-def _chat_part(part: ContentPart) -> dict[str, Any]:
-    match part:
-        case InputImage():
-            image: dict[str, Any] = {"url": part.image_url}
-            if part.detail != "auto":
-                image["detail"] = "high" if part.detail == "original" else part.detail  # the most there is in Chat
-            return {"type": "image_url", "image_url": image}
-        case InputFile():
-            given = {"filename": part.filename, "file_data": part.file_data}
-            return {"type": "file", "file": {key: value for key, value in given.items() if isinstance(value, str)}}
-        case InputVideo():
-            return {"type": "video_url", "video_url": {"url": part.video_url}}
+def _omitted_in(item: InputItem) -> list[str]:
+    """Return the types of an item of a known type, or of its parts, that come to no message."""
+    match item:
+        case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
+            return [str(item.__struct_config__.tag)]
+        case Message(role="assistant"):
+            return [str(part.__struct_config__.tag) for part in item.content if type(part) in _MEDIA]
         case _:
-            return {"type": "text", "text": _part_text(part)}
+            return []
 
 
-def result_text(output: Output, capabilities: Capabilities) -> tuple[str, list[dict[str, Any]]]:
-    """Return the text of a result, and its images: a tool message holds text only, so they follow in a user message.
-
-    A part that the backend would refuse is only named: a tool cannot know what the model takes.
-    """
-    if isinstance(output, str):
-        return output, []
-    texts: list[str] = []
-    images: list[dict[str, Any]] = []
-    for part in output:
-        if isinstance(part, TEXTS):
-            texts.append(part.text)
-        elif _is_taken(part, capabilities):
-            images.append(_chat_part(part))
-            texts.append(f"[{part.__struct_config__.tag}: shown in the next message]")
-        else:
-            texts.append(f"[{part.__struct_config__.tag}: the model does not take it]")
-    return "\n".join(texts), images
-
-
-def _is_taken(part: ResultPart, capabilities: Capabilities) -> bool:
-    if isinstance(part, InputFile):
-        return capabilities.files and isinstance(part.file_data, str)
-    return capabilities.vision and not (isinstance(part, InputImage) and part.image_url is None)
+def _omitted(stretches: Sequence[Sequence[InputItem]]) -> Iterator[str]:
+    """Foreign calls are shown as far as there are results for them, in order; results if there is a call."""
+    items = [item for stretch in stretches for item in stretch]
+    views = [CallView.of(item) for item in items]
+    results = Counter(view.call_id for view in views if view is not None and view.is_answer)
+    called = {view.call_id for view in views if view is not None and view.is_open}
+    first_new = len(items) - len(stretches[-1])
+    for at, (item, view) in enumerate(zip(items, views, strict=True)):
+        is_shown = False
+        if view is not None and view.is_open:
+            is_shown = results[view.call_id] > 0
+            results[view.call_id] -= 1
+        elif view is not None:
+            is_shown = view.is_answer and view.call_id in called
+        if at >= first_new:
+            yield from _omitted_in(item)
+            is_read = is_shown or is_additional(item) or (is_trigger(item) and at == len(items) - 1)
+            if isinstance(item, OpaqueItem) and not is_read:
+                yield item.type
