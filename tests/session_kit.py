@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Served, TryServer, served
 from antwort.tools.mcp.base import ServerSpec, Session
-from antwort.tools.mcp.sessions import SessionPool
+from antwort.tools.mcp.pool import SessionPool
 from mcp_kit import STDIO
 
 PATIENCE = 20.0
@@ -78,10 +78,13 @@ class Asked:
 
     def __init__(self, verb: str, headers: Mapping[str, str], body: bytes) -> None:
         self.verb, self.headers = verb, headers
-        self.message: dict[str, Any] = json.loads(body) if body else {}
+        self.is_form = "form" in headers.get("content-type", "")
+        self.message: dict[str, Any] = json.loads(body) if body and not self.is_form else {}
 
     @property
     def method(self) -> str:
+        if self.is_form:
+            return "form"
         return str(self.message.get("method", "answer" if self.message else self.verb))
 
     @property
@@ -187,6 +190,11 @@ class Puppet:
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def refuse(self) -> None:
+        """Let nobody else in."""
+        assert self._server is not None
+        self._server.close()
 
     async def stop(self) -> None:
         assert self._server is not None

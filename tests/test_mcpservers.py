@@ -30,8 +30,7 @@ from antwort.mcpservers import make_mcp, make_policy, make_server
 from antwort.testing import ScriptedProvider
 from antwort.tools.limits import ToolBounds
 from antwort.tools.mcp.base import ClientCredentials, ServerUnavailable
-from antwort.tools.mcp.servers import Audience, McpToolPolicy
-from antwort.tools.mcp.specs import base_spec, strangers_spec
+from antwort.tools.mcp.servers import Audience, McpToolPolicy, base_spec, untrusted_spec
 from mcp_kit import nobody_there
 
 URL = "https://docs.example.com/mcp"
@@ -106,10 +105,10 @@ def test_this_machine_may_be_named_where_nobody_else_could_name_it(
 ) -> None:
     policy = make_policy(McpSettings(reach=ReachSettings(loopback=loopback)), is_near=is_near)
     if is_allowed:
-        assert strangers_spec(LOOPBACK, ANONYMOUS, policy).url == LOOPBACK.server_url
+        assert untrusted_spec(LOOPBACK, ANONYMOUS, policy).url == LOOPBACK.server_url
     else:
         with pytest.raises(InvalidField, match="server_url"):
-            strangers_spec(LOOPBACK, ANONYMOUS, policy)
+            untrusted_spec(LOOPBACK, ANONYMOUS, policy)
 
 
 @pytest.mark.parametrize(

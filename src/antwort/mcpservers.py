@@ -18,9 +18,8 @@ from antwort.net.media import MediaHosts
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_host_pattern, parse_url
 from antwort.tools.limits import ToolBounds, ToolLimits
 from antwort.tools.mcp.base import ClientCredentials
-from antwort.tools.mcp.brought import HeaderRules
 from antwort.tools.mcp.executor import McpExecutor
-from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
+from antwort.tools.mcp.servers import Audience, HeaderRules, McpPolicy, McpServer, McpToolPolicy
 
 
 def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:

@@ -66,7 +66,7 @@ async def test_a_request_names_a_server_by_its_address() -> None:
     sessions = ScriptedSessions({THEIRS: ScriptedServer(("find",))})
     response = await engine_of(done(answer(call("find"))), executor(sessions)).create(ask(tools=[STRANGER]))
     assert (only(response, McpCall).server_label, text_of(response)) == ("theirs", "Done.")
-    assert all(spec.is_strangers and spec.owner == ("default", "") for spec in sessions.specs)
+    assert all(spec.is_untrusted and spec.owner == ("default", "") for spec in sessions.specs)
 
 
 @pytest.mark.proves("CP-030")

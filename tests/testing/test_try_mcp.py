@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -166,3 +168,10 @@ async def test_a_killed_server_comes_back_on_its_port(tmp_path: Path) -> None:
         async with Client(server.url) as client:
             await client.call_tool("echo", {"text": "again"})
         assert server.count("answered", "echo") == 1
+
+
+def test_without_the_sdk_it_is_told_what_brings_it() -> None:
+    hidden = "import importlib.util as util; util.find_spec = lambda name: None; import antwort.testing.mcp"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "needs the MCP SDK: pip install 'antwort[testing]'" in done.stderr

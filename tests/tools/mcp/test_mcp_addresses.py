@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.tools.mcp.addresses import canonical_address
+from antwort.tools.mcp.base import canonical_address
 
 
 @pytest.mark.parametrize(

@@ -3,114 +3,83 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
 
-from antwort.tools.mcp.changes import Changes
+from antwort.tools.mcp.session import RefreshTimer
+from jumping_time import jumping_time
 from session_kit import STREAM, TOOL, Asked, Send, event, puppet, result, session_with, until
-
-
-class Clock:
-    """Stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._loop = asyncio.new_event_loop()
-        self._timers: list[tuple[float, asyncio.TimerHandle, Callable[[], None]]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], None], /) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(self.now + delay, callback, (), self._loop)
-        self._timers.append((self.now + delay, handle, callback))
-        return handle
-
-    def go_on(self, seconds: float) -> None:
-        self.now += seconds
-        due = [timer for timer in self._timers if timer[0] <= self.now]
-        self._timers = [timer for timer in self._timers if timer[0] > self.now]
-        for _, handle, callback in due:
-            if not handle.cancelled():
-                callback()
-
-    def close(self) -> None:
-        self._loop.close()
 
 
 class Listed:
     def __init__(self) -> None:
-        self.clock = Clock()
         self.asked = 0
-        self.changes = Changes(self._ask, 1.0, self.clock)
+        self.timer = RefreshTimer(self._ask, 1.0)
 
     def _ask(self) -> None:
         self.asked += 1
-        self.changes.begin()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.clock.close()
+        self.timer.begin()
 
 
-def test_a_change_soon_after_a_list_is_followed_when_its_time_has_come() -> None:
-    with Listed() as listed:
-        listed.changes.begin()
-        listed.changes.end()
-        listed.clock.go_on(0.3)
-        listed.changes.hear()
-        listed.changes.hear()
-        listed.clock.go_on(0.6)
-        assert listed.asked == 0
-        listed.clock.go_on(0.2)
-        assert listed.asked == 1
-        listed.changes.end()
-        listed.clock.go_on(10)
-        assert listed.asked == 1
+@jumping_time
+async def test_a_change_soon_after_a_list_is_followed_when_its_time_has_come() -> None:
+    listed = Listed()
+    listed.timer.begin()
+    listed.timer.end()
+    await asyncio.sleep(0.3)
+    listed.timer.hear()
+    listed.timer.hear()
+    await asyncio.sleep(0.6)
+    assert listed.asked == 0
+    await asyncio.sleep(0.2)
+    assert listed.asked == 1
+    listed.timer.end()
+    await asyncio.sleep(10)
+    assert listed.asked == 1
 
 
-def test_a_change_while_the_list_is_asked_for_is_followed_by_another() -> None:
-    with Listed() as listed:
-        listed.changes.begin()
-        listed.clock.go_on(5)
-        listed.changes.hear()
-        listed.clock.go_on(5)
-        assert listed.asked == 0  # it has not come yet
-        listed.changes.end()
-        listed.clock.go_on(0)
-        assert listed.asked == 1
+@jumping_time
+async def test_a_change_while_the_list_is_asked_for_is_followed_by_another() -> None:
+    listed = Listed()
+    listed.timer.begin()
+    await asyncio.sleep(5)
+    listed.timer.hear()
+    await asyncio.sleep(5)
+    assert listed.asked == 0  # it has not come yet
+    listed.timer.end()
+    await asyncio.sleep(0.01)
+    assert listed.asked == 1
 
 
-def test_a_change_long_after_the_last_list_is_followed_at_once() -> None:
-    with Listed() as listed:
-        listed.changes.begin()
-        listed.changes.end()
-        listed.clock.go_on(5)
-        listed.changes.hear()
-        listed.clock.go_on(0)
-        assert listed.asked == 1
+@jumping_time
+async def test_a_change_long_after_the_last_list_is_followed_at_once() -> None:
+    listed = Listed()
+    listed.timer.begin()
+    listed.timer.end()
+    await asyncio.sleep(5)
+    listed.timer.hear()
+    await asyncio.sleep(0.01)
+    assert listed.asked == 1
 
 
-def test_a_change_that_will_be_in_the_list_anyway_is_not_followed() -> None:
-    with Listed() as listed:
-        listed.changes.begin()
-        listed.changes.hear()
-        listed.changes.cover()
-        listed.changes.end()
-        listed.clock.go_on(10)
-        assert listed.asked == 0
+@jumping_time
+async def test_a_change_that_will_be_in_the_list_anyway_is_not_followed() -> None:
+    listed = Listed()
+    listed.timer.begin()
+    listed.timer.hear()
+    listed.timer.cover()
+    listed.timer.end()
+    await asyncio.sleep(10)
+    assert listed.asked == 0
 
 
-def test_what_is_left_asks_for_nothing() -> None:
-    with Listed() as listed:
-        listed.changes.begin()
-        listed.changes.end()
-        listed.changes.hear()
-        listed.changes.stop()
-        listed.clock.go_on(10)
-        assert listed.asked == 0
+@jumping_time
+async def test_what_is_left_asks_for_nothing() -> None:
+    listed = Listed()
+    listed.timer.begin()
+    listed.timer.end()
+    listed.timer.hear()
+    listed.timer.stop()
+    await asyncio.sleep(10)
+    assert listed.asked == 0
 
 
 async def test_changes_in_a_row_are_all_in_a_list_that_nobody_has_asked_for() -> None:

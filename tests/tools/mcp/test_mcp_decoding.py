@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.tools.mcp.decoding import MOST_VALUES, TooHeavy, decode, decoded_aside, number_in
+from antwort.tools.mcp.messages import MAX_VALUES, TooHeavy, decode, decode_aside, find_id
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -49,13 +49,13 @@ def test_an_escaped_backslash_is_no_half_character() -> None:
 )
 async def test_many_small_values_are_too_much(data: bytes) -> None:
     with pytest.raises(TooHeavy):
-        await decoded_aside(data)
+        await decode_aside(data)
 
 
 @pytest.mark.parametrize("text", ["a, b, [c] {d} ", '"quoted", \\', "x" * 15], ids=["prose", "JSON", "plain"])
 async def test_a_long_text_is_not_too_much_whatever_it_says(text: str) -> None:
-    said = text * (5 * MOST_VALUES // len(text))
-    assert await decoded_aside(msgspec.json.encode({"text": said})) == {"text": said}
+    said = text * (5 * MAX_VALUES // len(text))
+    assert await decode_aside(msgspec.json.encode({"text": said})) == {"text": said}
 
 
 def test_what_is_too_deep_is_no_json() -> None:
@@ -95,4 +95,4 @@ READABLE = {
 
 @pytest.mark.parametrize(("data", "number"), READABLE.values(), ids=READABLE)
 def test_whose_answer_it_is_can_be_read_where_the_rest_cannot(data: bytes, number: int | str | None) -> None:
-    assert number_in(data) == number
+    assert find_id(data) == number

@@ -265,7 +265,13 @@ async def test_no_arguments_at_all_are_none(arguments: str) -> None:
     assert len(server.calls) == 1
 
 
-@pytest.mark.parametrize("arguments", ["[]", "3", '"x"', "nonsense", '{"\udcff', '{"a":' + "[" * 50_000])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("[]", "3", '"x"', "null", "{", "nonsense", '{"\udcff', '{"a":' + "[" * 50_000),
+        *('{}, "name": "other"', '{"a": 1} {"b": 2}', '{"a": 01}', '{"a": "\x01"}'),
+    ],
+)
 async def test_arguments_that_are_no_object_never_reach_the_server(arguments: str) -> None:
     server = ScriptedServer()
     executor = executor_of(server)

@@ -9,7 +9,7 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.mcp.base import ServerTool, ServerTools
-from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules
+from antwort.tools.mcp.conversion import Rules, define, instructions_of, rules_for, untrusted_rules
 from antwort.tools.mcp.servers import Approval, McpPolicy, McpServer, McpToolPolicy
 
 DOCS = McpTool(server_label="docs")
@@ -113,7 +113,7 @@ def test_a_tool_may_need_approval_otherwise_than_its_server() -> None:
 def test_a_strangers_tools_need_what_the_policy_says(
     usual: Literal["always", "never"], force: bool, needs: bool | None
 ) -> None:
-    rules = strangers_rules(McpPolicy(require_approval=usual, force_approval=force))
+    rules = untrusted_rules(McpPolicy(require_approval=usual, force_approval=force))
     assert one(hinted(readOnlyHint=True), rules).needs_approval is needs
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.tools.mcp.base import ServerUnavailable
-from antwort.tools.mcp.messages import Refused, checked_arguments, decoded, outcome_of, progress_of, refusal, result_of
-from antwort.tools.mcp.pauses import Pauses
-from antwort.tools.mcp.tool_list import MOST_PAGES, MOST_TOOLS, ToolList, read_tool
+from antwort.tools.mcp.conversion import MAX_PAGES, MAX_TOOLS, ToolList, read_tool
+from antwort.tools.mcp.messages import Refused, decode_message, outcome_of, progress_of, refusal_outcome, result_of
+from antwort.tools.mcp.throttle import Backoff
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 anything = st.recursive(
@@ -50,14 +50,14 @@ def test_whatever_a_message_says_is_a_result_a_refusal_or_none(message: dict[str
 def test_a_refusal_is_the_tools_own_failure_in_the_servers_words() -> None:
     with pytest.raises(Refused) as refused:
         result_of({"error": {"code": -32602, "message": "no such tool"}})
-    assert refusal(refused.value).content == ({"type": "text", "text": "no such tool"},)
-    assert refusal(Refused(0, "")).content[0]["text"] == "The MCP server refused the call."
+    assert refusal_outcome(refused.value).content == ({"type": "text", "text": "no such tool"},)
+    assert refusal_outcome(Refused(0, "")).content[0]["text"] == "The MCP server refused the call."
 
 
 @given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_message_or_a_server_that_cannot_be_used(data: bytes) -> None:
     with suppress(ServerUnavailable):
-        assert isinstance(asyncio.run(decoded(data)), dict)
+        assert isinstance(asyncio.run(decode_message(data)), dict)
 
 
 @given(anything)
@@ -71,15 +71,6 @@ def test_progress_that_no_number_can_hold_is_passed_over() -> None:
     said = progress_of({"progressToken": "a", "progress": 1, "total": 10**400})
     assert said is not None
     assert (said[1].done, said[1].total) == (1.0, None)
-
-
-@given(st.text(max_size=30))
-def test_arguments_are_sent_as_they_are_or_not_at_all(text: str) -> None:
-    try:
-        raw, said = checked_arguments(text)
-    except ValueError:
-        return
-    assert json.loads(bytes(raw)) == said
 
 
 @pytest.mark.parametrize(
@@ -112,7 +103,7 @@ def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[d
 
 @pytest.mark.parametrize(
     ("per_page", "most_bytes", "tools"),
-    [(1, None, MOST_PAGES), (100, None, MOST_TOOLS), (1, 50, 2)],
+    [(1, None, MAX_PAGES), (100, None, MAX_TOOLS), (1, 50, 2)],
     ids=["too many pages", "too many tools", "too many bytes"],
 )
 def test_a_list_without_end_ends(per_page: int, most_bytes: int | None, tools: int) -> None:
@@ -129,8 +120,8 @@ def endless_page(number: int, size: int) -> dict[str, Any]:
 
 def test_a_page_with_more_tools_than_are_taken_is_cut() -> None:
     found = ToolList(lambda schema: True)
-    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(MOST_TOOLS + 1)]}) is None
-    assert len(found.tools) == MOST_TOOLS
+    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(MAX_TOOLS + 1)]}) is None
+    assert len(found.tools) == MAX_TOOLS
 
 
 def test_what_is_left_out_is_told_once_for_the_whole_list() -> None:
@@ -138,7 +129,7 @@ def test_what_is_left_out_is_told_once_for_the_whole_list() -> None:
     pages = 0
     while found.feed({"tools": [{"name": f"tool_{pages}"}, {"nope": 1}], "nextCursor": str(pages)}) is not None:
         pages += 1
-    assert found.left_out == f"{MOST_PAGES} in it are no tools and it is too long"
+    assert found.left_out == f"{MAX_PAGES} in it are no tools and it is too long"
     assert ToolList(lambda schema: True).left_out == ""
 
 
@@ -166,7 +157,7 @@ def test_what_a_server_says_of_a_tool_is_kept() -> None:
 
 
 def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minute() -> None:
-    pauses = Pauses()
+    pauses = Backoff()
     lengths = []
     for _ in range(12):
         pauses.failed(100.0)
@@ -175,7 +166,7 @@ def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minu
     assert lengths[-1] == 30.0
     assert pauses.left(129.0) == 1.0
     assert pauses.left(200.0) == 0.0
-    pauses.worked()
+    pauses.succeeded()
     assert pauses.left(100.0) == 0.0
     pauses.failed(100.0)
     assert pauses.left(100.0) == 0.0

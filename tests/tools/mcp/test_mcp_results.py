@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antwort.api.items import InputFile, InputImage, InputText, ResultPart
 from antwort.api.wire import encode
 from antwort.tools.mcp.base import CallOutcome
-from antwort.tools.mcp.results import output_of
+from antwort.tools.mcp.conversion import output_of
 from plan_kit import STEADY
 
 PICTURE = b64encode(b"\x89PNG not really").decode()

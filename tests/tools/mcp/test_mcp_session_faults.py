@@ -188,7 +188,7 @@ async def test_a_program_that_ends_at_once_is_not_started_over_and_over(tmp_path
 
 async def test_an_address_out_of_reach_is_never_asked() -> None:
     async with puppet() as server, pooled(reach=AddressPolicy()) as pool:
-        fault = await refused(pool.get(replace(server.spec, is_strangers=True)))
+        fault = await refused(pool.get(replace(server.spec, is_untrusted=True)))
         assert isinstance(fault, NotReached)
         assert server.asked == []
 

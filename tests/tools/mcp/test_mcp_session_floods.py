@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import sys
-import threading
+from itertools import pairwise
 from pathlib import Path
 
-import httpx2
 import pytest
 from msgspec.structs import replace
 
 from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.owner import _Sdk, load_sdk
-from antwort.tools.mcp.watching import Watch, Watched
 from jumping_time import jumping_time
 from session_kit import (
     PATIENCE,
@@ -54,10 +50,9 @@ def floods(*methods: str) -> Act:
 
 @jumping_time
 async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session() -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     async with puppet(GET=floods(*["ping"] * 1000), answer=hangs) as server, pooled() as pool:
         await pool.get(server.spec).tools()
-        await asyncio.sleep(4)
+        await asyncio.sleep(5)
         assert pool.open_sessions == 0
         assert len(server.seen("answer")) <= 1
 
@@ -144,7 +139,7 @@ async def test_a_page_of_a_strangers_list_may_be_much_smaller_than_a_result() ->
     padded = {**TOOL, "description": "x" * 5_000_000}
     async with puppet(tools_list=says({"tools": [padded]})) as server, pooled(reach=NEAR) as pool:
         with pytest.raises(ServerUnavailable, match="too long"):
-            await pool.get(replace(server.spec, is_strangers=True)).tools()
+            await pool.get(replace(server.spec, is_untrusted=True)).tools()
 
 
 async def test_a_page_of_an_operators_list_may_be_as_long_as_a_result() -> None:
@@ -173,24 +168,20 @@ async def test_a_method_that_is_forbidden_alone_is_taken_for_unknown() -> None:
 # ---- streams one after the other ----
 
 
-class Streams(httpx2.AsyncBaseTransport):
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, request=request)
-
-
+@jumping_time
 async def test_streams_that_end_at_once_are_not_asked_for_at_once() -> None:
-    waited: list[float] = []
+    asked_at = list[float]()
 
-    async def pause(seconds: float) -> None:
-        waited.append(seconds)
+    async def ends(asked: Asked, send: Send) -> None:
+        asked_at.append(asyncio.get_running_loop().time())
+        await send(STREAM + b"retry: 0\n\n")
+        raise ConnectionAbortedError
 
-    transport = Watched(Streams(), Watch(), pause=pause)
-    get = httpx2.Request("GET", "http://x/", headers={"Accept": "text/event-stream"})
-    for _ in range(3):
-        await transport.handle_async_request(get)
-        await transport.handle_async_request(httpx2.Request("POST", "http://x/", json={}))
-    assert len(waited) == 2
-    assert all(0.5 < seconds <= 1.0 for seconds in waited)
+    async with puppet(GET=ends) as server, session_with(server.spec) as session:
+        await session.tools()
+        await asyncio.sleep(3.5)
+        assert len(asked_at) in (3, 4)
+        assert all(later - earlier >= 1.0 for earlier, later in pairwise(asked_at))
 
 
 # ---- what nobody has asked for ----
@@ -231,7 +222,7 @@ async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
 ) -> None:
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
     async with puppet(GET=without_end(said)) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, is_untrusted=True, unsolicited=LITTLE))
         await session.tools()
         await until(lambda: told(caplog) == 1)
         assert not (await session.call("do", "{}", key="k")).is_error
@@ -243,7 +234,7 @@ async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
 @pytest.mark.parametrize("said", [said for name, said in UNASKED.items() if name not in ("answers", "no messages")])
 async def test_a_call_whose_stream_is_full_of_what_nobody_asked_for_fails(said: bytes) -> None:
     async with puppet(tools_call=without_end(said)) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, is_untrusted=True, unsolicited=LITTLE))
         with pytest.raises(ServerUnavailable, match="sends too much that nobody asked for"):
             await session.call("do", "{}", key="k")
         server.acts["tools/call"] = says(TEXT)
@@ -275,7 +266,7 @@ async def test_a_session_of_the_older_kind_that_sends_what_nobody_asked_for_ends
     agreed = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
     acts = {"initialize": by_stream(agreed), "tools_list": by_stream({"tools": [TOOL]})}
     async with puppet(GET=stream, **acts) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, transport="sse", is_strangers=True, unsolicited=LITTLE))
+        session = pool.get(replace(server.spec, transport="sse", is_untrusted=True, unsolicited=LITTLE))
         await session.tools()
         listed.set()
         await until(lambda: pool.open_sessions == 0)
@@ -299,7 +290,7 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
         await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
 
     async with puppet(GET=floods(*["ping"] * 50), tools_call=busy) as server, pooled(reach=NEAR) as pool:
-        session = pool.get(replace(server.spec, is_strangers=True))
+        session = pool.get(replace(server.spec, is_untrusted=True))
         outcome = await session.call("do", "{}", key="k", progress=lambda progress: heard.append(progress.done))
         assert not outcome.is_error
         assert heard == list(range(500))
@@ -308,7 +299,6 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
 
 @jumping_time
 async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     heard = list[float | None]()
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -327,7 +317,6 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream() -> None:
 async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -376,14 +365,12 @@ async def test_a_program_that_ends_after_each_handshake_is_not_started_over_and_
 
 
 async def test_a_session_that_is_left_unused_counts_against_nobody() -> None:
-    async with puppet(tools_list=hangs) as server, pooled() as pool:
+    async with puppet(tools_list=hangs) as server, pooled(idle=0.01) as pool:
         for _ in range(5):
             asking = asyncio.create_task(pool.get(server.spec).tools())
             await server.until("tools/list", server.sessions or 1)
             asking.cancel()
             await asyncio.wait([asking])
-            pool._idle = 0.0
-            pool._look_at_the_clock()
             await until(lambda: pool.open_sessions == 0)
         server.acts["tools/list"] = says({"tools": [TOOL]})
         assert len((await pool.get(server.spec).tools()).tools) == 1
@@ -401,35 +388,3 @@ async def test_connecting_ends_when_its_task_is_cancelled_and_is_not_tried_in_an
         with pytest.raises(ServerUnavailable):
             await asking
         assert server.seen("initialize") == []
-
-
-async def test_the_sdk_is_imported_once_and_all_wait_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    imports, done = 0, threading.Event()
-
-    def slow(name: str) -> None:
-        nonlocal imports
-        imports += 1
-        done.wait(PATIENCE)
-
-    monkeypatch.setattr(importlib, "import_module", slow)
-    sdk = _Sdk()
-    leaving, *waiting = [asyncio.create_task(sdk.load()) for _ in range(3)]
-    await until(lambda: imports == 1)
-    leaving.cancel()
-    await asyncio.wait([leaving])
-    assert not any(task.done() for task in waiting)
-    done.set()
-    await asyncio.gather(*waiting, sdk.load())
-    assert imports == 1
-
-
-async def test_an_import_that_fails_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> None:
-        raise ImportError(name)
-
-    sdk = _Sdk()
-    with monkeypatch.context() as patch:
-        patch.setattr(importlib, "import_module", fail)
-        with pytest.raises(ImportError):
-            await sdk.load()
-    await sdk.load()

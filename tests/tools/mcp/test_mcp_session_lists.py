@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.tools.mcp import session as sessions
 from antwort.tools.mcp.base import NotReached, ServerTools, ServerUnavailable, Session
+from antwort.tools.mcp.pool import SessionPool
+from jumping_time import jumping_time
 from session_kit import (
     TEXT,
     TOOL,
@@ -205,3 +207,35 @@ async def test_whoever_stops_waiting_for_a_list_disturbs_nobody() -> None:
         assert names(await staying) == ["do"]
         assert leaving.cancelled()
         await until(lambda: leaving.done())
+
+
+# ---- changes, in the newest version ----
+
+CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+ACKNOWLEDGED = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
+DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+
+
+@jumping_time
+async def test_a_stream_of_changes_that_ends_is_asked_for_again_and_what_was_missed_is_a_change() -> None:
+    listen = streams(ACKNOWLEDGED, CHANGED)
+    async with puppet(server_discover=says(DISCOVERED), subscriptions_listen=listen) as server:
+        pool = SessionPool()
+        await pool.get(server.spec).tools()
+        await asyncio.sleep(45)
+        assert len(server.seen("subscriptions/listen")) == 2
+        assert len(server.seen("tools/list")) >= 3
+        assert server.seen("GET") == []
+        await pool.close()
+
+
+@jumping_time
+async def test_a_server_that_tells_of_no_changes_after_all_is_not_asked_again() -> None:
+    listen = sends(whole_answer(404))
+    async with puppet(server_discover=says(DISCOVERED), subscriptions_listen=listen) as server:
+        pool = SessionPool()
+        await pool.get(server.spec).tools()
+        await asyncio.sleep(100)
+        assert len(server.seen("subscriptions/listen")) == 1
+        assert len(server.seen("tools/list")) == 1
+        await pool.close()

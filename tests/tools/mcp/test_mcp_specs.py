@@ -11,8 +11,7 @@ from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.mcp.base import ClientCredentials, ServerSpec
-from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer
-from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
+from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
 
 ANNE, BOB = Identity("acme", "anne"), Identity("acme", "bob")
 OPEN = McpPolicy(declared=True)
@@ -97,18 +96,18 @@ def test_the_same_credentials_of_two_identities_are_two_sessions() -> None:
     server = McpServer("docs", url=URL, authorization="request")
     assert spec_for(server, ANNE, authorization="same").key != spec_for(server, BOB, authorization="same").key
     stranger = declare(server_url=URL, authorization="same")
-    assert strangers_spec(stranger, ANNE, OPEN).key != strangers_spec(stranger, BOB, OPEN).key
+    assert untrusted_spec(stranger, ANNE, OPEN).key != untrusted_spec(stranger, BOB, OPEN).key
 
 
 def test_a_strangers_server_is_reached_as_the_request_says() -> None:
-    spec = strangers_spec(declare(server_url=URL, headers={"X-Key": "k"}, authorization="mine"), ANNE, OPEN)
-    assert (spec.url, spec.transport, spec.is_strangers, spec.owner) == (URL, "http", True, ("acme", "anne"))
+    spec = untrusted_spec(declare(server_url=URL, headers={"X-Key": "k"}, authorization="mine"), ANNE, OPEN)
+    assert (spec.url, spec.transport, spec.is_untrusted, spec.owner) == (URL, "http", True, ("acme", "anne"))
     assert spec.headers == {"X-Key": "k", "Authorization": "Bearer mine"}
 
 
 @pytest.mark.parametrize("url", ["https://tools.example.com/sse", "https://tools.example.com/a/sse/?key=x"])
 def test_an_address_that_ends_in_sse_is_of_the_older_kind(url: str) -> None:
-    assert strangers_spec(declare(server_url=url), ANNE, OPEN).transport == "sse"
+    assert untrusted_spec(declare(server_url=url), ANNE, OPEN).transport == "sse"
 
 
 @pytest.mark.parametrize(
@@ -122,14 +121,14 @@ def test_an_address_that_ends_in_sse_is_of_the_older_kind(url: str) -> None:
 )
 def test_what_may_not_be_named_is_refused(fields: dict[str, Any], policy: McpPolicy, param: str, code: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        strangers_spec(declare(**fields), ANNE, policy)
+        untrusted_spec(declare(**fields), ANNE, policy)
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
 def test_what_is_remembered_reaches_the_same_session() -> None:
     declared = declare(server_url=URL, headers={"X-Key": "k"}, allowed_tools=["a"], require_approval="never")
     kept = remembered(declared)
-    assert strangers_spec(kept, ANNE, OPEN).key == strangers_spec(declared, ANNE, OPEN).key
+    assert untrusted_spec(kept, ANNE, OPEN).key == untrusted_spec(declared, ANNE, OPEN).key
     assert kept == remembered(declare(server_url=URL, headers={"X-Key": "k"}))
 
 

@@ -1,22 +1,23 @@
-"""The contract between sessions with MCP servers and those who use them. Nothing here knows the SDK.
+"""The contract between sessions with MCP servers and those who use them.
 
-What a server sends stays plain (decoded JSON) up to here, whichever way it came: the SDK's or our own.
+What a server sends stays plain (decoded JSON) up to here, whichever transport it came by.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
+from antwort.net.ssrf import ParsedUrl, parse_url, unmap_ipv4
 from antwort.tools.base import Progress, Unanswered
-from antwort.tools.mcp.addresses import canonical_address
 
 Transport: TypeAlias = Literal["http", "sse", "stdio"]
-"""Streamable HTTP, its predecessor, or a process of ours."""
+"""Streamable HTTP, its predecessor, or a subprocess."""
 
 
 class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,16 +27,16 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str
     scopes: tuple[str, ...] = ()
     token_url: str | None = None
-    """Where they are instead, for servers that do not say."""
+    """Where tokens are given out, for servers that do not publish it."""
     issuer: str | None = None
-    """Who must be the one that gives them out; None: whomever the server names."""
+    """The only issuer that gets the credentials; None: the one that the server names."""
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self.client_id!r})"
 
 
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """How a server is reached, with the credentials in clear: it is never shown and never stored."""
+    """How a server is reached. It holds credentials in clear, and is never shown or stored."""
 
     label: str
     transport: Transport = "http"
@@ -45,28 +46,28 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     folder: str | None = None
     headers: Mapping[str, str] = {}
     oauth: ClientCredentials | None = None
-    is_strangers: bool = False
-    """Whether a request has named the address: then it is held against the policy for those, each time it is asked."""
+    is_untrusted: bool = False
+    """Whether a request has named the address: then the address policy is checked for each request and connection."""
     owner: tuple[str, str] | None = None
-    """Tenant and subject, where the session is theirs alone; None: the operator's, for all."""
+    """Tenant and subject of a session that is not shared; None: the session is shared by all."""
     connect: float = 10.0
-    """Seconds for the connection and the handshake."""
+    """Timeout in seconds of the connection and the handshake."""
     list_age: float = 300.0
-    """Seconds after which its list of tools is asked for again."""
+    """Seconds after which the cached list of tools is refreshed."""
     largest: int = 16 * 2**20
-    """Bytes of one message of the server's; what is longer is not read, and the call has failed."""
+    """Longest message of the server in bytes; a call with a longer answer fails."""
     unsolicited: int = 2**20
-    """Bytes that it may send unasked, at once and then in four seconds."""
+    """Bytes that the server may send unsolicited, at once and then in each four seconds."""
 
     @cached_property
     def key(self) -> bytes:
-        """The same for those who share a session: what is reached, how, and in whose name."""
+        """Identify a session: what is reached, how, and in whose name."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).digest()
 
     @cached_property
     def server_id(self) -> str:
-        """The same for all who reach the server, whatever they call it and however they write its address. A digest: an
-        address may hold a key of its user. A program has its label.
+        """Identify a server, whatever its label is and however its address is written. It is a digest, because an
+        address may hold a key. A subprocess is identified by its label.
         """
         return _digest(f"program {self.label}") if self.transport == "stdio" else server_id_of(self.url)
 
@@ -95,14 +96,14 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerTools(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
-    """What a server offers. The same object as long as it is the same list."""
+    """What a server offers. An unchanged list is the same object."""
 
     tools: tuple[ServerTool, ...] = ()
     instructions: str | None = None
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tools/call` was answered with."""
+    """The answer to `tools/call`."""
 
     content: Sequence[Mapping[str, Any]] = ()
     structured: Any = None
@@ -110,47 +111,91 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerUnavailable(Unanswered):
-    """The server cannot be asked, or did not answer as one. The text is for the model and the client: it names no
+    """The server cannot be reached, or its answer is invalid. The text is for the model and the client: it names no
     address and repeats nothing that the server sent.
     """
 
     details: str = ""
-    """What only the operator is told: why a program of its own does not run, and what that wrote last."""
+    """For the operator only: why a subprocess does not run, and what it wrote last."""
 
 
 class Unauthorized(ServerUnavailable):
     """The server wants other credentials."""
 
 
+class Forbidden(Unauthorized):
+    """The server answered with HTTP status 403: it wants other credentials, or forbids the method."""
+
+
 class NotReached(ServerUnavailable):
-    """The address is one that may not be asked, or nobody answers there."""
+    """The address is not allowed, or no server answers there."""
 
 
 class Session(Protocol):
-    """With one server, in one name. It connects when it is asked, and again after a failure, with growing pauses."""
+    """A session with one server, in one name. It connects when it is used, and again after a failure, with backoff."""
 
     async def tools(self) -> ServerTools:
-        """From the list that was had before, unless that has aged or the server has said that it changed. While a new
-        one is asked for, the old one serves. Raises `ServerUnavailable`.
+        """Return the cached list. One that has expired, or that the server says has changed, is refreshed in the
+        background. Raises `ServerUnavailable`.
         """
         ...
 
     async def refresh(self) -> ServerTools:
-        """The list as the server says it now. Raises `ServerUnavailable`."""
+        """Return the current list. Raises `ServerUnavailable`."""
         ...
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
-        """Run a tool. `arguments` is a JSON object as text, `key` the call's idempotency key. Cancelled, it tells the
-        server so. Raises `ServerUnavailable`.
+        """Run a tool. `arguments` is the text of a JSON object, which the caller has checked: it is sent as it is.
+        `key` is the call's idempotency key. Cancelled, it tells the server so. Raises `ServerUnavailable`.
         """
         ...
 
 
 class Sessions(Protocol):
-    """All of them: one for each `ServerSpec.key`, made when needed, closed when idle, bounded in number."""
+    """All sessions: one for each `ServerSpec.key`, opened when needed, closed when idle, bounded in number."""
 
     def get(self, spec: ServerSpec) -> Session: ...
 
     async def close(self) -> None: ...
+
+
+# ---- addresses ----
+
+_USUAL_PORTS = (80, 443)
+_MOST_DECODINGS = 5
+"""How often a path may have been percent-encoded, one over the other."""
+
+
+@lru_cache(maxsize=256)
+def canonical_address(url: str) -> str:
+    """Return host, port and path of an address in one spelling. Raises `AddressNotAllowed`.
+
+    The scheme, the usual ports and the query are left out: they seldom lead to another server, and often to the same
+    one. Of the path, percent-encoding, case, dots, empty segments, parameters and a slash at the end are evened out.
+    """
+    place = parse_url(url)
+    port = "" if place.port in _USUAL_PORTS else f":{place.port}"
+    return f"{_host(place)}{port}/{_path(place.target.partition('?')[0])}"
+
+
+def _host(place: ParsedUrl) -> str:
+    """Return a host; all names and addresses of this machine are one."""
+    if place.address is None:
+        return "localhost" if place.is_localhost else place.host
+    address = unmap_ipv4(place.address)
+    return "localhost" if address.is_loopback or address.is_unspecified else str(address)
+
+
+def _path(path: str) -> str:
+    for _ in range(_MOST_DECODINGS):
+        path = unquote(path)
+    segments: list[str] = []
+    for segment in path.replace("\\", "/").split("/"):
+        name = segment.partition(";")[0]
+        if name == "..":
+            del segments[-1:]
+        elif name not in ("", "."):
+            segments.append(name.casefold())
+    return "/".join(segments)

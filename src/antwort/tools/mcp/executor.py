@@ -16,22 +16,29 @@ import msgspec
 
 from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
+from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
 from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions, server_id_of
-from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules, unknown_names
-from antwort.tools.mcp.results import output_of
-from antwort.tools.mcp.servers import McpPolicy, McpServer
-from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
+from antwort.tools.mcp.conversion import (
+    Rules,
+    define,
+    instructions_of,
+    output_of,
+    rules_for,
+    unknown_names,
+    untrusted_rules,
+)
+from antwort.tools.mcp.servers import McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
 from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
 
 _log = logging.getLogger("antwort.tools.mcp")
 
-_MOST_MADE = 512
-"""Lists that are kept as the model is offered them."""
-_GRACE = 1.0
+_MAX_CACHED = 512
+"""Most lists that are cached as the model is offered them, and most specs."""
+_CLOSE_SECONDS = 1.0
 _SERVER = re.compile(r"\bMCP server(?![\w'])(?! ')")
 
 
@@ -41,13 +48,13 @@ class ServerStatus(msgspec.Struct, frozen=True):
     label: str | None
     """None: all those that requests name by address."""
     is_up: bool | None
-    """Whether it could be used when it was last asked; None: it was not, or each session has its own answer."""
+    """Whether its last list succeeded; None: it was never asked, or has no shared session."""
     failures: int
-    """Lists and calls that came to nothing because of it."""
+    """Lists and calls that failed because of it."""
 
 
-class _Own(msgspec.Struct, frozen=True):
-    """A server of the operator's, with what is the same for each request."""
+class _OwnServer(msgspec.Struct, frozen=True):
+    """A server of the operator, with what is the same for all requests."""
 
     server: McpServer
     spec: ServerSpec
@@ -55,9 +62,9 @@ class _Own(msgspec.Struct, frozen=True):
     declared: McpTool
 
 
-class _Made(msgspec.Struct, frozen=True):
+class _Definitions(msgspec.Struct, frozen=True):
     listed: weakref.ReferenceType[ServerTools]
-    """Whoever keeps the list decides how long this is kept."""
+    """A weak reference: the session decides how long its list lives."""
     declared: McpTool
     writing: Writing
     tools: tuple[ToolDefinition, ...]
@@ -80,32 +87,29 @@ class McpExecutor:
     kind = ToolKind.MCP
     holds_to_its_word = True
     ends_when_told: Literal[True] = True
-    """Whoever waits for a server is told at once, and it does the rest for itself."""
+    """A cancelled call ends at once; the server is told in the background."""
 
     def __init__(
         self, servers: Sequence[McpServer] = (), policy: McpPolicy | None = None, sessions: Sessions | None = None
     ) -> None:
         """`sessions` are those of the executor's own unless given. Raises `ValueError` for two of the same label."""
         self._policy = policy or McpPolicy()
-        self._own: dict[str, _Own] = {}
+        self._own: dict[str, _OwnServer] = {}
         for server in servers:
             if server.label in self._own:
                 raise ValueError(f"There are two MCP servers labelled {server.label!r}.")
             spec, declared = base_spec(server, self._policy), McpTool(server_label=server.label)
-            self._own[server.label] = _Own(server, spec, rules_for(server), declared)
-        self._strangers = strangers_rules(self._policy)
-        self._by_server: dict[str, list[_Own]] = defaultdict(list)
+            self._own[server.label] = _OwnServer(server, spec, rules_for(server), declared)
+        self._untrusted_rules = untrusted_rules(self._policy)
+        self._by_server: dict[str, list[_OwnServer]] = defaultdict(list)
         """The operator's servers by what they are: a request may reach one by its address, under another label."""
         for own in self._own.values():
             self._by_server[own.spec.server_id].append(own)
         self._memory = ToolMemory()
         self._sessions = sessions
-        self._made: OrderedDict[bytes, _Made] = OrderedDict()
-        self._able: ToolDefinition | None = None
-        """The tool that was asked about last, if it is run here: it is asked for again and again."""
-        self._specs: dict[Hashable, ServerSpec] = {}
-        self._last: tuple[McpTool, Identity, ServerSpec, Session] | None = None
-        """Of the call that was made last, if there are no credentials of the request's in it."""
+        self._definitions: OrderedDict[bytes, _Definitions] = OrderedDict()
+        self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
+        """Those without credentials of a request: the same ones are asked for with each call."""
         self._is_up: dict[str, bool] = {}
         self._unknown: dict[str, tuple[str, ...]] = {}
         self._failures: Counter[str | None] = Counter()
@@ -132,15 +136,15 @@ class McpExecutor:
         listed = await self._list(spec)
         is_same_for_all = own is not None and own.server.authorization == "own"
         if own is not None:
-            self._note_unknown(own.server, listed)
+            self._warn_of_unknown(own.server, listed)
         kept = own.declared if own is not None and is_same_for_all else remembered(declared)
-        tenants, made = self._tenants(spec), self._made.get(spec.key)
-        is_made = made is not None and made.listed() is listed and made.declared == kept
-        if made is not None and is_made and self._memory.holds(spec, tenants, made.writing):
-            self._made.move_to_end(spec.key)
-            return made.tools  # the same objects as long as nothing changes: requests come more often than lists do
+        tenants, known = self._tenants(spec), self._definitions.get(spec.key)
+        is_made = known is not None and known.listed() is listed and known.declared == kept
+        if known is not None and is_made and self._memory.holds(spec, tenants, known.writing):
+            self._definitions.move_to_end(spec.key)
+            return known.tools  # the same objects as long as nothing changes: requests come more often than lists do
         writing = await self._memory.learn(spec, tenants, listed)
-        rules = [own.rules] if own is not None else [self._strangers, *self._rules_at(spec)]
+        rules = [own.rules] if own is not None else [self._untrusted_rules, *self._rules_at(spec)]
         return self._define(spec, listed, kept, rules, writing)
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
@@ -152,9 +156,9 @@ class McpExecutor:
         if own is None and declared.server_url is UNSET:
             return None
         spec = self._spec(declared, identity)
-        made = self._made.get(spec.key)
+        known = self._definitions.get(spec.key)
         # It is asked for right after the tools, and what was listed then is what they are of.
-        listed = (None if made is None else made.listed()) or await self._list(spec)
+        listed = (None if known is None else known.listed()) or await self._list(spec)
         return instructions_of(listed, declared, None if own is None else own.server)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
@@ -165,38 +169,29 @@ class McpExecutor:
         ]
 
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
+        """Raises `InvalidField`."""
+        known: Hashable = None
+        if declared.authorization is declared.headers is UNSET:
+            place = (declared.server_label, declared.server_url, declared.connector_id)
+            known = (*place, identity.tenant, identity.owner)
+            if (spec := self._specs.get(known)) is not None:
+                return spec
         own = self._own.get(declared.server_label)
         if own is None:
-            return self._strangers_spec(declared, identity)
-        return own_spec(own.server, own.spec, declared, identity)
-
-    def _session(self, declared: McpTool, identity: Identity) -> tuple[McpTool, Identity, ServerSpec, Session]:
-        """For calls. Those of one identity to one server come one after the other."""
-        spec = self._spec(declared, identity)
-        asked = (declared, identity, spec, self._pool().get(spec))
-        if declared.authorization is declared.headers is UNSET:
-            self._last = asked
-        return asked
-
-    def _strangers_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
-        """Remembered where no credentials are in it: the same one is asked for with each call."""
-        if not (declared.authorization is declared.headers is declared.connector_id is UNSET):
-            return strangers_spec(declared, identity, self._policy)
-        asked = (declared.server_label, declared.server_url, identity.tenant, identity.owner)
-        spec = self._specs.get(asked)
-        if spec is None:
-            if len(self._specs) >= _MOST_MADE:
-                self._specs.clear()
-            spec = self._specs[asked] = strangers_spec(declared, identity, self._policy)
+            spec = untrusted_spec(declared, identity, self._policy)
+        else:
+            spec = own_spec(own.server, own.spec, declared, identity)
+        if known is not None:
+            self._specs.put(known, spec)
         return spec
 
     def _rules_at(self, spec: ServerSpec) -> list[Rules]:
-        """What the operator has set for a server that a request names by its address."""
+        """Return the operator's rules for a server that a request names by its address."""
         return [own.rules for own in self._by_server.get(spec.server_id, ())]
 
     def _tenants(self, spec: ServerSpec) -> tuple[str, ...]:
-        """For whom the server's writing tools are remembered. Of the operator's servers, what the shared session has
-        seen counts for all.
+        """Return for whom the server's writing tools are remembered. Of the operator's servers, what the shared session
+        has seen counts for all.
         """
         if spec.owner is None:
             return (SHARED,)
@@ -206,46 +201,41 @@ class McpExecutor:
         self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Sequence[Rules], writing: Writing
     ) -> tuple[ToolDefinition, ...]:
         """Unless another request has done so meanwhile, or nothing but the age of the record has changed."""
-        made = self._made.get(spec.key)
-        if made is None or not made.is_of(listed, declared, writing):
-            known = weakref.ref(listed, partial(self._forget, spec.key))
+        known = self._definitions.get(spec.key)
+        if known is None or not known.is_of(listed, declared, writing):
+            reference = weakref.ref(listed, partial(self._forget, spec.key))
             tools = define(listed, declared, *rules, writing=writing)
-            made = self._made[spec.key] = _Made(known, declared, writing, tools)
-            if len(self._made) > _MOST_MADE:
-                self._made.popitem(last=False)
-        self._made.move_to_end(spec.key)
-        return made.tools
+            known = self._definitions[spec.key] = _Definitions(reference, declared, writing, tools)
+            if len(self._definitions) > _MAX_CACHED:
+                self._definitions.popitem(last=False)
+        self._definitions.move_to_end(spec.key)
+        return known.tools
 
     def _forget(self, key: bytes, listed: weakref.ReferenceType[ServerTools]) -> None:
-        if (made := self._made.get(key)) is not None and made.listed is listed:
-            del self._made[key]
+        if (known := self._definitions.get(key)) is not None and known.listed is listed:
+            del self._definitions[key]
 
     async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
         session = self._pool().get(spec)
         try:
             listed = await (session.refresh() if is_fresh else session.tools())
-        except ServerUnavailable as news:
-            self._note_down(spec, named := _named(news, spec.label))
-            raise named from news
-        self._note_back(spec)
+        except ServerUnavailable as fault:
+            self._record_failure(spec, named := _with_label(fault, spec.label))
+            raise named from fault
+        self._record_success(spec)
         return listed
 
     # ---- running calls ----
 
     def can_execute(self, tool: ToolDefinition) -> bool:
-        if tool is self._able:
-            return True
         declared = tool.declared
         if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
             return False
-        is_ours = declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
-        if is_ours:
-            self._able = tool
-        return is_ours
+        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
-        """What the operator has set for the server, also where a request names it by its address; others have what
-        holds for all tools.
+        """Return the limits that the operator has set for the server, also where a request names it by its address.
+        None: those for all tools.
         """
         own = self._own.get(tool.server_label or "")
         if own is None and tool.declared is not None and isinstance(tool.declared.server_url, str):
@@ -254,26 +244,25 @@ class McpExecutor:
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = call.definition
-        if tool.declared is None or not (tool is self._able or self.can_execute(tool)):
+        if tool.declared is None or not self.can_execute(tool):
             raise LookupError(f"There is no tool named {call.name!r} here.")
-        if not _is_object(call.arguments):
+        arguments = call.arguments.strip() or "{}"
+        if not _is_object(arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
-        last = self._last
-        if last is None or last[0] is not tool.declared or last[1] is not context.identity:
-            last = self._session(tool.declared, context.identity)
-        _, _, spec, session = last
+        spec = self._spec(tool.declared, context.identity)
+        session = self._pool().get(spec)
         try:
             key = context.idempotency_key
-            outcome = await session.call(tool.own_name, call.arguments, key=key, progress=context.progress)
-        except ServerUnavailable as news:
+            outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)
+        except ServerUnavailable as fault:
             self._count_failure(spec)
-            return ToolResult(call.id, str(_named(news, spec.label)), is_error=True)
+            return ToolResult(call.id, str(_with_label(fault, spec.label)), is_error=True)
         return ToolResult(call.id, output_of(outcome), is_error=outcome.is_error)
 
     # ---- start and stop ----
 
     async def open(self) -> None:
-        """Begin to connect to the operator's servers. One that is not there is tried again when it is asked for."""
+        """Begin to connect to the operator's servers. One that fails is tried again when it is used."""
         for own in self._own.values():
             if own.server.sessions == "shared" and own.server.authorization == "own":
                 task = asyncio.create_task(self._warm(own.spec))
@@ -289,22 +278,22 @@ class McpExecutor:
             _log.exception("the MCP server %r could not be connected to", spec.label)
 
     async def close(self) -> None:
-        await stop(list(self._warming), _GRACE)
+        await stop(list(self._warming), _CLOSE_SECONDS)
         if self._sessions is not None:
             await self._sessions.close()
 
     def _pool(self) -> Sessions:
         if self._sessions is None:
-            from antwort.tools.mcp.sessions import SessionPool
+            from antwort.tools.mcp.pool import SessionPool
 
             policy = self._policy
             self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
         return self._sessions
 
-    # ---- what the operator is told: when a server goes and when it comes back, and not for each request ----
+    # ---- status: the log has a line when a server fails and when it is back, and not for each request ----
 
     def status(self) -> Sequence[ServerStatus]:
-        """How the operator's servers stand, and all others together, as far as is known."""
+        """Return how the operator's servers stand, and all others together, as far as is known."""
         own = [ServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._own]
         return [*own, ServerStatus(None, None, self._failures[None])]
 
@@ -312,23 +301,23 @@ class McpExecutor:
     def open_sessions(self) -> int:
         return getattr(self._sessions, "open_sessions", 0)
 
-    def _note_down(self, spec: ServerSpec, news: ServerUnavailable) -> None:
+    def _record_failure(self, spec: ServerSpec, fault: ServerUnavailable) -> None:
         self._count_failure(spec)
         if spec.owner is not None:  # how those stand is nobody's but their own
-            _log.debug("an MCP server that a request uses cannot be asked: %s", news)
+            _log.debug("an MCP server that a request uses cannot be asked: %s", fault)
         elif self._is_up.get(spec.label) is not False:
             self._is_up[spec.label] = False
-            why = f" ({news.details})" if news.details else ""
-            _log.warning("the MCP server %r cannot be used: %s%s", spec.label, news, why)
+            why = f" ({fault.details})" if fault.details else ""
+            _log.warning("the MCP server %r cannot be used: %s%s", spec.label, fault, why)
 
-    def _note_back(self, spec: ServerSpec) -> None:
+    def _record_success(self, spec: ServerSpec) -> None:
         if spec.owner is None and not self._is_up.get(spec.label):
             if self._is_up.get(spec.label) is False:
                 _log.info("the MCP server %r can be used again", spec.label)
             self._is_up[spec.label] = True
 
-    def _note_unknown(self, server: McpServer, listed: ServerTools) -> None:
-        """Told once, and again when the list is another. What is misspelt may be a demand for approval."""
+    def _warn_of_unknown(self, server: McpServer, listed: ServerTools) -> None:
+        """Warn once, and again when the list changes. What is misspelt may be a demand for approval."""
         if not server.allowed_tools and not server.tools:
             return
         unknown = unknown_names(listed, server)
@@ -344,26 +333,25 @@ class McpExecutor:
         return self._unknown.get(label, ())
 
     def _count_failure(self, spec: ServerSpec) -> None:
-        self._failures[None if spec.is_strangers else spec.label] += 1
+        self._failures[None if spec.is_untrusted else spec.label] += 1
 
 
-def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
-    """The same with the label in it: sessions do not know who will read it beside which others."""
-    text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(news), count=1)
-    if text == str(news):
-        return news
-    named = type(news)(text)
-    named.details = news.details
+def _with_label(fault: ServerUnavailable, label: str) -> ServerUnavailable:
+    """Return the same fault with the label in its text, which sessions do not know."""
+    text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(fault), count=1)
+    if text == str(fault):
+        return fault
+    named = type(fault)(text)
+    named.details = fault.details
     return named
 
 
-_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = msgspec.json.Decoder().decode
 
 
 def _is_object(arguments: str) -> bool:
-    """Nothing at all stands for one without members."""
+    """Return whether it is the text of one JSON object: it becomes part of a message, which it must not end."""
     try:
-        _decode_object(arguments.strip() or "{}")
+        return isinstance(_decode(arguments), dict)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
-    return True

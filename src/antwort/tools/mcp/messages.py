@@ -1,22 +1,35 @@
-"""What a request to a server carries, by the version that was agreed on, and what an answer means."""
+"""JSON-RPC messages of the Model Context Protocol: what requests carry, and what answers mean. Pure.
+
+Whatever a server sends is decoded within bounds, and mended where programs write what is almost JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
+from antwort.api.decoding import has_long_number, has_more_values
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerUnavailable
-from antwort.tools.mcp.decoding import AT_ONCE, TooHeavy, decode
 
+MODERN_VERSION = "2026-07-28"
+"""The version without a handshake: each request says by itself who asks."""
+HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
+"""Those that are agreed on by `initialize`, the newest first."""
 IDEMPOTENCY_KEY = "antwort/idempotency-key"
 """The entry of a call's `_meta` that is the same for every attempt at it."""
 HEADER_MISMATCH = -32020
+UNSUPPORTED_VERSION = -32022
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
+
 UNSUPPORTED_INPUT = "The tool asked for input in the middle of its call, which nobody here can give."
 NOT_AN_ANSWER = "The MCP server did not answer as one."
 TOO_LONG = "The MCP server's answer is too long."
@@ -24,42 +37,39 @@ BROKEN = "The connection to the MCP server ended before the answer; whether the 
 TOO_CURIOUS = "The MCP server asks for too much in the middle of a call."
 UNAUTHORIZED = "The MCP server wants other credentials."
 
+MAX_VALUES = 200_000
+"""Values in one message. Sixteen megabytes of empty objects would be five million, and a gigabyte."""
+_INLINE_BYTES = 256 * 1024
+"""Longest message that is decoded in the event loop; longer ones are decoded in a thread."""
+_MAX_ERROR_CHARACTERS = 4096
+
+Message: TypeAlias = Mapping[str, Any]
 Report: TypeAlias = Callable[[Progress], None]
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """What the handshake with a server has settled."""
+    """What was agreed on with a server: the version of the protocol, and what follows from it."""
 
     version: str
     is_modern: bool
-    """Whether each request says by itself who asks, and whether to close its stream is to cancel it."""
     meta: Mapping[str, Any] = {}
     """What every request carries in `_meta`."""
     instructions: str | None = None
-    tells_of_changes: bool = False
+    announces_changes: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """A call of a tool. `arguments` is known to be a JSON object, and `said` is what it says."""
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a server."""
 
-    name: str
-    arguments: msgspec.Raw
-    said: Mapping[str, Any]
-    key: str
-    progress: Report | None = None
-    schema: Mapping[str, Any] | None = None
-    """What the tool takes, as its server says; None where it has not said."""
-    is_repeatable: bool = False
-    """Whether the tool says that to run it twice does no more than once."""
+    id: str | int
+    body: bytes
     headers: Mapping[str, str] = {}
-    """What newer versions of the protocol repeat of it in the head of the request."""
-
-    def params(self, agreed: Agreement, token: str | None) -> dict[str, Any]:
-        """As they are sent. With `token`, the server is asked to tell how far it has come."""
-        meta = {**agreed.meta, IDEMPOTENCY_KEY: self.key}
-        if token is not None:
-            meta["progressToken"] = token
-        return {"name": self.name, "arguments": self.arguments, "_meta": meta}
+    """What the modern version repeats of it in the head of an HTTP request."""
+    is_repeatable: bool = True
+    """Whether to carry it out twice does no more than once."""
+    is_cancellable: bool = True
+    max_bytes: int
+    """Bytes of the message that answers it."""
 
 
 class Unsent(Exception):
@@ -72,47 +82,53 @@ class Unsent(Exception):
         self.status = status
 
 
-def refused_with(status: int) -> ServerUnavailable:
-    return ServerUnavailable(f"The MCP server answered with HTTP status {status}.")
-
-
-_LONGEST_WORDS = 4096
-"""Characters of what a server says about a refusal."""
-
-
 class Refused(Exception):
     """The server has answered with an error, in its own words. `code` is JSON-RPC's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"the server refused with {code}")
         self.code = code
-        self.message = message[:_LONGEST_WORDS]
+        self.message = message[:_MAX_ERROR_CHARACTERS]
 
 
-_decode = msgspec.json.Decoder().decode
+def refused_with(status: int) -> ServerUnavailable:
+    return ServerUnavailable(f"The MCP server answered with HTTP status {status}.")
 
 
-def checked_arguments(arguments: str) -> tuple[msgspec.Raw, dict[str, Any]]:
-    """As they will be sent, and what they say. Raises `ValueError`: what is sent in a message must not end it."""
-    text = arguments.strip() or "{}"
+# ---- decoding ----
+
+
+class TooHeavy(ValueError):
+    """The message holds more than is taken."""
+
+
+async def decode_aside(data: bytes) -> Any:
+    """Return what `decode` does, without blocking the event loop."""
+    return decode(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(decode, data)
+
+
+def decode(data: bytes) -> Any:
+    """Decode JSON. Raises `ValueError`, and `TooHeavy` for more values or longer numbers than are taken.
+
+    Half of a pair of surrogates, which programs that cut texts write, becomes U+FFFD; numbers that are none (NaN,
+    Infinity, 1e999) become null.
+    """
+    if has_more_values(data, MAX_VALUES):
+        raise TooHeavy("too many values")
+    if has_long_number(data):
+        raise TooHeavy("a number of too many digits")
     try:
-        said = _decode(text)
-    except (msgspec.DecodeError, RecursionError) as exc:
-        raise ValueError("the arguments are not JSON") from exc
-    if not isinstance(said, dict):
-        raise ValueError("the arguments are not a JSON object")
-    return msgspec.Raw(text.encode()), said
+        return _decode(data)
+    except RecursionError as exc:
+        raise ValueError("too deep") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_leniently(data)
 
 
-async def decoded(data: bytes) -> dict[str, Any]:
-    """As `message_in`, without keeping others waiting."""
-    return message_in(data) if len(data) <= AT_ONCE else await asyncio.to_thread(message_in, data)
-
-
-def message_in(data: bytes) -> dict[str, Any]:
-    """One message of a server's. Raises `ServerUnavailable`."""
+async def decode_message(data: bytes) -> dict[str, Any]:
+    """Decode one message of a server. Raises `ServerUnavailable`."""
     try:
-        message = decode(data)
+        message = await decode_aside(data)
     except TooHeavy as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     except ValueError as exc:
@@ -122,10 +138,67 @@ def message_in(data: bytes) -> dict[str, Any]:
     return message
 
 
-def result_of(message: Mapping[str, Any]) -> object:
-    """What a response says. Raises `Refused` when it is an error."""
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)", re.DOTALL)
+_HALF_ESCAPE_BYTES = 6
+
+
+def _decode_leniently(data: bytes) -> Any:
+    mended = _mend(data) if b"\\ud" in data or b"\\uD" in data else data
+    try:
+        return json.loads(mended.decode("utf-8-sig"), parse_float=_float, parse_constant=lambda _: None)
+    except RecursionError as exc:
+        raise ValueError("too deep") from exc
+    except ValueError as exc:
+        raise ValueError("no JSON") from exc
+
+
+def _mend(data: bytes) -> bytes:
+    """Replace the escapes of half a character."""
+    if data.count(b"\\") > MAX_VALUES:
+        raise TooHeavy("too many escapes")
+
+    def replacement(found: re.Match[bytes]) -> bytes:
+        is_half = len(found[0]) == _HALF_ESCAPE_BYTES and found[0][2:3] in b"dD"
+        return b"\\ufffd" if is_half else found[0]
+
+    return _ESCAPE.sub(replacement, data)
+
+
+def _float(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
+
+
+# Of a number such as 1.2345678901234567e-300 msgspec takes 7 µs to make one, and a function of Python's 0.7.
+_decode = msgspec.json.Decoder(float_hook=_float).decode
+
+_SCANNED_BYTES = 4096
+_ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,200}")\s*'
+_SCALARS = rb'(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[-+.\w]+)\s*,)*'
+_ANSWER = re.compile(rb"\s*\{(" + _SCALARS + rb')\s*"(?:result|error)"\s*:')
+_EARLY_ID = re.compile(_ID + rb",")
+_LATE_ID = re.compile(_ID + rb'(?:,\s*"[^"\\]*"\s*:\s*"[^"\\]*"\s*)*\}\s*$')
+
+
+def find_id(data: bytes) -> int | str | None:
+    """Return the id of the request that a message answers which cannot be decoded. None: it is none, or has no id."""
+    if (answer := _ANSWER.match(data[:_SCANNED_BYTES])) is None:
+        return None
+    found = _EARLY_ID.search(answer[1]) or _LATE_ID.search(data[-_SCANNED_BYTES:])
+    if found is None:
+        return None
+    text = found[1].decode("utf-8", "replace")
+    return text[1:-1] if text.startswith('"') else int(text)
+
+
+# ---- what messages mean ----
+
+
+def result_of(message: Message) -> object:
+    """Return the result of a response. Raises `Refused` for an error, `ServerUnavailable` for neither."""
     if "error" not in message:
-        return message.get("result")
+        if "result" not in message:
+            raise ServerUnavailable(NOT_AN_ANSWER)
+        return message["result"]
     error = message["error"]
     if not isinstance(error, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)
@@ -137,41 +210,117 @@ _DICTS = frozenset((dict,))
 
 
 def outcome_of(result: object) -> CallOutcome:
-    """What `tools/call` was answered with. Raises `ServerUnavailable` when it is nothing of the kind."""
+    """Return what `tools/call` was answered with. Raises `ServerUnavailable` when it is nothing of the kind."""
     if not isinstance(result, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)
-    said = result.get
-    if said("resultType") == "input_required":
+    if result.get("resultType") == "input_required":
         raise ServerUnavailable(UNSUPPORTED_INPUT)
-    content, structured = said("content"), said("structuredContent")
+    content, structured = result.get("content"), result.get("structuredContent")
     if not isinstance(content, list):
         if content is not None or structured is None:
             raise ServerUnavailable(NOT_AN_ANSWER)
         content = ()
     if not _DICTS.issuperset(map(type, content)):
         content = [part for part in content if isinstance(part, dict)]
-    return CallOutcome(content=tuple(content), structured=structured, is_error=said("isError") is True)
+    return CallOutcome(content=tuple(content), structured=structured, is_error=result.get("isError") is True)
 
 
-def refusal(refused: Refused) -> CallOutcome:
-    """A call that the server refused (an unknown name, arguments of another kind), as the tool's own failure."""
+def refusal_outcome(refused: Refused) -> CallOutcome:
+    """Return a call that the server refused (an unknown name, arguments of another kind) as the tool's own failure."""
     text = refused.message or "The MCP server refused the call."
     return CallOutcome(content=({"type": "text", "text": text},), is_error=True)
 
 
 def progress_of(params: object) -> tuple[object, Progress] | None:
-    """The token of a notification of progress, and what it says."""
-    if not isinstance(params, dict) or (done := _number(params.get("progress"))) is None:
+    """Return the token of a notification of progress, and what it says."""
+    if not isinstance(params, dict) or (done := _finite(params.get("progress"))) is None:
         return None
     message = params.get("message")
     text = message if isinstance(message, str) else None
-    return params.get("progressToken"), Progress(message=text, done=done, total=_number(params.get("total")))
+    return params.get("progressToken"), Progress(message=text, done=done, total=_finite(params.get("total")))
 
 
-def _number(value: object) -> float | None:
+def _finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         return float(value)
     except OverflowError:  # digits without end, which are whole numbers all the same
         return None
+
+
+# ---- parameters that the modern version repeats in the head ----
+
+_HEADER_TEXT = re.compile("[ -~]*")
+_ENCODED = re.compile(r"=\?base64\?.*\?=")
+_TOKEN = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_KEY = "x-mcp-header"
+_ONE_SCHEMA = frozenset(
+    (
+        *("items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames", "unevaluatedProperties"),
+        *("not", "if", "then", "else", "contentSchema"),
+    )
+)
+_SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_SCHEMA_MAPS = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))
+
+Path: TypeAlias = tuple[str, ...]
+
+
+def header_value(text: str) -> str:
+    """Return a text as a header can carry it: as it is, or in base64."""
+    if _HEADER_TEXT.fullmatch(text) and text == text.strip() and not _ENCODED.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def header_parameters(schema: object) -> dict[Path, str] | None:
+    """Return the parameters that a tool wants in the head, by their paths, with the names of their headers. None where
+    the protocol forbids what the schema says, and so the use of the tool.
+    """
+    found: dict[Path, str] = {}
+    for path, position in _schema_positions(schema):
+        if _HEADER_KEY not in position:
+            continue
+        name = position[_HEADER_KEY]
+        if not path or not isinstance(name, str) or not _TOKEN.fullmatch(name):
+            return None
+        if position.get("type") not in ("string", "integer", "boolean"):
+            return None
+        if name.lower() in map(str.lower, found.values()):
+            return None
+        found[path] = name
+    return found
+
+
+def parameter_headers(names: Mapping[Path, str], arguments: object) -> dict[str, str]:
+    """Return the headers that repeat these parameters of a call."""
+    headers: dict[str, str] = {}
+    for path, name in names.items():
+        value = arguments
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        if isinstance(value, bool):
+            headers[f"Mcp-Param-{name}"] = "true" if value else "false"
+        elif isinstance(value, str | int | float):
+            headers[f"Mcp-Param-{name}"] = header_value(str(value))
+    return headers
+
+
+def _schema_positions(root: object) -> Iterator[tuple[Path | None, dict[str, Any]]]:
+    """Yield every schema within a schema, with its path where only `properties` lead to it, otherwise None."""
+    waiting: list[tuple[Path | None, object]] = [((), root)]
+    while waiting:
+        path, schema = waiting.pop()
+        if not isinstance(schema, dict):
+            continue
+        yield path, schema
+        for word, value in schema.items():
+            if word == "properties" and isinstance(value, dict):
+                waiting += [(None if path is None else (*path, name), inner) for name, inner in value.items()]
+            elif word in _ONE_SCHEMA:
+                waiting.append((None, value))
+            elif word in _SCHEMA_LISTS and isinstance(value, list):
+                waiting += [(None, inner) for inner in value]
+            elif word in _SCHEMA_MAPS and isinstance(value, dict):
+                waiting += [(None, inner) for inner in value.values()]

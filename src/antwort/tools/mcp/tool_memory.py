@@ -12,7 +12,7 @@ from antwort.errors import StoreFault
 from antwort.notes import note
 from antwort.tools.base import NoteWritingTools
 from antwort.tools.mcp.base import ServerSpec, ServerTools
-from antwort.tools.mcp.listing import read_only_names, writing_names
+from antwort.tools.mcp.conversion import read_only_names, writing_names
 
 _log = logging.getLogger("antwort.tools.mcp")
 

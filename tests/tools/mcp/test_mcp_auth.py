@@ -10,15 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs
 
-import httpx2
 import pytest
 
 from antwort.net.ssrf import AddressPolicy
-from antwort.tools.mcp import tokens
+from antwort.tools.mcp.auth import FixedLogin, Login, Token, TokenLogin, make_login, read_token
 from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.login import FixedLogin, Login, TokenLogin, log_in
-from antwort.tools.mcp.tokens import Token
-from antwort.tools.mcp.web import Web
+from antwort.tools.mcp.endpoint import Endpoint, HttpClients
 from replay_backend import Answer, Backend, whole
 
 SECRET = "s3 cret/"
@@ -33,6 +30,9 @@ class Office(Backend):
         self.announces = True
         self.wants_token = True
         self.takes_basic = True
+        self.challenge = "Bearer"
+        self.resource: dict[str, Any] = {}
+        self.metadata_status = 200
         self.refuses = False
         self.answer: dict[str, Any] = {}
         self.written: bytes | None = None
@@ -53,11 +53,12 @@ class Office(Backend):
         match seen.path:
             case "/mcp":
                 return self._door(seen.headers)
-            case "/.well-known/oauth-protected-resource/mcp" if self.announces:
-                return _json({"resource": f"{self.origin}/mcp", "authorization_servers": [f"{self.origin}/auth"]})
+            case "/.well-known/oauth-protected-resource/mcp" | "/meta" if self.announces:
+                there = {"resource": f"{self.origin}/mcp", "authorization_servers": [f"{self.origin}/auth"]}
+                return _json({**there, **self.resource}, self.metadata_status)
             case "/.well-known/oauth-authorization-server/auth" if self.announces:
                 return _json(self._metadata())
-            case "/auth/token":
+            case "/auth/token" | "/token":
                 return self._desk(seen.headers, parse_qs(seen.body.decode()))
             case _:
                 return _json({}, 404)
@@ -65,7 +66,7 @@ class Office(Backend):
     def _door(self, headers: Mapping[str, str]) -> Answer:
         if not self.wants_token or headers.get("authorization") == f"Bearer token-{self.given}":
             return _json({"jsonrpc": "2.0", "id": 0, "result": {}})
-        return whole(b"", 401, {"www-authenticate": "Bearer"})
+        return whole(b"", 401, {"www-authenticate": self.challenge})
 
     def _desk(self, headers: Mapping[str, str], form: Mapping[str, list[str]]) -> Answer:
         basic = "Basic " + base64.b64encode(b"depot%3A1:s3%20cret%2F").decode()
@@ -114,11 +115,11 @@ async def login_at(there: Office, *, direct: bool = False, issuer: str | None = 
         issuer=issuer,
     )
     spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", headers={"X-Team": "a"}, oauth=credentials)
-    web = Web(spec)
+    clients = HttpClients(spec)
     try:
-        yield log_in(spec, web)
+        yield make_login(spec, clients)
     finally:
-        await web.close()
+        await clients.close()
 
 
 def both() -> pytest.MarkDecorator:
@@ -127,18 +128,17 @@ def both() -> pytest.MarkDecorator:
 
 async def test_headers_that_stay_the_same_have_no_second_try() -> None:
     spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", headers={"Authorization": "Bearer sesame"})
-    login = log_in(spec, Web(spec))
+    login = make_login(spec, HttpClients(spec))
     assert isinstance(login, FixedLogin)
     assert await login.headers() is await login.headers()
     assert await login.headers() == {"Authorization": "Bearer sesame"}
-    assert login.auth is None
     assert not await login.renew(await login.headers())
 
 
 async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
-    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_strangers=True)
-    assert isinstance(log_in(spec, Web(spec, AddressPolicy(loopback=True))), FixedLogin)
+    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_untrusted=True)
+    assert isinstance(make_login(spec, HttpClients(spec, AddressPolicy(loopback=True))), FixedLogin)
 
 
 @both()
@@ -162,15 +162,17 @@ async def test_those_who_come_at_the_same_time_wait_for_one_renewal(direct: bool
 
 
 @both()
-async def test_requests_of_the_sdk_carry_the_token_and_are_sent_again_when_it_is_refused(direct: bool) -> None:
+async def test_requests_carry_the_token_and_are_sent_again_when_it_is_refused(direct: bool) -> None:
     async with office() as there, login_at(there, direct=direct) as login:
-        web = Web(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
-        async with web.http_client(auth=login.auth) as client:
-            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 200
+        clients = HttpClients(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
+        endpoint = Endpoint(clients, login)
+        for expected in (1, 8):
+            async with await endpoint.send("POST", {"X-Own": "1"}, b"{}") as reply:
+                assert reply.status == 200
+                await reply.read(1000)
+            assert (await login.headers())["Authorization"] == f"Bearer token-{expected}"
             there.given = 7  # it knows no token of before any more
-            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 200
-        assert (await login.headers())["Authorization"] == "Bearer token-8"
-        await web.close()
+        await clients.close()
 
 
 @both()
@@ -193,10 +195,6 @@ async def test_a_login_that_is_refused_is_told_without_a_secret(direct: bool, ca
             await login.headers()
         assert SECRET not in f"{caught.value} {caplog.text}"
         assert "127.0.0.1" not in str(caught.value)
-        web = Web(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
-        async with web.http_client(auth=login.auth) as client:
-            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 401
-        await web.close()
 
 
 @both()
@@ -257,7 +255,7 @@ async def test_an_answer_that_is_not_json_is_no_token() -> None:
 
 @pytest.mark.parametrize(("said", "used"), [(3600, 3570.0), ("3600", 3570.0), (20, 10.0), (None, None), ("soon", None)])
 def test_how_long_a_token_is_used(said: object, used: float | None) -> None:
-    assert tokens._checked({"access_token": "a", "expires_in": said}).seconds == used
+    assert read_token({"access_token": "a", "expires_in": said}).seconds == used
 
 
 async def test_one_refusal_that_lasts_is_one_more_try_and_no_more() -> None:
@@ -272,18 +270,64 @@ async def test_one_refusal_that_lasts_is_one_more_try_and_no_more() -> None:
     assert await login.renew(used)
 
 
-async def test_a_renewal_that_fails_leaves_the_answer_of_the_server() -> None:
-    given = [Token("a")]
+@pytest.mark.parametrize("direct", [False, True])
+async def test_scopes_are_those_of_the_operator(direct: bool) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        await login.headers()
+    assert parse_qs(there.requests[-1].body.decode())["scope"] == ["read write"]
 
-    async def fetch() -> Token:
-        if not given:
-            raise ServerUnavailable("gone")
-        return given.pop()
 
-    login = TokenLogin({}, fetch)
-    client = httpx2.AsyncClient(auth=login.auth, transport=httpx2.MockTransport(lambda _: httpx2.Response(401)))
-    async with client:
-        assert (await client.get("http://x/")).status_code == 401
+async def test_scopes_are_those_that_the_server_wants_where_the_operator_names_none() -> None:
+    async with office() as there:
+        there.resource = {"scopes_supported": ["use", "see"]}
+        credentials = ClientCredentials(client_id="depot:1", client_secret=SECRET)
+        spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", oauth=credentials)
+        clients = HttpClients(spec)
+        await make_login(spec, clients).headers()
+        await clients.close()
+        form = parse_qs(there.requests[-1].body.decode())
+        assert (form["scope"], form["resource"]) == (["use see"], [f"{there.origin}/mcp"])
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        {"resource": "https://other.example/mcp"},
+        {"resource": "{origin}/mcp-other"},
+        {"authorization_servers": ["http://[x/"]},
+        {"authorization_servers": ["{origin}/elsewhere"]},
+        {"authorization_servers": []},
+    ],
+    ids=["another server", "another path", "no address", "another issuer", "no issuer"],
+)
+async def test_metadata_that_are_of_something_else_lead_to_no_token(resource: dict[str, Any]) -> None:
+    async with office() as there, login_at(there, issuer="https://issuer.example") as login:
+        there.resource = json.loads(json.dumps(resource).replace("{origin}", there.origin))
+        with pytest.raises(ServerUnavailable):
+            await login.headers()
+    assert there.given == 0
+
+
+async def test_metadata_that_cannot_be_had_now_lead_to_no_token() -> None:
+    async with office() as there, login_at(there) as login:
+        there.metadata_status = 503
+        with pytest.raises(Unauthorized):
+            await login.headers()
+    assert there.given == 0
+
+
+async def test_a_server_says_itself_where_its_metadata_are() -> None:
+    async with office() as there, login_at(there) as login:
+        there.challenge = f'Bearer realm="x", resource_metadata="{there.origin}/meta"'
+        assert (await login.headers())["Authorization"] == "Bearer token-1"
+    assert there.paths[:2] == ["POST /mcp", "GET /meta"]
+
+
+async def test_a_server_without_metadata_gives_out_tokens_itself() -> None:
+    async with office() as there, login_at(there) as login:
+        there.announces = False
+        assert (await login.headers())["Authorization"] == "Bearer token-1"
+    assert there.paths[-1] == "POST /token"
 
 
 def test_nothing_shows_a_secret() -> None:

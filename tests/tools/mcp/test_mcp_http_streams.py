@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
 
-from antwort.tools.mcp import listening
-from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.declining import MOST_WAITING
-from antwort.tools.mcp.owner import load_sdk
-from antwort.tools.mcp.session import ServerSession
-from antwort.tools.mcp.unsolicited_traffic import Allowance, Unsolicited
+from antwort.tools.mcp.base import ClientCredentials, ServerUnavailable
+from antwort.tools.mcp.pool import SessionPool
+from antwort.tools.mcp.throttle import MAX_UNANSWERED
 from jumping_time import jumping_time
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
@@ -23,10 +19,6 @@ ENDED = ConnectionAbortedError
 
 def answer(number: object) -> bytes:
     return event({"jsonrpc": "2.0", "id": number, "result": TEXT})
-
-
-async def ignore(message: object) -> None:
-    """Nobody listens."""
 
 
 async def primed(asked: Asked, send: Send) -> None:
@@ -113,21 +105,23 @@ async def test_a_call_whose_stream_may_not_be_gone_on_with_is_not_made_again() -
         assert len(server.seen("tools/call")) == 1
 
 
-class Tokens:
-    """Credentials of which the second ones are the right ones."""
+async def test_a_call_whose_server_is_gone_when_its_stream_is_to_go_on_is_not_made_again() -> None:
+    async def begins(asked: Asked, send: Send) -> None:
+        server.refuse()
+        await primed(asked, send)
 
-    def __init__(self) -> None:
-        self._headers: Mapping[str, str] = {"Authorization": "Bearer old"}
-
-    async def headers(self) -> Mapping[str, str]:
-        return self._headers
-
-    async def renew(self, used: Mapping[str, str]) -> bool:
-        self._headers = {"Authorization": "Bearer new"}
-        return used != self._headers
+    async with puppet(tools_call=begins) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("tools/call")) == 1
 
 
 async def test_a_stream_is_gone_on_with_by_new_credentials_where_the_old_ones_have_ended() -> None:
+    given = iter(("old", "new"))
+
+    async def give(asked: Asked, send: Send) -> None:
+        await send(whole(200, json.dumps({"access_token": next(given), "token_type": "Bearer"}).encode()))
+
     async def go_on(asked: Asked, send: Send) -> None:
         if asked.headers.get("authorization") != "Bearer new":
             await send(whole(401))
@@ -135,15 +129,11 @@ async def test_a_stream_is_gone_on_with_by_new_credentials_where_the_old_ones_ha
         await send(STREAM + answer(server.seen("tools/call")[0].number))
         raise ENDED
 
-    async with puppet(tools_call=primed, GET=go_on) as server:
-        session = ServerSession(server.spec)
-        await session.tools()
-        lean = (await session._owner.connection())._lean
-        assert lean is not None
-        lean._line = replace(lean._line, login=Tokens())
-        assert not (await session.call("do", "{}", key="k")).is_error
-        assert len(server.seen("tools/call")) == 1
-        await session.leave()
+    async with puppet(tools_call=primed, form=give, GET=go_on) as server:
+        oauth = ClientCredentials(client_id="a", client_secret="b", token_url=server.spec.url)
+        async with session_with(replace(server.spec, oauth=oauth)) as session:
+            assert not (await session.call("do", "{}", key="k")).is_error
+            assert len(server.seen("tools/call")) == 1
 
 
 async def test_half_an_event_is_nothing_where_it_can_be_had_whole() -> None:
@@ -184,16 +174,36 @@ async def test_an_answer_that_lacks_only_its_last_line_is_one() -> None:
         assert not (await session.call("do", "{}", key="k")).is_error
 
 
-def test_how_long_to_wait_is_the_servers_to_say_within_bounds() -> None:
-    for said, waited in ((0, 0.1), (5_000, 5.0), (999_999_999, 30.0)):
-        heard = listening.Listening(100, Unsolicited(Allowance(ServerSpec(label="x")), lambda _: False), ignore)
-        heard._pause = said / 1000
-        assert heard.pause == waited
+@pytest.mark.parametrize(("said", "waited"), [(0, 0.1), (5_000, 5.0), (999_999_999, 30.0)])
+def test_how_long_to_wait_is_the_servers_to_say_within_bounds(said: int, waited: float) -> None:
+    asked_at = list[float]()
+
+    @jumping_time
+    async def waits() -> None:
+        async def begins(asked: Asked, send: Send) -> None:
+            await send(STREAM + f"id: 1\nretry: {said}\ndata: \n\n".encode())
+            asked_at.append(asyncio.get_running_loop().time())
+            raise ENDED
+
+        async def go_on(asked: Asked, send: Send) -> None:
+            if "last-event-id" not in asked.headers:
+                await send(whole(405))
+                return
+            asked_at.append(asyncio.get_running_loop().time())
+            await send(STREAM + answer(server.seen("tools/call")[0].number))
+            raise ENDED
+
+        async with puppet(tools_call=begins, GET=go_on) as server:
+            pool = SessionPool()
+            await pool.get(server.spec).call("do", "{}", key="k")
+            await pool.close()
+
+    waits()
+    assert waited <= asked_at[1] - asked_at[0] < waited + 2
 
 
 @jumping_time
 async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more() -> None:
-    await load_sdk()  # by a thread, which time must not jump over
     asked_back = b"".join(event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(3000))
 
     async def ask_back(asked: Asked, send: Send) -> None:
@@ -206,7 +216,7 @@ async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_th
         assert len(server.seen("answer")) <= 1
 
 
-@pytest.mark.parametrize("many", [MOST_WAITING, 4 * MOST_WAITING])
+@pytest.mark.parametrize("many", [MAX_UNANSWERED, 4 * MAX_UNANSWERED])
 async def test_as_many_requests_as_come_at_once_are_all_answered(many: int) -> None:
     done = asyncio.Event()
 

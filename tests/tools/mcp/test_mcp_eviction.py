@@ -13,23 +13,23 @@ from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
+from antwort.tools.mcp.conversion import MAX_UNTRUSTED_LIST_BYTES
 from antwort.tools.mcp.executor import McpExecutor
-from antwort.tools.mcp.room import Guest, Room, makes_room
+from antwort.tools.mcp.pool import Candidate, EvictionLimits, choose_evicted
 from antwort.tools.mcp.servers import McpPolicy
-from antwort.tools.mcp.tool_list import STRANGERS_BYTES
-from session_kit import TOOL, hangs, pooled, puppet, says, tasks_left, until
+from session_kit import STREAM, TOOL, Asked, Send, event, hangs, pooled, puppet, says, tasks_left, until
 
 ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
 NEAR = AddressPolicy(loopback=True)
 
 
-def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Guest]:
+def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Candidate]:
     """Each with a key of its own, by its place."""
-    return [Guest(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
+    return [Candidate(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
 
 
-def left(there: list[Guest], newcomer: tuple[str, str], **room: int) -> list[int]:
-    return [int(key) for key in makes_room(there, newcomer, Room(**room))]
+def left(there: list[Candidate], newcomer: tuple[str, str], **room: int) -> list[int]:
+    return [int(key) for key in choose_evicted(there, newcomer, EvictionLimits(**room))]
 
 
 def test_whoever_asks_for_more_gives_up_their_own_first() -> None:
@@ -44,19 +44,21 @@ def test_whoever_has_none_of_their_own_takes_the_place_of_those_who_have_most() 
 
 
 def test_one_in_use_never_makes_room() -> None:
-    assert left(guests((ADA, 9, False), (BOB, 9, False), (ADA, 9)), ADA, sessions=1, lists=1, lists_each=1) == [2]
+    assert left(
+        guests((ADA, 9, False), (BOB, 9, False), (ADA, 9)), ADA, sessions=1, list_bytes=1, list_bytes_each=1
+    ) == [2]
 
 
 def test_an_identitys_lists_take_so_much_and_no_more() -> None:
     there = guests((ADA, 3), (BOB, 9), (ADA, 0), (ADA, 3), (ADA, 3))
-    assert left(there, ADA, lists_each=6) == [0], "what takes nothing helps nobody by leaving"
-    assert left(there, CY, lists_each=6) == [], "what others have is looked at when they come"
+    assert left(there, ADA, list_bytes_each=6) == [0], "what takes nothing helps nobody by leaving"
+    assert left(there, CY, list_bytes_each=6) == [], "what others have is looked at when they come"
 
 
 def test_all_lists_together_take_so_much_and_no_more() -> None:
     there = guests((BOB, 2), (ADA, 3), (ADA, 3), (CY, 2))
-    assert left(there, CY, lists=9) == [3]
-    assert left(there[:3], CY, lists=5) == [1]
+    assert left(there, CY, list_bytes=9) == [3]
+    assert left(there[:3], CY, list_bytes=5) == [1]
 
 
 OWNERS = st.sampled_from([ADA, BOB, CY])
@@ -72,18 +74,18 @@ def test_afterwards_there_is_room_or_all_are_in_use(
     said: list[tuple[tuple[str, str], int, bool]], newcomer: tuple[str, str], sessions: int, lists: int
 ) -> None:
     there = guests(*said)
-    gone = set(makes_room(there, newcomer, Room(sessions=sessions, lists=lists)))
-    kept = [guest for guest in there if guest.key not in gone]
-    assert all(guest.is_idle for guest in there if guest.key in gone)
-    assert len(kept) <= sessions or not any(guest.is_idle for guest in kept)
-    assert sum(guest.weight for guest in kept) <= lists or not any(guest.is_idle and guest.weight for guest in kept)
+    gone = set(choose_evicted(there, newcomer, EvictionLimits(sessions=sessions, list_bytes=lists)))
+    kept = [each for each in there if each.key not in gone]
+    assert all(each.is_idle for each in there if each.key in gone)
+    assert len(kept) <= sessions or not any(each.is_idle for each in kept)
+    assert sum(each.list_bytes for each in kept) <= lists or not any(each.is_idle and each.list_bytes for each in kept)
 
 
 # ---- in the pool ----
 
 
 def strangers(spec: ServerSpec, owner: tuple[str, str] = ADA, **fields: object) -> ServerSpec:
-    return replace(spec, owner=owner, is_strangers=True, **fields)
+    return replace(spec, owner=owner, is_untrusted=True, **fields)
 
 
 async def test_strangers_never_push_out_what_is_the_operators() -> None:
@@ -112,14 +114,14 @@ def heavy(size: int) -> dict[str, object]:
 
 
 async def test_a_strangers_list_is_cut_where_an_operators_is_not() -> None:
-    tools = [{**heavy(STRANGERS_BYTES // 4), "name": f"t{at}"} for at in range(8)]
+    tools = [{**heavy(MAX_UNTRUSTED_LIST_BYTES // 4), "name": f"t{at}"} for at in range(8)]
     async with puppet(tools_list=says({"tools": tools})) as server, pooled(reach=NEAR) as pool:
         assert len((await pool.get(server.spec).tools()).tools) == 8
         assert len((await pool.get(strangers(server.spec)).tools()).tools) == 3
 
 
 async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
-    listed = {"tools": [heavy(STRANGERS_BYTES - 1000)]}
+    listed = {"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]}
     async with puppet(tools_list=says(listed)) as server, pooled(reach=NEAR) as pool:
         for at in range(9):
             await pool.get(strangers(server.spec, label=f"s{at}")).tools()
@@ -127,18 +129,26 @@ async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
 
 
 async def test_lists_that_grow_behind_the_back_of_who_named_their_servers_do_not_add_up_either() -> None:
-    async with puppet() as server, pooled(reach=NEAR) as pool:
+    opened: list[Send] = []
+
+    async def stream(asked: Asked, send: Send) -> None:
+        await send(STREAM)
+        opened.append(send)
+        await asyncio.Event().wait()
+
+    async with puppet(GET=stream) as server, pooled(reach=NEAR) as pool:
         specs = [strangers(server.spec, label=f"s{at}") for at in range(9)]
         for spec in specs:
             await pool.get(spec).tools()
-        server.acts["tools/list"] = says({"tools": [heavy(STRANGERS_BYTES - 1000)]})
-        grown = [pool._entries[spec.key].session for spec in specs[1:]]
-        for session in grown:
-            session._change()  # as their servers may say at any time
-        await until(lambda: all(session.list_bytes > STRANGERS_BYTES // 2 for session in grown))
+        await until(lambda: len(opened) == 9)
         assert len(pool) == 9
-        await pool.get(specs[0]).tools()
-        assert len(pool) == 5
+        server.acts["tools/list"] = says({"tools": [heavy(MAX_UNTRUSTED_LIST_BYTES - 1000)]})
+        for say in opened[1:]:
+            await say(event({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}))
+        await server.until("tools/list", 17)
+        while len(pool) > 5:
+            await pool.get(specs[0]).tools()
+            await asyncio.sleep(0)
 
 
 async def test_what_a_stranger_says_of_itself_is_not_endless() -> None:
@@ -172,5 +182,5 @@ async def test_what_the_pool_has_forgotten_nobody_else_keeps() -> None:
         for at in range(6):
             declared = McpTool(server_label=f"s{at}", server_url=server.spec.url)
             assert await executor.discover(declared, Identity("acme", "ada"))
-        assert len(executor._made) == 2
+        assert len(executor._definitions) == 2
         await executor.close()

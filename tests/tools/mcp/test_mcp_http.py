@@ -1,4 +1,4 @@
-"""The lean way of a call: what is sent, what is understood, and what is never sent twice."""
+"""Calls over streamable HTTP: what is sent, what is understood, and what is never sent twice."""
 
 from __future__ import annotations
 
@@ -58,6 +58,21 @@ async def test_a_call_in_the_newest_version_says_by_itself_who_asks() -> None:
         assert seen["headers"]["user-agent"].startswith("antwort/")
 
 
+async def test_the_newest_version_has_no_session_whatever_the_server_says() -> None:
+    async def discovered(asked: Asked, send: Send) -> None:
+        about = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}, "resultType": "complete"}
+        await send(result(asked, about, Mcp_Session_Id="s1"))
+
+    async with puppet() as server, session_with(server.spec) as session:
+        server.acts["server/discover"] = discovered
+        await session.call("do", "{}", key="k")
+        (asked,) = server.seen("tools/call")
+        assert "mcp-session-id" not in asked.headers
+        assert asked.headers["mcp-protocol-version"] == "2026-07-28"
+        assert asked.message["params"]["_meta"]["io.modelcontextprotocol/clientInfo"]["name"] == "antwort"
+    assert server.seen("DELETE") == server.seen("GET") == []
+
+
 async def test_the_answer_may_come_in_a_stream_behind_other_things() -> None:
     told: list[Progress] = []
     progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": 0.5}}
@@ -113,18 +128,25 @@ async def test_a_redirect_within_the_server_is_followed_once_for_all_calls() -> 
         assert all(isinstance(number, str) for number in numbers)
 
 
-@pytest.mark.parametrize("location", ["/mcp/", "https://elsewhere.example/mcp", "http://[x/"])
-async def test_a_redirect_that_leads_nowhere_is_left_to_the_sdk(location: str) -> None:
-    async def once(asked: Asked, send: Send) -> None:
-        is_lean = isinstance(asked.number, str)
-        await send(whole(307, Location=location) if is_lean else result(asked, TEXT))
+@pytest.mark.parametrize("location", ["/mcp/", "https://elsewhere.example/mcp", "http://127.0.0.1:1/mcp", "http://[x/"])
+async def test_a_redirect_without_end_or_to_another_server_is_no_answer(location: str) -> None:
+    async with puppet(tools_call=sends(whole(307, Location=location))) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="did not answer as one"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("tools/call")) == (4 if location == "/mcp/" else 1)
+        server.acts["tools/call"] = says(TEXT)
+        assert not (await session.call("do", "{}", key="k")).is_error
 
-    async with puppet(tools_call=once) as server, session_with(server.spec) as session:
-        for _ in range(2):
-            assert not (await session.call("do", "{}", key="k")).is_error
-        ours = [asked for asked in server.seen("tools/call") if isinstance(asked.number, str)]
-        assert len(ours) == (3 if location == "/mcp/" else 1)
-        assert len(server.seen("tools/call")) == len(ours) + 2
+
+async def test_an_operators_server_may_lead_to_another_path_of_its_own() -> None:
+    async def moved(asked: Asked, send: Send) -> None:
+        server.acts["initialize"] = server.acts["server/discover"] = usual
+        await send(whole(308, Location="/other/mcp"))
+
+    async with puppet() as server, session_with(server.spec) as session:
+        usual = server.acts["initialize"]
+        server.acts["server/discover"] = server.acts["initialize"] = moved
+        assert (await session.tools()).tools
 
 
 async def test_a_session_that_the_server_has_forgotten_is_made_anew_and_the_call_goes_once_more() -> None:

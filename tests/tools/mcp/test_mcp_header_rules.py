@@ -7,7 +7,7 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
 from antwort.errors import InvalidField
-from antwort.tools.mcp.brought import LONGEST, MOST, HeaderRules
+from antwort.tools.mcp.servers import MAX_HEADER_CHARACTERS, MAX_HEADERS, HeaderRules
 
 
 def declared(headers: dict[str, str] | None = None, authorization: str | None = None) -> McpTool:
@@ -70,7 +70,7 @@ def test_a_value_that_cannot_be_sent_is_told_and_not_repeated(value: str) -> Non
     assert fault(declared(authorization=value)).param == "authorization"
 
 
-@pytest.mark.parametrize("authorization", ["", "x" * (LONGEST + 1)])
+@pytest.mark.parametrize("authorization", ["", "x" * (MAX_HEADER_CHARACTERS + 1)])
 def test_an_authorization_must_be_one(authorization: str) -> None:
     assert fault(declared(authorization=authorization)).param == "authorization"
 
@@ -78,9 +78,9 @@ def test_an_authorization_must_be_one(authorization: str) -> None:
 @pytest.mark.parametrize(
     ("headers", "param"),
     [
-        ({f"X-{i}": "x" for i in range(MOST + 1)}, "headers"),
-        ({"X-Key": "x" * (LONGEST + 1)}, "headers.X-Key"),
-        ({f"X-{i}": "x" * LONGEST for i in range(5)}, "headers"),
+        ({f"X-{i}": "x" for i in range(MAX_HEADERS + 1)}, "headers"),
+        ({"X-Key": "x" * (MAX_HEADER_CHARACTERS + 1)}, "headers.X-Key"),
+        ({f"X-{i}": "x" * MAX_HEADER_CHARACTERS for i in range(5)}, "headers"),
         ({"X-Key": "1", "x-key": "2"}, "headers"),
     ],
     ids=["many", "long", "long together", "twice"],

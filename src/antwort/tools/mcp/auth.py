@@ -1,0 +1,280 @@
+"""Logging in to a server: the headers that each request carries, and tokens by OAuth 2.1 (`client_credentials`).
+
+A token comes from where the server's own metadata say (RFC 9728, RFC 8414), or from an address that the operator has
+set. It is held for one session, in memory alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urljoin, urlsplit
+
+import msgspec
+
+from antwort.net.response import HttpError
+from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, Unauthorized
+from antwort.tools.mcp.endpoint import Fetched, HttpClients
+
+_LEEWAY_SECONDS = 30.0
+"""Time before its end at which a token is renewed; of a short-lived one, half of its life."""
+_TOKEN = re.compile("[!-~]+")
+_PROBE = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": "ping"})
+_REFUSED = "The server could not be logged in to: no token was given out."
+_UNREACHED = "The server could not be logged in to: nobody answers where its tokens are given out."
+_METADATA_PATH = "/.well-known/oauth-protected-resource"
+_ISSUER_PATH = "/.well-known/oauth-authorization-server"
+_OPENID_PATH = "/.well-known/openid-configuration"
+
+_Metadata = TypeVar("_Metadata", bound=msgspec.Struct)
+
+
+class Token(msgspec.Struct, frozen=True):
+    """`seconds`: how long it is used; None: until it is refused."""
+
+    value: str
+    seconds: float | None = None
+
+    def __repr__(self) -> str:
+        return "Token(…)"
+
+
+class Login(Protocol):
+    """The credentials of one session."""
+
+    async def headers(self) -> Mapping[str, str]:
+        """Return what a request to the server carries now, the headers of the spec among them. The same object as long
+        as they are the same. Raises `ServerUnavailable` when it must be logged in first, and that fails.
+        """
+        ...
+
+    async def renew(self, used: Mapping[str, str]) -> bool:
+        """Return, after a 401 to a request with the headers `used`, whether there are others now and it is worth one
+        more try. Concurrent callers wait for one renewal. Raises `ServerUnavailable`.
+        """
+        ...
+
+
+def make_login(spec: ServerSpec, clients: HttpClients) -> Login:
+    """Return how the server is logged in to. Nothing is asked yet. There is no OAuth for a server that a request names:
+    the request brings what is sent.
+    """
+    if spec.oauth is None or spec.is_untrusted:
+        return FixedLogin(spec.headers)
+    return TokenLogin(spec.headers, TokenSource(spec.url, spec.oauth, clients).fetch)
+
+
+class FixedLogin:
+    """Headers that stay the same: a token, or what a request has brought."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = dict(headers)
+
+    async def headers(self) -> Mapping[str, str]:
+        return self._headers
+
+    async def renew(self, used: Mapping[str, str]) -> bool:
+        del used  # there are no others
+        return False
+
+
+class TokenLogin:
+    """A token that is given out for a while, beside headers that stay the same. `fetch` returns None when the server
+    wants no token.
+    """
+
+    def __init__(self, headers: Mapping[str, str], fetch: Callable[[], Awaitable[Token | None]]) -> None:
+        self._fixed, self._fetch = dict(headers), fetch
+        self._headers: Mapping[str, str] | None = None
+        self._expires_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def headers(self) -> Mapping[str, str]:
+        if self._headers is None or self._has_expired():
+            return await self._renew(self._headers)
+        return self._headers
+
+    async def renew(self, used: Mapping[str, str]) -> bool:
+        return await self._renew(used) != used
+
+    def _has_expired(self) -> bool:
+        return self._expires_at is not None and asyncio.get_running_loop().time() >= self._expires_at
+
+    async def _renew(self, used: Mapping[str, str] | None) -> Mapping[str, str]:
+        async with self._lock:
+            if self._headers is not None and self._headers != used and not self._has_expired():
+                return self._headers  # renewed meanwhile
+            token = await self._fetch()
+            now = asyncio.get_running_loop().time()
+            self._expires_at = None if token is None or token.seconds is None else now + token.seconds
+            more = {} if token is None else {"Authorization": f"Bearer {token.value}"}
+            self._headers = {**self._fixed, **more}
+            return self._headers
+
+
+# ---- OAuth ----
+
+
+class _Resource(msgspec.Struct):
+    """RFC 9728, as far as it is used."""
+
+    resource: str
+    authorization_servers: list[str]
+    scopes_supported: list[str] | None = None
+
+
+class _Issuer(msgspec.Struct):
+    """RFC 8414, as far as it is used."""
+
+    issuer: str
+    token_endpoint: str
+    scopes_supported: list[str] | None = None
+
+
+class TokenSource:
+    """Fetches tokens for the server at `url`."""
+
+    def __init__(self, url: str, credentials: ClientCredentials, clients: HttpClients) -> None:
+        self._url, self._credentials, self._clients = url, credentials, clients
+
+    async def fetch(self) -> Token | None:
+        """Return a new token, or None when the server wants none. Raises `ServerUnavailable`."""
+        try:
+            if self._credentials.token_url is not None:
+                return await self._request(self._credentials.token_url, self._credentials.scopes)
+            return await self._discover()
+        except (HttpError, ValueError) as exc:
+            raise NotReached(_UNREACHED) from exc
+
+    async def _discover(self) -> Token | None:
+        """Follow what the server announces when it is asked without a token."""
+        headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+        answer = await self._clients.fetch("POST", self._url, _PROBE, headers)
+        challenge = answer.headers.get("www-authenticate", "")
+        if answer.status != 401 and not (answer.status == 403 and "insufficient_scope" in challenge):
+            return None  # what it answers otherwise does not matter: it wants no token
+        resource = await self._resource(_parameter(challenge, "resource_metadata"))
+        issuer = await self._issuer(resource)
+        wanted = self._credentials.issuer
+        if wanted is not None and (issuer is None or not _is_same(issuer.issuer, wanted)):
+            raise Unauthorized(_REFUSED)
+        scopes: Sequence[str] = self._credentials.scopes or (_parameter(challenge, "scope") or "").split()
+        for announced in (resource, issuer):
+            scopes = scopes or (announced.scopes_supported if announced is not None else None) or ()
+        url = f"{_origin(self._url)}/token" if issuer is None else issuer.token_endpoint
+        return await self._request(url, scopes, None if resource is None else resource.resource)
+
+    async def _resource(self, announced: str | None) -> _Resource | None:
+        """Return what the server publishes about itself. None: nothing."""
+        has_failed = False
+        path = urlsplit(self._url).path
+        places = [announced, f"{_METADATA_PATH}{path}" if path.strip("/") else None, _METADATA_PATH]
+        for place in filter(None, places):
+            answer = await self._clients.fetch("GET", urljoin(self._url, place))
+            has_failed = has_failed or answer.status >= 500 or answer.status == 429
+            found = _decoded(answer, _Resource)
+            if found is None or not found.authorization_servers:
+                continue
+            if not _covers(found.resource, self._url):
+                raise Unauthorized(_REFUSED)
+            return found
+        if has_failed:  # which says nothing about whether there is something published
+            raise Unauthorized(_REFUSED)
+        return None
+
+    async def _issuer(self, resource: _Resource | None) -> _Issuer | None:
+        """Return the metadata of the server that gives out tokens. None: it publishes none."""
+        url = _origin(self._url)
+        if resource is not None:
+            servers = resource.authorization_servers
+            wanted = self._credentials.issuer
+            url = next((each for each in servers if wanted is not None and _is_same(each, wanted)), servers[0])
+        for place in _issuer_urls(url, is_announced=resource is not None):
+            answer = await self._clients.fetch("GET", place)
+            if (found := _decoded(answer, _Issuer)) is not None:
+                if not _is_same(found.issuer, url):
+                    raise Unauthorized(_REFUSED)
+                return found
+            if answer.status >= 500:
+                break
+        return None
+
+    async def _request(self, url: str, scopes: Sequence[str], resource: str | None = None) -> Token:
+        credentials = self._credentials
+        form = {"grant_type": "client_credentials"}
+        if scopes:
+            form["scope"] = " ".join(scopes)
+        if resource is not None:
+            form["resource"] = resource
+        pair = f"{quote(credentials.client_id, safe='')}:{quote(credentials.client_secret, safe='')}"
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+        basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        answer = await self._clients.fetch("POST", url, urlencode(form).encode(), {**headers, **basic})
+        if answer.status in (400, 401):  # some take the credentials in the form alone
+            form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
+            answer = await self._clients.fetch("POST", url, urlencode(form).encode(), headers)
+        if answer.status not in (200, 201):
+            raise Unauthorized(_REFUSED)
+        try:
+            return read_token(msgspec.json.decode(answer.body, type=dict[str, Any]))
+        except (msgspec.DecodeError, RecursionError) as exc:
+            raise Unauthorized(_REFUSED) from exc
+
+
+def read_token(fields: Mapping[str, Any]) -> Token:
+    """Return the token in an answer. Raises `Unauthorized` where there is none that can be sent."""
+    value, kind, seconds = fields.get("access_token"), fields.get("token_type", "bearer"), fields.get("expires_in")
+    if not isinstance(value, str) or not _TOKEN.fullmatch(value) or str(kind).lower() != "bearer":
+        raise Unauthorized(_REFUSED)
+    try:
+        life = None if seconds is None else float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        life = None
+    return Token(value, None if life is None else max(life - _LEEWAY_SECONDS, life / 2))
+
+
+def _decoded(answer: Fetched, kind: type[_Metadata]) -> _Metadata | None:
+    if answer.status != 200:
+        return None
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _parameter(challenge: str, name: str) -> str | None:
+    """Return a parameter of a `WWW-Authenticate` header."""
+    found = re.search(rf'{name}=(?:"([^"]+)"|([^\s,]+))', challenge)
+    return None if found is None else found[1] or found[2]
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _is_same(issuer: str, other: str) -> bool:
+    """Compare issuers as texts (RFC 8414, 3.3); one without a path has a slash or none."""
+    return issuer == other or (issuer.rstrip("/") == other.rstrip("/") == _origin(issuer))
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Return whether tokens for a resource are meant for the server at `url`: it is the same, or below it."""
+    if _origin(resource).lower() != _origin(url).lower():
+        return False
+    return f"{urlsplit(url).path.rstrip('/')}/".startswith(f"{urlsplit(resource).path.rstrip('/')}/")
+
+
+def _issuer_urls(url: str, *, is_announced: bool) -> Iterator[str]:
+    """Yield where the metadata of an issuer may be, in the order to try. One that was not announced is the server's own
+    origin, as early versions of the protocol had it.
+    """
+    origin, path = _origin(url), urlsplit(url).path.rstrip("/")
+    yield f"{origin}{_ISSUER_PATH}{path}"
+    if is_announced:
+        yield f"{origin}{_OPENID_PATH}{path}"
+        if path:
+            yield f"{origin}{path}{_OPENID_PATH}"
