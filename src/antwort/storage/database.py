@@ -54,6 +54,9 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
+    newest_key: int
+    """The key of the newest response that this connection has written, deleted or not; 0: it has written none."""
+
     @property
     def dialect(self) -> Dialect: ...
 

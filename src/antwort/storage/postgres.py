@@ -183,6 +183,7 @@ class PostgresConnection:
     """The `Connection` that operations are given."""
 
     dialect: Dialect = "postgresql"
+    newest_key = 0
 
     def __init__(self, raw: BoundedConnection) -> None:
         self._raw = raw

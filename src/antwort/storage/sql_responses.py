@@ -135,9 +135,10 @@ async def compressed(log: PackedLog) -> list[LogPiece]:
 
 # ---- beginning ----
 
-# SQLite has one writer, which may count for itself. A thread goes by the key of its first response.
+# SQLite has one writer, which may count for itself. It does not reuse the key of a response that is deleted: what is
+# read or written in several operations would find another one. A thread goes by the key of its first response.
 _NEXT_KEY = {
-    "sqlite": {"next": "(SELECT coalesce(max(key), 0) + 1 AS key FROM responses)"},
+    "sqlite": {"next": "(SELECT max(coalesce(max(key), 0), :newest_key) + 1 AS key FROM responses)"},
     "postgresql": {"next": "(SELECT nextval('responses_key_seq') AS key)"},
 }
 _INSERT_FIRST = per_dialect(
@@ -244,10 +245,11 @@ def has_begun(connection: Connection, values: RowValues) -> bool:
 
 def _insert(connection: Connection, values: RowValues) -> int:
     statement = _INSERT_FIRST if values["parent_id"] is None else _INSERT_CHILD
-    rows = connection.execute(statement[connection.dialect], values).fetchall()
+    rows = connection.execute(statement[connection.dialect], values | {"newest_key": connection.newest_key}).fetchall()
     if not rows:
         raise ResponseNotFound(str(values["parent_id"]), param="previous_response_id")
-    return int(rows[0][0])
+    connection.newest_key = key = int(rows[0][0])
+    return key
 
 
 def _insert_items(connection: Connection, key: int, values: RowValues, items: Sequence[ItemRow]) -> None:

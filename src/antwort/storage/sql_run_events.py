@@ -36,7 +36,7 @@ _ALL = 2**31 - 1
 
 # ---- statements ----
 
-# A run is held by its key, its id and its fence: SQLite may reuse the key of a deleted response.
+# A run is held by its key, its id and its fence: another process may reuse the key of a deleted response.
 HELD_BY = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
 _APPEND = """
     INSERT INTO run_events (response_key, at, first, next, events)
@@ -108,7 +108,11 @@ _UNPACKED = """
     ORDER BY run_logs.response_key LIMIT :limit
 """
 _IS_UNPACKED = "SELECT 1 FROM run_logs WHERE response_key = :key AND log IS NULL"
-_PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
+# The response may have been deleted while its log was packed.
+_PACK = """
+    UPDATE run_logs SET log = :log
+    WHERE response_key = :key AND log IS NULL AND EXISTS (SELECT 1 FROM responses WHERE key = :key AND id = :id)
+"""
 DELETE_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
 DELETE_OLD_LOGS = """
     DELETE FROM run_logs
@@ -359,8 +363,8 @@ def pack_and_compress(records: Sequence[EventRecord]) -> PackedLog:
     return compress(pack(record.events for record in records))
 
 
-def write_packed(connection: Connection, key: int, pieces: PackedLog) -> None:
+def write_packed(connection: Connection, key: int, response_id: str, pieces: PackedLog) -> None:
     """Write the first piece to the row of the log, and the others to the place of its records."""
-    if connection.execute(_PACK, {"key": key, "log": pieces[0].data}).rowcount:
+    if connection.execute(_PACK, {"key": key, "id": response_id, "log": pieces[0].data}).rowcount:
         connection.execute(DELETE_RECORDS, (key,))
         connection.executemany(INSERT_RECORD, rest_of_log(key, pieces))

@@ -612,7 +612,7 @@ class SqlRunLog(DatabaseClient):
                 if records is None:
                     continue
                 pieces = await asyncio.to_thread(events.pack_and_compress, records)
-                await self._write(partial(events.write_packed, key=key, pieces=pieces))
+                await self._write(partial(events.write_packed, key=key, response_id=response_id, pieces=pieces))
             last = logs[-1][0]
 
     # ---- the database ----

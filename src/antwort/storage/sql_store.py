@@ -87,7 +87,7 @@ _CHAIN_SIZES = """
     CROSS JOIN responses AS link ON link.thread_key = span.thread_key AND link.depth <= span.depth
 """
 # In the order of the index, by the keys of responses: the database would copy what it sorts.
-_LINKS = "SELECT key, request, body FROM responses WHERE key IN ({})"
+_LINKS = "SELECT key, tenant, owner, request, body FROM responses WHERE key IN ({})"
 _LINK_ITEMS = """
     SELECT response_key, direction, id, raw FROM items
     WHERE response_key IN ({{}}) {terms} ORDER BY response_key, direction, position
@@ -268,14 +268,13 @@ class SqlStore(SqlConversations, SqlCalls):
         return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        values = name_of(identity, response_id)
-        found = await self.database.read(partial(_read_chain, values=values, bound=bound))
+        found = await self.database.read(partial(_read_chain, identity=identity, response_id=response_id, bound=bound))
         if isinstance(found, HistoryTooLarge):
             raise found
         links, pieces = found
         for keys in pieces:
             await asyncio.sleep(0)  # in memory, other tasks run between two pieces
-            piece = await self.database.read(partial(_links, keys=keys, max_request=_SMALL_REQUEST))
+            piece = await self.database.read(partial(_links, identity=identity, keys=keys, max_request=_SMALL_REQUEST))
             if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
             links += piece
@@ -289,8 +288,8 @@ class SqlStore(SqlConversations, SqlCalls):
         if row is None:
             return None
         if with_input:
-            return _links(connection, row[:1])[0]
-        return _links(connection, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
+            return _links(connection, identity, row[:1])[0]
+        return _links(connection, identity, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
 
     @reading
     def input_items(self, connection: Connection, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
@@ -338,12 +337,13 @@ class SqlStore(SqlConversations, SqlCalls):
 
 
 def _read_chain(
-    connection: Connection, values: RowValues, bound: Bound | None
+    connection: Connection, identity: Identity, response_id: str, bound: Bound | None
 ) -> tuple[tuple[Link, ...], Sequence[Sequence[int]]] | HistoryTooLarge:
     """Return the links of a small chain. Of a large one, return those that declare tools before it, and the keys of its
     links in pieces, each for an operation.
     """
-    rows = sorted(connection.execute(_CHAIN_SIZES, values | {"item_bytes": ITEM_BYTES}), key=itemgetter(0))
+    values = name_of(identity, response_id) | {"item_bytes": ITEM_BYTES}
+    rows = sorted(connection.execute(_CHAIN_SIZES, values), key=itemgetter(0))
     if rows and rows[0][2] is not None:  # only a cycle has no beginning
         raise InvalidField("previous_response_id", "the chain of responses before it comes back to itself.")
     keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
@@ -354,28 +354,34 @@ def _read_chain(
         if isinstance(first, HistoryTooLarge):  # raised by the caller: the transaction has not failed
             return first
         if bound.cut == "oldest":
-            declaring = _declaring_links(connection, keys[:first])
+            declaring = _declaring_links(connection, identity, keys[:first])
         keys, sizes = keys[first:], sizes[first:]
     pieces = [keys[piece.start : piece.stop] for piece in in_pieces(sizes, PIECE_BYTES)]
     if len(pieces) > 1:
         return declaring, pieces
-    return (*declaring, *_links(connection, keys, max_request=_SMALL_REQUEST)), ()
+    return (*declaring, *_links(connection, identity, keys, max_request=_SMALL_REQUEST)), ()
 
 
-def _declaring_links(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:
+def _declaring_links(connection: Connection, identity: Identity, keys: Sequence[int]) -> tuple[Link, ...]:
     """Return the newest links that declare tools in items, with nothing but those items."""
     sizes = dict(_of_keys(connection, _DECLARED_SIZES, keys))
     found = [key for key in keys if key in sizes]
     newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
-    links = _links(connection, newest, _DECLARING_ITEMS, max_request=0)
+    links = _links(connection, identity, newest, _DECLARING_ITEMS, max_request=0)
     return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
 
 
 def _links(
-    connection: Connection, keys: Sequence[int], items: str = _ALL_ITEMS, *, max_request: int | None = None
+    connection: Connection,
+    identity: Identity,
+    keys: Sequence[int],
+    items: str = _ALL_ITEMS,
+    *,
+    max_request: int | None = None,
 ) -> tuple[Link, ...]:
-    """Return the links that are there, in the order of `keys`. Larger requests than `max_request` are returned without
-    their input. Rows become values one by one, so that no more than one is in memory twice.
+    """Return the links that are there and belong to the identity, in the order of `keys`. Larger requests than
+    `max_request` are returned without their input. Rows become values one by one, so that no more than one is in memory
+    twice.
     """
     inputs: defaultdict[int, list[InputItem]] = defaultdict(list)
     outputs: defaultdict[int, list[OutputItem]] = defaultdict(list)
@@ -392,7 +398,9 @@ def _links(
         else:
             abandoned[key].append(to_span(mark, end))
     found: dict[int, Link] = {}
-    for key, request, body in _of_keys(connection, _LINKS, keys):
+    for key, tenant, owner, request, body in _of_keys(connection, _LINKS, keys):
+        if (tenant, owner) != (identity.tenant, identity.owner):
+            continue
         found[key] = Link(
             response=replace(to_response(body), output=tuple(outputs[key])),
             request=request if max_request is None or len(request) <= max_request else without_input(request),

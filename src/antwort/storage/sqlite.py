@@ -110,6 +110,7 @@ class SqliteDatabase(Database):
 
 class SqliteConnection(sqlite3.Connection):
     dialect: Dialect = "sqlite"
+    newest_key = 0
 
 
 class SqliteSession:
