@@ -65,6 +65,19 @@ async def test_the_parent_of_a_new_response_is_not_driven_out_by_it() -> None:
     assert await chain_of(store, "c") == ["a", "b", "c"]
 
 
+async def test_a_full_store_drops_one_chain_before_it_touches_the_next() -> None:
+    store = MemoryStore(max_responses=1000)
+    names = [f"{client}_{turn}" for turn in range(105) for client in range(10)]
+    for name in names:
+        client, turn = map(int, name.split("_"))
+        after = f"{client}_{turn - 1}" if turn else None
+        if after is None or await kept(store, after):
+            await tell(store, name, message(name), after=after, response_id=name)
+    ends = [f"{client}_104" for client in range(10)]
+    assert len(await kept(store, *ends)) == 9
+    assert len(await kept(store, *names)) <= 1010
+
+
 async def test_hidden_responses_go_with_the_last_that_follows_them() -> None:
     store = MemoryStore(max_responses=3)
     await tell_chain(store, "a", "b")

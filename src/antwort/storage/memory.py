@@ -13,15 +13,15 @@ from antwort.storage.sql_responses import remove_hidden
 from antwort.storage.sql_store import SqlStore
 from antwort.storage.sqlite import SqliteSession, connect
 
-_EXCESS = "SELECT max(0, (SELECT count(*) FROM responses) - :most)"
-# That have ended and that no other follows, but for the newest. A parent is the next one once the last that followed it
-# is gone.
-_OLDEST_RESPONSES = """
+_COUNT = "SELECT count(*) FROM responses"
+# It has ended, no other follows it, and it is not the newest.
+_DROPPABLE = """
     SELECT key, parent_key FROM responses
-    WHERE status NOT IN ('queued', 'in_progress') AND deleted_at IS NULL AND key < (SELECT max(key) FROM responses)
+    WHERE status NOT IN ('queued', 'in_progress') AND key < (SELECT max(key) FROM responses)
       AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
-    ORDER BY key LIMIT :excess
 """
+_NEXT_DROPPABLE = f"{_DROPPABLE} AND key > ? ORDER BY key LIMIT 1"
+_IS_DROPPABLE = f"{_DROPPABLE} AND key = ?"
 _DROP_RESPONSE = "DELETE FROM responses WHERE key = ?"
 _DROP_CLAIMS = """
     DELETE FROM idempotency_keys AS claims
@@ -95,13 +95,20 @@ class MemoryDatabase(Database):
         weakref.finalize(self, connection.close)
 
     def _drop_excess(self, connection: Connection) -> None:
-        (excess,) = connection.execute(_EXCESS, {"most": self._max_responses}).fetchone()
-        while excess and (oldest := connection.execute(_OLDEST_RESPONSES, {"excess": excess}).fetchall()):
-            for key, parent_key in oldest:
+        (count,) = connection.execute(_COUNT).fetchone()
+        excess = min(count - self._max_responses, 2 * self._writes_per_check)
+        last = 0
+        while excess > 0 and (row := connection.execute(_NEXT_DROPPABLE, (last,)).fetchone()) is not None:
+            # A chain is dropped as far as necessary before the next one loses its end: it may be continued.
+            last, parent_key = row
+            while row is not None and excess > 0:
+                key, parent_key = row
                 connection.execute(_DROP_RESPONSE, (key,))
-                remove_hidden(connection, [(parent_key,)])
+                excess -= 1
+                row = connection.execute(_IS_DROPPABLE, (parent_key,)).fetchone()
+            remove_hidden(connection, [(parent_key,)])
+        if count > self._max_responses:
             connection.execute(_DROP_CLAIMS)
-            (excess,) = connection.execute(_EXCESS, {"most": self._max_responses}).fetchone()
         (count,) = connection.execute(_ENTRY_COUNT).fetchone()
         if count > self._max_entries:
             for key, entries in connection.execute(_OLDEST_CONVERSATIONS, {"newest": 2**62}).fetchall():

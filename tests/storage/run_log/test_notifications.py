@@ -18,6 +18,7 @@ class Channel:
     """What goes from process to process, in place of a connection to PostgreSQL."""
 
     dialect: Dialect = "postgresql"
+    newest_key = 0
 
     def __init__(self) -> None:
         self.payloads: list[str] = []
