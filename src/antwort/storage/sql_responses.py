@@ -375,6 +375,7 @@ async def write_output(
     for piece in pieces:
         async with database.staging:
             await stage(piece)
+        await asyncio.sleep(0)  # in memory, other tasks run between two pieces
     async with database.staging:
         return await write()
 
