@@ -353,10 +353,14 @@ def find_unpacked(connection: Connection, after: int, limit: int) -> list[tuple[
     return connection.execute(_UNPACKED, {"after": after, "limit": limit}).fetchall()
 
 
-def read_unpacked(connection: Connection, key: int) -> list[EventRecord] | None:
-    """Return the records; None where another process has packed the log: its records are pieces of the packed log."""
-    is_unpacked = connection.execute(_IS_UNPACKED, {"key": key}).fetchone() is not None
-    return read_records(connection, key) if is_unpacked else None
+def read_unpacked(connection: Connection, key: int, at: int) -> list[EventRecord] | None:
+    """Return a piece of the records from `at` on, an empty one at the end; None where another process has packed the
+    log: its records are pieces of the packed log.
+    """
+    if connection.execute(_IS_UNPACKED, {"key": key}).fetchone() is None:
+        return None
+    sizes, _ = _measure(connection, key, at, has_ended=False)
+    return read_records(connection, key, at, len(sizes))
 
 
 def pack_and_compress(records: Sequence[EventRecord]) -> PackedLog:

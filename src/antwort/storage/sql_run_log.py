@@ -603,7 +603,7 @@ class SqlRunLog(DatabaseClient):
         while logs := await self._read(partial(events.find_unpacked, after=last, limit=_LOGS_AT_ONCE)):
             for key, response_id in logs:
                 try:
-                    records = await self._read(partial(events.read_unpacked, key=key))
+                    records = await self._unpacked(key)
                 except Damaged:  # it is found again each time, and logged once
                     if key not in self._damaged_keys and len(self._damaged_keys) < _MAX_WARNINGS:
                         self._damaged_keys.add(key)
@@ -614,6 +614,16 @@ class SqlRunLog(DatabaseClient):
                 pieces = await asyncio.to_thread(events.pack_and_compress, records)
                 await self._write(partial(events.write_packed, key=key, response_id=response_id, pieces=pieces))
             last = logs[-1][0]
+
+    async def _unpacked(self, key: int) -> Sequence[EventRecord] | None:
+        """Return the records of a log that is to be packed; None where another process has done that."""
+        records: list[EventRecord] = []
+        while True:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
+            piece = await self._read(partial(events.read_unpacked, key=key, at=len(records)))
+            if not piece:
+                return piece if piece is None else records
+            records += piece
 
     # ---- the database ----
 

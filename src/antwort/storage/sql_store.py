@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as chained
@@ -17,6 +17,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Self, get_args
 
+from antwort.api.decoding import Steps, at_once
 from antwort.api.events import Mark, Span
 from antwort.api.items import InputItem, OutputItem
 from antwort.api.resources import Approval
@@ -95,6 +96,7 @@ _LINK_ITEMS = """
 _ALL_ITEMS = _LINK_ITEMS.format(terms="")
 _OUTPUT_ITEMS = _LINK_ITEMS.format(terms="AND direction = 'output'")
 _DECLARING_ITEMS = _LINK_ITEMS.format(terms="AND type = 'additional_tools'")
+_ITEMS_SIZE = "SELECT coalesce(sum(length(raw)), 0) FROM items WHERE response_key = ?"
 _LINK_TURNS = """
     SELECT response_key, kind, mark, items_end FROM turns
     WHERE response_key IN ({}) AND kind IN ('turn', 'abandoned') ORDER BY response_key, number
@@ -273,23 +275,57 @@ class SqlStore(SqlConversations, SqlCalls):
             raise found
         links, pieces = found
         for keys in pieces:
-            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
-            piece = await self.database.read(partial(_links, identity=identity, keys=keys, max_request=_SMALL_REQUEST))
+            piece = await self._links(identity, keys, max_request=_SMALL_REQUEST)
             if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
                 return ()
             links += piece
         return links
 
-    @reading
-    def link(
-        self, connection: Connection, identity: Identity, response_id: str, *, with_input: bool = True
-    ) -> Link | None:
-        row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
-        if row is None:
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        def find(connection: Connection) -> Link | int | None:
+            """Return the key of a large response in place of its link."""
+            row = connection.execute(sql.FIND, name_of(identity, response_id)).fetchone()
+            if row is None:
+                return None
+            key: int = row[0]
+            if not with_input:
+                return at_once(_link_steps(connection, identity, [key], _OUTPUT_ITEMS, max_request=0))[0]
+            if connection.execute(_ITEMS_SIZE, (key,)).fetchone()[0] > PIECE_BYTES:
+                return key
+            return at_once(_link_steps(connection, identity, [key]))[0]
+
+        found = await self.database.read(find)
+        if not isinstance(found, int):
+            return found
+        links = await self._links(identity, [found])
+        return links[0] if links else None
+
+    async def _links(
+        self, identity: Identity, keys: Sequence[int], *, max_request: int | None = None
+    ) -> tuple[Link, ...]:
+        """Return the links with these keys. Each operation makes a piece of them."""
+        steps: Steps[tuple[Link, ...]] | None = None
+
+        def advance(connection: Connection) -> tuple[Link, ...] | None:
+            nonlocal steps
+            if steps is None:
+                steps = _link_steps(connection, identity, keys, max_request=max_request)
+            try:
+                next(steps)
+            except StopIteration as end:
+                steps = None  # a transaction that is repeated begins anew
+                links: tuple[Link, ...] = end.value
+                return links
+            except BaseException:
+                steps = None
+                raise
             return None
-        if with_input:
-            return _links(connection, identity, row[:1])[0]
-        return _links(connection, identity, row[:1], _OUTPUT_ITEMS, max_request=0)[0]
+
+        links = None
+        while links is None:
+            await asyncio.sleep(0)  # in memory, other tasks run between two pieces
+            links = await self.database.read(advance)
+        return links
 
     @reading
     def input_items(self, connection: Connection, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
@@ -357,9 +393,9 @@ def _read_chain(
             declaring = _declaring_links(connection, identity, keys[:first])
         keys, sizes = keys[first:], sizes[first:]
     pieces = [keys[piece.start : piece.stop] for piece in in_pieces(sizes, PIECE_BYTES)]
-    if len(pieces) > 1:
+    if sum(sizes) > PIECE_BYTES:
         return declaring, pieces
-    return (*declaring, *_links(connection, identity, keys, max_request=_SMALL_REQUEST)), ()
+    return (*declaring, *at_once(_link_steps(connection, identity, keys, max_request=_SMALL_REQUEST))), ()
 
 
 def _declaring_links(connection: Connection, identity: Identity, keys: Sequence[int]) -> tuple[Link, ...]:
@@ -367,38 +403,48 @@ def _declaring_links(connection: Connection, identity: Identity, keys: Sequence[
     sizes = dict(_of_keys(connection, _DECLARED_SIZES, keys))
     found = [key for key in keys if key in sizes]
     newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
-    links = _links(connection, identity, newest, _DECLARING_ITEMS, max_request=0)
+    links = at_once(_link_steps(connection, identity, newest, _DECLARING_ITEMS, max_request=0))
     return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
 
 
-def _links(
+def _link_steps(
     connection: Connection,
     identity: Identity,
     keys: Sequence[int],
     items: str = _ALL_ITEMS,
     *,
     max_request: int | None = None,
-) -> tuple[Link, ...]:
-    """Return the links that are there and belong to the identity, in the order of `keys`. Larger requests than
-    `max_request` are returned without their input. Rows become values one by one, so that no more than one is in memory
-    twice.
+) -> Steps[tuple[Link, ...]]:
+    """Return the links that are there and belong to the identity, in the order of `keys`, in pieces. Larger requests
+    than `max_request` are returned without their input. All rows are read with the first piece, and each is released
+    when it has become a value.
     """
     inputs: defaultdict[int, list[InputItem]] = defaultdict(list)
     outputs: defaultdict[int, list[OutputItem]] = defaultdict(list)
-    for key, direction, item_id, raw in _of_keys(connection, items, keys):
+    rows = deque(_of_keys(connection, items, keys))
+    turns = [*_of_keys(connection, _LINK_TURNS, keys)]
+    responses = [*_of_keys(connection, _LINKS, keys)]
+    size = 0
+    while rows:
+        key, direction, item_id, raw = rows.popleft()
+        item_size = len(raw) + ITEM_BYTES
+        if size and size + item_size > PIECE_BYTES:
+            yield
+            size = 0
+        size += item_size
         if direction == "output":
             outputs[key].append(to_output(raw))
         else:
             inputs[key].append(to_item(item_id, direction, raw))
     ends: defaultdict[int, list[int]] = defaultdict(list)
     abandoned: defaultdict[int, list[Span]] = defaultdict(list)
-    for key, kind, mark, end in _of_keys(connection, _LINK_TURNS, keys):
+    for key, kind, mark, end in turns:
         if kind == "turn":
             ends[key].append(end)
         else:
             abandoned[key].append(to_span(mark, end))
     found: dict[int, Link] = {}
-    for key, tenant, owner, request, body in _of_keys(connection, _LINKS, keys):
+    for key, tenant, owner, request, body in responses:
         if (tenant, owner) != (identity.tenant, identity.owner):
             continue
         found[key] = Link(
