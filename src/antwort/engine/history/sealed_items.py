@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.decoding import Limits, at_once, body_steps, known_fields
+from antwort.api.decoding import Limits, Steps, at_once, body_steps, known_fields
 from antwort.api.items import Compaction, InputItem, OpaqueItem, Reasoning, ReasoningText
-from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
+from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.tool_parsing import KEY, Declared, entries_of, may_hold_logins, take_logins
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
@@ -44,6 +44,8 @@ _CANNOT_OPEN = (
 )
 
 _FIELDS = known_fields(*REQUEST_FIELDS, KEY)
+_REWRITTEN = tuple(name for name in REQUEST_FIELDS if name not in ("input", "metadata", "prompt"))
+"""The fields that are read again from the JSON of a request; metadata is read from the response."""
 _MANY = 2**31
 _UNBOUNDED = Limits(
     input_items=_MANY,
@@ -65,6 +67,7 @@ class _ServerCredentials(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _read_credentials = msgspec.json.Decoder(dict[int, _ServerCredentials])
+_read_raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _read_fields: msgspec.json.Decoder[dict[int, Plain]] = msgspec.json.Decoder(dict[int, dict[str, Any]])
 
 
@@ -211,13 +214,17 @@ class SealedItems:
         return Declared(entries_of(OpaqueItem(item.type, item.id, item.fields, brought)), path, is_inherited)
 
     def made_under(self, link: Link, now: CreateRequest) -> Parent:
+        """Do what `parent_steps` does, at once."""
+        return at_once(self.parent_steps(link, now))
+
+    def parent_steps(self, link: Link, now: CreateRequest) -> Steps[Parent]:
         """Return the request of an earlier response with its credentials. Those of the request `now` for the same
-        server come first: they are newer, and may be the only ones.
+        server come first: they are newer, and may be the only ones. In pieces.
         """
-        plain, _ = at_once(body_steps(link.request, _FIELDS, _UNBOUNDED))
+        plain, _ = yield from body_steps(link.request, _FIELDS, _UNBOUNDED)
         kept = plain.pop(KEY, None)
         # Its metadata may have been accepted under other limits.
-        request = read_request({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
+        request = yield from read_steps({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
         request = replace(request, additional=())  # read from the items again
         newer = [each.tool for each in now.declarations]
         opened: dict[int, _ServerCredentials] = {}
@@ -234,6 +241,23 @@ class SealedItems:
             for i, tool in enumerate(request.tools)
         ]
         return Parent(replace(request, tools=tuple(brought_again(tool, newer) for tool in own)))
+
+
+def rewritten_steps(request: CreateRequest) -> Steps[CreateRequest]:
+    """Return the request with JSON that agrees with its fields, in pieces: a program may have changed them after they
+    were parsed, or never had any JSON.
+    """
+    plain, _ = yield from body_steps(request.raw, _FIELDS, _UNBOUNDED)
+    parsed = yield from read_steps({**plain, "metadata": None}, _UNBOUNDED, raw=request.raw)
+    changed = [name for name in _REWRITTEN if getattr(request, name) != getattr(parsed, name)]
+    has_other_input = "input" in plain and request.raw_input != parsed.raw_input
+    if not changed and not has_other_input:
+        return request
+    fields = _read_raw_fields.decode(request.raw)
+    if has_other_input:
+        del fields["input"]  # it is stored as items
+    fields |= {name: msgspec.Raw(encode(getattr(request, name))) for name in changed}
+    return replace(request, raw=encode(fields))
 
 
 def new_request_id(sealed: SealedItems | None, server_label: str, name: str, arguments: str) -> str:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.decoding import Steps
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import (
     CustomToolCall,
@@ -53,6 +54,7 @@ from antwort.errors import (
     ServerFault,
     StoreFault,
 )
+from antwort.event_loop import in_turns
 from antwort.identity import TENANT
 from antwort.storage.base import Link
 from antwort.storage.run_log import DETACHED, ClaimedRun, EventRecord, Fenced, Lease, RunEnding
@@ -229,7 +231,8 @@ class Recovery:
             raise Fenced
         problem = None
         try:
-            request = recorded_request(SealedItems(self._resources.vault, claimed.identity), link)
+            sealed = SealedItems(self._resources.vault, claimed.identity)
+            request = await in_turns(recorded_steps(sealed, link))
         except AntwortError as error:  # another version has taken it, or its keys are gone
             request, problem = _unread_request(link), error
         return LoadedRun(claimed, records, self._bare_plan(claimed, request), problem)
@@ -380,11 +383,11 @@ def _refusing_silent(plan: Plan) -> Plan:
     return msgspec.structs.replace(plan, history=msgspec.structs.replace(plan.history, leftovers=leftovers))
 
 
-def recorded_request(sealed: SealedItems, link: Link) -> CreateRequest:
-    """Return the request of a response from its record, with the credentials that it brought. Raises what is wrong with
-    it by now.
+def recorded_steps(sealed: SealedItems, link: Link) -> Steps[CreateRequest]:
+    """Return the request of a response from its record, with the credentials that it brought, in pieces. Raises what is
+    wrong with it by now.
     """
-    response, parent = link.response, sealed.made_under(link, CreateRequest())
+    response, parent = link.response, (yield from sealed.parent_steps(link, CreateRequest()))
     declared = (sealed.declared_in(item, "input") for item in link.input if is_additional(item))
     if locked := parent.locked.union(*(each.locked for each in declared)):
         labels = ", ".join(map(repr, sorted(locked)))

@@ -12,12 +12,14 @@ import msgspec
 
 from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
+from antwort.engine.history.sealed_items import rewritten_steps
 from antwort.engine.plan import Plan
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recorders import new_run
 from antwort.engine.runs.recovery import LeasedRun, Recovery
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
+from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
@@ -81,7 +83,8 @@ class Worker:
     async def submit(self, plan: Plan, claim: Claim | None) -> Response:
         """Put a background response into the queue. Raises `QueueFull`."""
         await self.start()
-        run = new_run(plan, claim)
+        request = await in_turns(rewritten_steps(plan.request))
+        run = new_run(msgspec.structs.replace(plan, request=request), claim)
         for left in reversed(range(SUBMIT_ATTEMPTS)):
             try:
                 await self.runs.submit(run)
