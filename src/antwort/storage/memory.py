@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from threading import Lock
 
 from antwort.storage.database import Connection, Database, Dialect, Operation, T, TransactionQueue
 from antwort.storage.migrations import create_tables
@@ -63,6 +64,7 @@ class MemoryDatabase(Database):
     def __init__(self, max_responses: int, max_entries: int) -> None:
         super().__init__()
         self._max_responses, self._max_entries = max_responses, max_entries
+        self._opening = Lock()
         self._writes = 0
         self._writes_per_check = max(min(max_responses, max_entries) // 100, 1)
 
@@ -84,7 +86,9 @@ class MemoryDatabase(Database):
 
     def _submit(self, index: int, operation: Operation[T]) -> asyncio.Future[T]:
         if not self._queues:
-            self._open()
+            with self._opening:
+                if not self._queues:  # another thread may have been faster
+                    self._open()
         return super()._submit(index, operation)
 
     def _open(self) -> None:
