@@ -14,8 +14,9 @@ from antwort.api.wire import encode
 from antwort.errors import StoreFault
 from antwort.storage import migrations
 from antwort.storage.base import Decision, Page, Wanted
+from antwort.storage.migrations import migrate
 from antwort.storage.postgres import PostgresDatabase, PostgresStore
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.sqlite import SqliteDatabase, SqliteStore
 from storage_cases import ME, asked, open_conversation, said_in, tell
 
 TABLES = {
@@ -83,6 +84,22 @@ def test_all_revisions_can_be_taken_back(path: Path) -> None:
     assert tables(path) == {"alembic_version"}
     migrations.upgrade(path)
     assert tables(path) == TABLES | {"alembic_version"}
+
+
+async def test_a_file_of_which_all_revisions_were_taken_back_is_upgraded_again(path: Path) -> None:
+    migrations.downgrade(path, "base")
+    store = await SqliteStore.open(path)
+    await store.check()
+    await store.close()
+    assert tables(path) >= TABLES
+
+
+async def test_two_that_open_a_new_file_at_once_make_its_tables_once(tmp_path: Path) -> None:
+    database = SqliteDatabase(tmp_path / "new.db")
+    await database.open()
+    await asyncio.gather(migrate(database), migrate(database))
+    assert tables(database.path) >= TABLES
+    await database.close()
 
 
 async def test_data_of_a_newer_version_is_left_alone(path: Path) -> None:

@@ -45,8 +45,9 @@ async def migrate(database: Database) -> None:
     if revision == HEAD:
         return
     if revision is None and database.dialect == "sqlite":
-        await database.write(create_tables)
-        return
+        revision = await database.write(_create_if_empty)
+        if revision == HEAD:
+            return
     _check(revision, database.dialect)
     await asyncio.to_thread(upgrade, database)
 
@@ -54,6 +55,15 @@ async def migrate(database: Database) -> None:
 def _check(revision: str | None, dialect: Dialect) -> None:
     if revision is not None and revision not in REVISIONS:
         raise StoreFault(f"The {_PLACES[dialect]} was written by a newer version of antwort.")
+
+
+def _create_if_empty(connection: Link) -> str | None:
+    """Make the tables unless there are some, and return the revision: another process may have been faster, and a
+    database that was migrated back to its beginning is upgraded.
+    """
+    if connection.execute(_IS_THERE[connection.dialect]).fetchone() is None:
+        create_tables(connection)
+    return _revision(connection)
 
 
 def create_tables(connection: Link) -> None:
