@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from antwort.storage.database import Connection
 from antwort.storage.memory import MemoryStore
 from storage_cases import (
     ME,
@@ -95,6 +102,33 @@ async def test_what_was_failed_at_the_start_can_be_driven_out() -> None:
     await store.fail_running("gone")
     await tell(store, "b", response_id="b")
     assert await kept(store, "a", "b") == ["b"]
+
+
+async def test_an_operation_that_a_signal_interrupts_leaves_nothing() -> None:
+    store = MemoryStore()
+    await tell(store, "a", response_id="a")
+
+    def interrupted(connection: Connection) -> None:
+        connection.execute("DELETE FROM responses")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await store.database.write(interrupted)
+    await tell(store, "b", response_id="b")
+    assert await kept(store, "a", "b") == ["a", "b"]
+
+
+def test_threads_that_use_a_new_store_at_once_share_it() -> None:
+    store, barrier = MemoryStore(), Barrier(8)
+
+    def begin(name: str) -> None:
+        barrier.wait()
+        asyncio.run(store.begin(asked(name, response_id=name)))
+
+    with ThreadPoolExecutor(8) as threads:
+        names = [f"resp_{number}" for number in range(8)]
+        assert len([*threads.map(begin, names)]) == len(names)
+    assert asyncio.run(kept(store, *names)) == names
 
 
 # ---- conversations ----

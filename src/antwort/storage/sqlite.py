@@ -139,6 +139,9 @@ class SqliteSession:
         except Exception as exc:
             self._roll_back()
             raise TransactionFailed(partial(store_fault, exc)) from exc
+        except BaseException:  # raised by a signal: in memory, operations run on the main thread, too
+            self._roll_back()
+            raise
         if error is not None:
             raise error
 
