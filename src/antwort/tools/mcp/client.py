@@ -192,7 +192,7 @@ class Connection:
             self._request("tools/list", {} if cursor is None else {"cursor": cursor}, max_bytes=most)
         )
 
-    async def call(self, call: Call) -> object:
+    def call(self, call: Call) -> Coroutine[Any, Any, object]:
         """Return what the server answers. Raises as `Transport.request` does."""
         request_id = self._next_id()
         meta: dict[str, Any] = {IDEMPOTENCY_KEY: call.key}
@@ -213,28 +213,25 @@ class Connection:
             is_repeatable=listed.is_repeatable,
             max_bytes=self._spec.largest,
         )
-        if call.report is None:
-            return await self._ask(request)
-        self._reports[request_id] = call.report
-        try:
-            return await self._ask(request)
-        finally:
-            del self._reports[request_id]
+        return self._ask(request, call.report)
 
     def allows(self, schema: object) -> bool:
         """Return whether the protocol lets a client use a tool with that schema."""
         return not self.agreement.is_modern or header_parameters(schema) is not None
 
-    async def _ask(self, request: Request) -> object:
+    async def _ask(self, request: Request, report: Report | None = None) -> object:
         if self.over.is_set():
             raise Unsent
         self._calls += 1
+        if report is not None:
+            self._reports[request.id] = report
         try:
             answer = await self.transport.request(request)
         except Refused:
             self.is_unproven = False
             raise
         finally:
+            self._reports.pop(request.id, None)
             self._calls -= 1
             if self._is_retired:
                 self.retire()

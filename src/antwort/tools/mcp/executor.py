@@ -172,8 +172,7 @@ class McpExecutor:
         """Raises `InvalidField`."""
         known: Hashable = None
         if declared.authorization is declared.headers is UNSET:
-            server = declared.server_label, declared.server_url, declared.connector_id
-            known = server, identity.tenant, identity.owner
+            known = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)
             if (spec := self._specs.get(known)) is not None:
                 return spec
         own = self._own.get(declared.server_label)
