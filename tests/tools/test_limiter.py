@@ -122,7 +122,7 @@ def test_a_waiter_of_another_event_loop_may_run_before_the_release_returns() -> 
     class EagerLoop(asyncio.SelectorEventLoop):
         """Runs what another thread passes to it before that thread goes on."""
 
-        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:
+        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]  # passed on
             handle = super().call_soon_threadsafe(*args, **kwargs)
             assert is_over.wait(10)
             return handle
