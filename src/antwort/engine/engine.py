@@ -164,7 +164,7 @@ class Engine:
         if request.background:
             queued = await self._launcher.submit(await self.plan(request, identity))
             return self._responses.follow_log(identity, queued)
-        plan = await self._launcher.plan(request, identity, recent)
+        plan = await self.plan(request, identity, recent)
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(

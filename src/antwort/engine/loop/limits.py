@@ -7,8 +7,7 @@ how many turns the model gets a notice, and after how many the response ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from itertools import takewhile
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -151,13 +150,18 @@ def turns_without_news(run: Run, plan: Plan) -> tuple[int, int]:
     but errors. Calls of earlier responses belong to no turn.
     """
     earlier = {left.call.call_id for left in plan.history.leftovers}
-    last = next(_turns_backwards(run, earlier), [])
-
-    def count(is_alike: Callable[[_Turn], bool]) -> int:
-        return sum(1 for _ in takewhile(is_alike, _turns_backwards(run, earlier))) if last else 0
-
-    equal = count(lambda turn: turn == last)
-    return equal if equal > 1 else 0, count(lambda turn: bool(turn) and all(call.is_error for call in turn))
+    last: _Turn | None = None
+    equal = failed = 0
+    is_equal = has_failed = True
+    for turn in _turns_backwards(run, earlier):
+        last = turn if last is None else last
+        is_equal = is_equal and bool(last) and turn == last
+        has_failed = has_failed and bool(last) and bool(turn) and all(call.is_error for call in turn)
+        if not (is_equal or has_failed):
+            break
+        equal += is_equal
+        failed += has_failed
+    return equal if equal > 1 else 0, failed
 
 
 def _turns_backwards(run: Run, earlier: Collection[str]) -> Iterator[_Turn]:

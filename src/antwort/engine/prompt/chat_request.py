@@ -105,6 +105,8 @@ class Prompt:
         """
         assert self._transcript is not None
         output, ends, known = run.response.output, run.turn_ends, len(self._items)
+        if not output and not known:
+            return True
         turns = len(self._turn_ends)
         if output[:known] != self._items or ends[:turns] != self._turn_ends:
             return False

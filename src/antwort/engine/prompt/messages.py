@@ -193,6 +193,8 @@ class Transcript:
     def _flush(self) -> None:
         """Write the assistant message, and the results of its calls in the order of the calls."""
         turn, self._turn = self._turn, _Turn()
+        if not (turn.calls or turn.texts or turn.reasoning):
+            return
         field = self._capabilities.reasoning_field
         reasoning = "" if field is None else "".join(turn.reasoning)
         text = "\n".join(filter(None, turn.texts))

@@ -27,6 +27,7 @@ MAX_READ_EVENTS = 512
 MAX_LAG_BATCHES, MAX_LAG_BYTES = 4096, 2**22
 """How far a reader that does not hold the run back may be behind in a log that buffers only unread events."""
 _UNSENT = frozenset(UNSENT)
+_is_unsent = _UNSENT.__contains__
 _MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
 """The kinds of events that a batch with marks ends with."""
 
@@ -204,7 +205,7 @@ class EventLog:
         """Return the number of the batch's first event, and how many of its events have one."""
         first, count = self._next, len(batch)
         if type(batch[-1]) in _MAY_HOLD_MARKS:
-            count -= sum(map(_UNSENT.__contains__, map(type, batch)))
+            count -= sum(map(_is_unsent, map(type, batch)))
         self._next = first + count
         return first, count
 

@@ -268,6 +268,9 @@ class LiveRun:
     # ---- the task ----
 
     async def _drive(self) -> None:
+        if not (self.plan.toolbox.tools or self.plan.history.leftovers):
+            await self._run_loop()  # there is no tool that it could start
+            return
         async with asyncio.TaskGroup() as self.tools.group:
             await self._run_loop()
 
@@ -282,7 +285,8 @@ class LiveRun:
             async for batch in batches:
                 run = fold(self.run, batch)
                 last = batch[-1]
-                if self._keepalive is not None and type(last) in _TERMINAL:
+                is_watched = type(last) in watched
+                if is_watched and self._keepalive is not None and isinstance(last, TERMINAL):
                     self._keepalive.pause()
                 published = await log.append(batch, run)
                 if published is not batch:  # its terminal event has become `response.failed`
@@ -292,7 +296,7 @@ class LiveRun:
                     self.error = failure
                     run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
-                if type(last) in watched:
+                if is_watched:
                     watched = _TERMINAL
                     if isinstance(last, TERMINAL):
                         self._end(last.response)
