@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from operator import attrgetter
 from time import perf_counter
@@ -285,7 +286,9 @@ class ToolRunner:
             call.outcome = outcome
         except asyncio.CancelledError:
             if records is not None and self.is_queued(call_id):
-                await records.release(call_id)
+                with suppress(TimeoutError):  # a store that hangs goes on with it beside
+                    async with asyncio.timeout(self._plan.settings.tool_grace):
+                        await records.release(call_id)
             raise
         except Exception as error:
             call.outcome = error
