@@ -59,6 +59,15 @@ async def test_a_server_that_is_down_is_told_without_its_address_and_left_alone_
         assert str(server.port) not in str(third)
 
 
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_header_that_cannot_be_sent_is_a_server_that_cannot_be_used(transport: str) -> None:
+    async with puppet() as server:
+        spec = replace(server.spec, transport=transport, headers={"X-Key": "schl\u00fcssel\u2026"})
+        async with session_with(spec) as session:
+            assert "schl" not in str(await refused(session))
+            assert server.asked == []
+
+
 async def test_a_server_that_was_down_is_used_when_it_is_back() -> None:
     async with puppet() as server:
         pass
