@@ -160,6 +160,7 @@ class Connector:
             self._changed()  # while nobody listened
         self._had_connection = True
         self._connection, self._failure, self._coming = connection, None, None
+        connection.is_unproven = True  # whatever it answered in the handshake
         coming.set(connection)
 
     def _judge(self, ended: Connection | None) -> None:
