@@ -92,7 +92,7 @@ class Connection:
         """Whether it has answered nothing yet: one that ends so is as good as one that was never made."""
         self.over = asyncio.Event()
         self.agreement = Agreement(version="", is_modern=False)
-        self.unsolicited = Unsolicited(allowance, self._take_progress, changed, self._acknowledge)
+        self.unsolicited = Unsolicited(allowance, self._take_progress, self._take_change, self._acknowledge)
         self._spec, self._policy, self._changed = spec, policy, changed
         self._transport: Transport | None = None
         self._reports: dict[object, Report] = {}
@@ -299,6 +299,10 @@ class Connection:
             _log.exception("The progress of a call could not be told.")
         return True
 
+    def _take_change(self) -> None:
+        if not self.over.is_set():  # it would be followed over another connection, whose list is a fresh one anyway
+            self._changed()
+
     # ---- handshake ----
 
     def _make_transport(self) -> Transport:
@@ -373,7 +377,7 @@ class Connection:
 
     def _acknowledge(self) -> None:
         if self._was_acknowledged:
-            self._changed()  # while nobody listened
+            self._take_change()  # while nobody listened
         self._was_acknowledged = True
 
     async def _listen(self) -> None:
