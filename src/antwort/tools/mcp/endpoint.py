@@ -130,7 +130,7 @@ class Endpoint:
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        more: Mapping[str, str] | None = None,
+        more: bytes = b"",
         resends: bool = True,
         timeouts: Timeouts | None = None,
     ) -> HttpResponse:
@@ -138,14 +138,13 @@ class Endpoint:
         credentials are tried once, if there are any.
 
         `headers` are the protocol's own, and win over those of the spec: pass the same object for the same headers.
+        `more` are lines of further ones.
         Raises `HttpError`, `ServerUnavailable`.
         """
         login = await self._login.headers()
         redirects, is_renewed = 0, False
         while True:
-            fields = self._fields(login, headers)
-            if more:
-                fields += header_lines(more)
+            fields = self._fields(login, headers) + more
             reply = await self._client.request(method, self._url.target, body, timeouts, fields, resends=resends)
             if reply.status < 300:
                 return reply

@@ -88,7 +88,7 @@ class StreamableHttp(Transport):
         try:
             try:
                 reply = await self._endpoint.send(
-                    "POST", self._headers, request.body, more=request.headers, resends=request.is_repeatable
+                    "POST", self._headers, request.body, more=request.head, resends=request.is_repeatable
                 )
             except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
                 raise Unsent from exc
