@@ -30,8 +30,7 @@ class Turns:
     that wait, one is done in a turn, and tenants alternate.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._begun: dict[str, int] = {}
         """Short pieces of each tenant in the current turn."""
         self._short: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
@@ -42,12 +41,12 @@ class Turns:
         """Return None if work that takes as long as `cost` short pieces may begin at once, otherwise what to await."""
         if not self._is_counting:
             self._is_counting = True
-            self._loop.call_soon(self._next_turn)
+            asyncio.get_running_loop().call_soon(self._next_turn)
         begun = self._begun.get(tenant, 0)
         if begun < SHORT_PER_TURN and tenant not in self._short:
             self._begun[tenant] = begun + cost
             return None
-        place: asyncio.Future[None] = self._loop.create_future()
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._short.setdefault(tenant, deque()).append((cost, place))
         return place
 
@@ -55,8 +54,8 @@ class Turns:
         """Return what to await before a long piece of work: a later turn."""
         if not self._is_counting:
             self._is_counting = True
-            self._loop.call_soon(self._next_turn)
-        place: asyncio.Future[None] = self._loop.create_future()
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._long.setdefault(tenant, deque()).append(place)
         return place
 
@@ -79,7 +78,7 @@ class Turns:
                 self._long[tenant] = waiting  # behind all other tenants
         self._is_counting = bool(self._begun or has_begun)
         if self._is_counting:
-            self._loop.call_soon(self._next_turn)
+            asyncio.get_running_loop().call_soon(self._next_turn)
 
 
 def _wake(place: asyncio.Future[None]) -> bool:
@@ -100,7 +99,7 @@ def turns() -> Turns:
     global _latest
     loop = asyncio.get_running_loop()
     if _latest is None or _latest[0] is not loop:
-        _latest = loop, _turns.setdefault(loop, Turns(loop))
+        _latest = loop, _turns.setdefault(loop, Turns())
     return _latest[1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +42,12 @@ def request_of(*texts: str, model: str = "m", tools: int = 0) -> ChatRequest:
         if offered
         else ChatRequest(model=model, messages=messages)
     )
+
+
+def dialogue(*texts: str) -> ChatRequest:
+    """Return a request of these texts, by the user and the model in turn."""
+    roles = cycle(("user", "assistant"))
+    return ChatRequest(model="m", messages=[ChatMessage(role=next(roles), content=text) for text in texts])
 
 
 def estimator(provider: Provider | None = None) -> TokenEstimator:
@@ -199,11 +207,28 @@ def test_short_requests_and_those_with_pictures_teach_nothing() -> None:
 def test_a_conversation_is_estimated_by_what_the_backend_has_reported_about_it() -> None:
     made = taught(0.22)
     learn(made, 1.0, DIGITS)
-    longer = [ChatMessage(role="system", content="New."), *request_of(DIGITS, "All right.", DIGITS[:1000]).messages]
+    longer = [ChatMessage(role="system", content="New."), *dialogue(DIGITS, "All right.", DIGITS[:1000]).messages]
     asked = ChatRequest(model="m", messages=longer)
     assert made.estimate(asked) >= 4000
     assert made.for_tenant("b").estimate(asked) < 1100
     assert made.estimate(request_of(PROSE * 100)) < 1300
+
+
+def test_conversations_that_begin_alike_are_estimated_each_for_itself() -> None:
+    made = taught(0.22)
+    first, other = dialogue("Hello!", "What can I do?", DIGITS), dialogue("Hello!", "Who are you?", PROSE * 100)
+    made.learn(first, 3000, first)
+    made.learn_room(first, 500, None)
+    assert made.estimate(first) >= 3000
+    assert made.estimate(other) < 1.5 * taught(0.22).estimate(other)
+    assert made.room(other) is None
+
+
+def test_a_conversation_is_the_same_after_its_first_answer() -> None:
+    made, asked = taught(0.22), dialogue(DIGITS)
+    made.learn(asked, 3000, asked)
+    assert made.estimate(dialogue(DIGITS, "One.")) >= 3000
+    assert made.estimate(dialogue(DIGITS, "One.", "Go on.", "Two.")) < 1300
 
 
 def test_what_is_left_of_a_conversation_tells_of_all_of_it() -> None:

@@ -164,7 +164,6 @@ async def test_only_who_says_so_is_not_asked_again_whether_it_runs_a_tool(kind: 
     "tool",
     [
         FUNCTION,
-        STRANGER,
         {**DOCS, "authorization": "s3cret"},
         {**DOCS, "headers": {"X-Key": "s3cret"}},
         {**STRANGER, "authorization": "s3cret"},
@@ -178,12 +177,43 @@ async def test_what_a_request_declares_itself_or_brings_to_log_in_is_not_remembe
     assert not len(desk.boxes)
 
 
-async def test_what_a_request_says_at_length_is_not_remembered() -> None:
+# ---- strangers' tools ----
+
+
+async def test_strangers_tools_are_remembered_as_long_as_their_list_is_the_same() -> None:
+    desk = Desk()
+    first, second = (await desk.made(STRANGER))[0], (await desk.made(STRANGER))[0]
+    assert first is second
+    desk.docs.list("write")
+    assert list((await desk.made(STRANGER))[0].tools) == ["write"]
+    elsewhere = {**STRANGER, "server_url": "https://docs.example.org/mcp"}
+    assert (await desk.made(elsewhere))[0] is not (await desk.made(STRANGER))[0]
+
+
+@pytest.mark.parametrize("other", [Identity("another"), Identity(owner="another")])
+async def test_nobody_is_given_what_was_made_of_strangers_tools_for_somebody_else(other: Identity) -> None:
+    desk = Desk()
+    first, _ = await desk.made(STRANGER)
+    desk.identity = other
+    assert (await desk.made(STRANGER))[0] is not first
+    desk.identity = ANONYMOUS
+    assert (await desk.made(STRANGER))[0] is first
+
+
+async def test_many_tools_of_strangers_are_not_remembered() -> None:
+    desk = Desk()
+    desk.docs.list(*[f"tool_{number:0100}" for number in range(400)])
+    await desk.made(STRANGER)
+    assert not len(desk.boxes)
+
+
+@pytest.mark.parametrize("tool", [DOCS, STRANGER])
+async def test_what_a_request_says_at_length_is_not_remembered(tool: dict[str, Any]) -> None:
     desk = Desk()
     names = [f"tool_{number:0800}" for number in range(128)]
-    await desk.made({**DOCS, "allowed_tools": names})
-    await desk.made({**DOCS, "require_approval": {"never": {"tool_names": names}}})
-    await desk.made(DOCS, allowed_tools=[{"type": "mcp", "server_label": "docs", "name": name} for name in names])
+    await desk.made({**tool, "allowed_tools": names})
+    await desk.made({**tool, "require_approval": {"never": {"tool_names": names}}})
+    await desk.made(tool, allowed_tools=[{"type": "mcp", "server_label": "docs", "name": name} for name in names])
     assert not len(desk.boxes)
 
 
@@ -193,6 +223,15 @@ async def test_a_strangers_tool_that_cannot_be_written_is_in_nobodys_way() -> No
     desk.docs.tools = (*desk.docs.tools, odd)
     toolbox, _ = await desk.made({**STRANGER, "allowed_tools": ["find"]})
     assert list(toolbox.tools) == ["find"]
+
+
+async def test_strangers_tools_push_out_none_of_the_operators() -> None:
+    desk = Desk()
+    first, _ = await desk.made(DOCS)
+    for number in range(20):
+        await desk.made({**STRANGER, "server_url": f"https://docs.example.com/{number}"})
+    assert (await desk.made(DOCS))[0] is first
+    assert len(desk.boxes) == 9
 
 
 class Many(Docs):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -112,6 +114,64 @@ def test_it_holds_between_event_loops_too() -> None:
     asyncio.run(second())
     thread.join()
     assert order == ["first", "second"]
+
+
+def test_a_waiter_of_another_event_loop_may_run_before_the_release_returns() -> None:
+    limiter, is_waiting, is_acquired, is_over = Limiter(1), *(threading.Event() for _ in range(3))
+
+    class EagerLoop(asyncio.SelectorEventLoop):
+        """Runs what another thread passes to it before that thread goes on."""
+
+        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]  # passed on
+            handle = super().call_soon_threadsafe(*args, **kwargs)
+            assert is_over.wait(10)
+            return handle
+
+    async def acquired() -> None:
+        asyncio.get_running_loop().call_soon(is_waiting.set)
+        try:
+            async with asyncio.timeout(10):
+                await limiter.acquire()
+            is_acquired.set()
+        finally:
+            is_over.set()
+
+    def wait() -> None:
+        with asyncio.Runner(loop_factory=EagerLoop) as runner, suppress(SlotsStuck):
+            runner.run(acquired())
+
+    asyncio.run(limiter.acquire())
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert is_waiting.wait(10)
+    limiter.release()
+    thread.join()
+    assert is_acquired.is_set()
+    limiter.release()
+    assert limiter.is_idle
+
+
+def test_no_slot_is_lost_where_threads_contend() -> None:
+    limiter, acquired = Limiter(1), list[None]()
+
+    async def contend() -> None:
+        for _ in range(500):
+            async with asyncio.timeout(10):
+                await limiter.acquire()
+            await asyncio.sleep(0)
+            acquired.append(None)
+            limiter.release()
+
+    async def contend_side_by_side() -> None:
+        await asyncio.gather(*(contend() for _ in range(4)))
+
+    threads = [threading.Thread(target=lambda: asyncio.run(contend_side_by_side())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(acquired) == 2 * 4 * 500
+    assert limiter.is_idle
 
 
 async def test_a_waiter_whose_event_loop_is_closed_is_passed_over() -> None:

@@ -122,6 +122,18 @@ async def test_a_label_with_an_address_of_the_requests_shares_nothing_with_the_o
     await crowd.end()
 
 
+class SteadyHouse(House):
+    holds_to_its_word = True
+
+
+async def test_clients_that_call_the_same_definition_have_slots_of_their_own() -> None:
+    crowd, shared = Crowd(SteadyHouse(), ToolLimits(total=1)), asked("", url="https://a.example/mcp").definition
+    for name, identity in (("ada", ADA), ("bob", BOB), ("ada again", ADA), ("bob again", BOB)):
+        await crowd.make(replace(asked(name), definition=shared), identity=identity)
+    assert crowd.house.running == ["ada", "bob"]
+    await crowd.end()
+
+
 @pytest.mark.parametrize("waits_for", ["a place of the tool", "a place of the server", "its turn"])
 async def test_a_call_that_waits_ends_at_once_when_it_is_cancelled(waits_for: str) -> None:
     kinds: dict[str, ToolLimits] = {

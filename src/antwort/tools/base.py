@@ -38,7 +38,7 @@ class ToolKind(enum.StrEnum):
     LOCAL = "local"  # functions of this process
 
 
-class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True, weakref=True):
     """A tool the model may call. `name` is what the model sees; it is unique within a plan."""
 
     name: str

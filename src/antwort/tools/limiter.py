@@ -78,9 +78,10 @@ class Limiter:
         with self._lock:
             while self._waiters:
                 waiter = self._waiters.popleft()
+                waiter.has_slot = True  # before its event loop, in another thread, may run it
                 if waiter.wake():
-                    waiter.has_slot = True
                     return
+                waiter.has_slot = False
             self._free += 1
 
     def abandon(self, task: asyncio.Task[object]) -> None:

@@ -45,6 +45,14 @@ async def test_a_call_is_answered(way: str) -> None:
         assert image.content[1]["mimeType"] == "image/png"
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n"], ids=["LF", "CR", "CRLF"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_arguments_may_be_written_on_several_lines(way: str, line_break: str) -> None:
+    arguments = line_break.join(["{", '  "a": 1,', '  "b": 2', "}"])
+    async with session_by(way) as (session, _):
+        assert (await session.call("add", arguments, key="k")).structured == {"sum": 3}
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_failure_of_the_tool_and_a_refusal_of_the_server_are_outcomes_alike(way: str) -> None:
     async with session_by(way) as (session, _):

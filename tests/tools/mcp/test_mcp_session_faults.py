@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.testing.mcp.faults import Garbage
-from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Session, Unauthorized
+from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Session, Unauthorized
+from jumping_time import jumping_time
 from mcp_kit import STDIO, mcp_process
 from session_kit import (
     PATIENCE,
@@ -57,6 +59,15 @@ async def test_a_server_that_is_down_is_told_without_its_address_and_left_alone_
         assert str(server.port) not in str(third)
 
 
+@pytest.mark.parametrize("transport", ["http", "sse"])
+async def test_a_header_that_cannot_be_sent_is_a_server_that_cannot_be_used(transport: str) -> None:
+    async with puppet() as server:
+        spec = replace(server.spec, transport=transport, headers={"X-Key": "schl\u00fcssel\u2026"})
+        async with session_with(spec) as session:
+            assert "schl" not in str(await refused(session))
+            assert server.asked == []
+
+
 async def test_a_server_that_was_down_is_used_when_it_is_back() -> None:
     async with puppet() as server:
         pass
@@ -84,6 +95,26 @@ async def test_a_server_that_breaks_off_at_the_end_of_the_handshake_is_not_waite
         assert server.seen("tools/call") == []
 
 
+@pytest.mark.parametrize("status", [302, 401, 403, 500])
+async def test_whether_the_end_of_the_handshake_is_taken_does_not_matter(status: int) -> None:
+    async with puppet() as server, session_with(server.spec) as session:
+        server.acts["notifications/initialized"] = sends(whole(status, Location="https://elsewhere.example/"))
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert server.sessions == 1
+
+
+@jumping_time
+async def test_the_end_of_the_handshake_may_take_its_share_of_the_time_for_connecting() -> None:
+    async def slow(asked: Asked, send: Send) -> None:
+        await asyncio.sleep(7.0)
+        await send(whole(202))
+
+    async with puppet() as server, session_with(replace(server.spec, connect=30.0)) as session:
+        server.acts["notifications/initialized"] = slow
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert server.sessions == 1
+
+
 async def test_a_server_that_does_not_answer_what_it_does_not_know_is_asked_in_the_older_way() -> None:
     async with puppet() as server, session_with(replace(server.spec, connect=2.0)) as session:
         server.acts["server/discover"] = hangs
@@ -106,6 +137,36 @@ async def test_a_server_that_wants_other_credentials_is_told_apart(oldest: str |
         assert not (await let_in.call("echo", '{"text": "hi"}', key="k")).is_error
         server.faults = Faults(token="another", oldest=oldest)
         assert isinstance(await refused(let_in), Unauthorized)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("refused_at", ["initialize", "tools/list", "tools/call"])
+async def test_a_token_that_is_not_taken_any_more_is_renewed_once(status: int, refused_at: str) -> None:
+    """One that ends in the middle of a session is refused in either way."""
+    tokens = 0
+
+    async def give_out(asked: Asked, send: Send) -> None:
+        nonlocal tokens
+        tokens += 1
+        await send(whole(200, json.dumps({"access_token": f"token-{tokens}", "token_type": "Bearer"}).encode()))
+
+    async with puppet(form=give_out) as server:
+        answer = server.acts[refused_at]
+
+        async def refuse_first(asked: Asked, send: Send) -> None:
+            is_first = asked.headers["authorization"] == "Bearer token-1"
+            await (send(whole(status)) if is_first else answer(asked, send))
+
+        server.acts[refused_at] = refuse_first
+        token_url = f"http://127.0.0.1:{server.port}/token"
+        oauth = ClientCredentials(client_id="a", client_secret="b", token_url=token_url)
+        async with session_with(replace(server.spec, oauth=oauth)) as session:
+            await session.tools()
+            assert not (await session.call("do", "{}", key="k")).is_error
+            assert (tokens, len(server.seen(refused_at))) == (2, 2)
+            server.acts["tools/call"] = sends(whole(status))
+            assert isinstance(await refused(session), Unauthorized)
+            assert tokens == 3
 
 
 async def test_the_older_transport_tells_other_credentials_apart_as_well() -> None:

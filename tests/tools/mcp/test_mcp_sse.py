@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
-from session_kit import STREAM, TEXT, TOOL, Act, Asked, Puppet, Send, cuts, event, puppet, session_with, whole
+from jumping_time import jumping_time
+from session_kit import STREAM, TEXT, TOOL, Act, Asked, Puppet, Send, cuts, event, hangs, puppet, session_with, whole
 
 AGREED = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
 
@@ -115,6 +116,25 @@ async def test_messages_go_nowhere_else(endpoint: str) -> None:
         with pytest.raises(ServerUnavailable, match="did not answer as one"):
             await session.tools()
         assert server.seen("initialize") == []
+
+
+@jumping_time
+async def test_whoever_waits_for_a_session_hears_of_its_end_before_it_is_closed() -> None:
+    async def ends_the_stream(asked: Asked, send: Send) -> None:
+        ended.set()
+        await hangs(asked, send)  # closing it waits for this
+
+    async def open_and_end(asked: Asked, send: Send) -> None:
+        await send(STREAM + b"event: endpoint\ndata: /post\n\n")
+        await ended.wait()
+        raise ConnectionAbortedError
+
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    async with older(GET=open_and_end, initialize=ends_the_stream) as (_, _, spec), session_with(spec) as session:
+        began = loop.time()
+        with pytest.raises(ServerUnavailable):
+            await session.tools()
+        assert loop.time() - began < 0.5
 
 
 async def test_a_redirect_within_the_server_is_followed() -> None:

@@ -270,17 +270,35 @@ class TokenEstimator:
 
     def _remember(self, whole: ChatRequest, **news: object) -> None:
         known = self._conversation(whole)
-        self._conversations.put(self._key(whole), msgspec.structs.replace(known, **news))
+        *_, key = self._keys(whole)
+        self._conversations.put(key, msgspec.structs.replace(known, **news))
 
     def _conversation(self, whole: ChatRequest) -> Conversation:
         if not self._conversations:
             return _UNKNOWN
-        return self._conversations.get(self._key(whole)) or _UNKNOWN
+        found = (self._conversations.get(key) for key in reversed(self._keys(whole)))
+        return next(filter(None, found), _UNKNOWN)
 
-    def _key(self, whole: ChatRequest) -> int:
-        """Return what identifies a conversation: its first message. Clients change instructions on the way."""
-        first = next((message for message in whole.messages if message.role not in _INSTRUCTIONS), None)
-        return hash((self._tenant, whole.model, *(() if first is None else (first.role, *_texts(first)))))
+    def _keys(self, whole: ChatRequest) -> list[int]:
+        """Return what identifies the conversation, the best last: its messages up to the model's first answer, as many
+        conversations begin alike. One that has a single answer is also known by what was asked first. Clients change
+        instructions on the way.
+        """
+        beginning: list[object] = [self._tenant, whole.model]
+        keys: list[int] = []
+        for message in whole.messages:
+            if message.role in _INSTRUCTIONS:
+                continue
+            is_answer = message.role == "assistant"
+            if is_answer and len(keys) == 2:
+                return keys[1:]
+            if is_answer and not keys:
+                keys.append(hash(tuple(beginning)))
+            if len(keys) < 2:
+                beginning += (message.role, *_texts(message))
+            if is_answer:
+                keys.append(hash(tuple(beginning)))
+        return keys or [hash(tuple(beginning))]
 
 
 _UNKNOWN = Conversation()

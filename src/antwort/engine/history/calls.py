@@ -83,6 +83,8 @@ class CallView(msgspec.Struct, frozen=True):
                 return cls(item, item.call_id, "result", "function")
             case McpCall():
                 is_named = item.approval_request_id is not UNSET
+                if not is_named and item.call_id is not UNSET:  # most are: neither id has to be looked into
+                    return cls(item, item.call_id, "call", "server")
                 is_run = item.call_id is UNSET and (is_named or run_id_of(item.id) == item.id)
                 return cls(item, call_id_of(item), "run" if is_run else "call", "server")
             case McpApprovalRequest():

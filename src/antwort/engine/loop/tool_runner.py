@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from operator import attrgetter
 from time import perf_counter
@@ -93,7 +94,8 @@ class ToolRunner:
         """The calls whose outcome no step has read, by their ids."""
         self._ended: list[RunningCall] = []
         """Those of them that have an outcome."""
-        self._has_ended = asyncio.Event()
+        self._next_end: asyncio.Future[None] | None = None
+        """Where the step waits: done as soon as a call has ended."""
         self._asked: set[str] = set()
         """The ids of the calls that were passed to their executors."""
         self._begun: set[str] = set()
@@ -226,9 +228,9 @@ class ToolRunner:
         """Wait until a call has ended. When the run is stopped, what ends by then still counts: the reason is raised at
         the next wait.
         """
-        self._has_ended.clear()
+        waiter = self._next_end = asyncio.get_running_loop().create_future()
         try:
-            await self._signal.race(self._has_ended.wait)
+            await self._signal.race(lambda: waiter)
         except Exception:
             await self._stop()
             if not self._ended:
@@ -278,20 +280,23 @@ class ToolRunner:
                     await self._live.begin_call(call_id)
                 self._asked.add(call_id)
                 outcome = await self._answer(ready)
-                self.running.discard(call_id)
                 if records is not None:
+                    self.running.discard(call_id)
                     await (records.finish(outcome) if isinstance(outcome, ToolResult) else records.release(call_id))
             call.outcome = outcome
         except asyncio.CancelledError:
             if records is not None and self.is_queued(call_id):
-                await records.release(call_id)
+                with suppress(TimeoutError):  # a store that hangs goes on with it beside
+                    async with asyncio.timeout(self._plan.settings.tool_grace):
+                        await records.release(call_id)
             raise
         except Exception as error:
             call.outcome = error
         finally:
             self.running.discard(call_id)
         self._ended.append(call)
-        self._has_ended.set()
+        if self._next_end is not None and not self._next_end.done():
+            self._next_end.set_result(None)
 
     async def _answer(self, ready: Ready) -> Outcome:
         """Have the executor run the call, and report it to the hooks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
@@ -43,7 +44,7 @@ from antwort.tools.routing import Toolbox, is_registered
 
 _CACHED_TOOLBOXES = 8
 _LARGEST_CACHED_BYTES = 64 * 1024
-"""The most that a request says of its tools in a cached toolbox."""
+"""The most that a request says of its tools, and that servers list which it names by address, in a cached toolbox."""
 _tool_of = attrgetter("tool")
 
 
@@ -69,10 +70,11 @@ async def build_toolbox(
     Where items of the history may declare more tools, the request is not complete: its choice is not checked yet.
     """
     joining = standing(discovery) if with_standing else []
-    sources = await _sources_of(request, discovery, joining)
-    offers = await _offers(sources, discovery) if sources else []
     key = None if cache is None else toolbox_key(request, discovery, joining)
-    cached = None if cache is None or key is None else cache.find(key, offers)
+    known = () if cache is None or key is None else cache.find_all(key)
+    sources = known[0].sources if known else await _sources_of(request, discovery, joining)
+    offers = await _offers(sources, discovery) if sources else []
+    cached = _made_of(offers, known)
     if cached is not None:
         toolbox, lists = cached.toolbox, cached.lists
         if lists:
@@ -92,7 +94,7 @@ async def build_toolbox(
         await normalize_all(tool.parameters for tool in shown if tool.kind not in OWN and tool.parameters is not None)
         if cache is not None and key is not None:
             is_steady = all(executor.is_steady for executor in discovery.executors)
-            cache.add(CachedToolbox(key, offers, toolbox, lists, is_steady))
+            cache.add(CachedToolbox(key, sources, offers, toolbox, lists, is_steady))
     return toolbox, lists
 
 
@@ -209,6 +211,8 @@ class ToolboxKey(NamedTuple):
     """All that a toolbox is built from but the offers of the servers."""
 
     tools: tuple[object, ...]
+    owner: tuple[str, str] | None
+    """The tenant and the owner, if the request names a server by its address."""
     choice: object
     allowed: object
     standing: Sequence[McpTool]
@@ -221,6 +225,7 @@ class CachedToolbox(NamedTuple):
     """A toolbox, the lists that are shown with it, and all that they were built from."""
 
     key: ToolboxKey
+    sources: Sequence[ToolSource]
     offers: Sequence[ToolOffer]
     toolbox: Toolbox
     lists: tuple[McpListTools, ...]
@@ -229,39 +234,42 @@ class CachedToolbox(NamedTuple):
 
 
 class ToolboxCache:
-    """The last few toolboxes of the operator's servers: with one server of 20 tools, a cached one takes 21 µs in place
-    of 82.
+    """The last few toolboxes: with one server of 20 tools, a cached one takes 21 µs in place of 82.
+
+    Those with servers that requests name by address are small, and do not evict the others.
     """
 
     def __init__(self) -> None:
-        self._toolboxes: deque[CachedToolbox] = deque(maxlen=_CACHED_TOOLBOXES)
+        self._of_operator: deque[CachedToolbox] = deque(maxlen=_CACHED_TOOLBOXES)
+        self._of_requests: deque[CachedToolbox] = deque(maxlen=_CACHED_TOOLBOXES)
 
     def __len__(self) -> int:
-        return len(self._toolboxes)
+        return len(self._of_operator) + len(self._of_requests)
 
-    def find(self, key: ToolboxKey, offers: Sequence[ToolOffer]) -> CachedToolbox | None:
-        for cached in self._toolboxes:
-            if cached.key == key and all(map(_is_same_offer, cached.offers, offers)):
-                return cached
-        return None
+    def find_all(self, key: ToolboxKey) -> Sequence[CachedToolbox]:
+        """Return the toolboxes of a key, whatever the servers offered."""
+        toolboxes = self._of_operator if key.owner is None else self._of_requests
+        return [cached for cached in toolboxes if cached.key == key]
 
     def add(self, new: CachedToolbox) -> None:
         """Add a toolbox, once if several requests have built it at the same time."""
-        tools, choice, allowed, *_ = new.key
-        size = len(msgspec.json.encode((tools, choice, allowed)))
-        if size <= _LARGEST_CACHED_BYTES and self.find(new.key, new.offers) is None:
-            self._toolboxes.appendleft(new)
+        if _request_bytes(new) <= _LARGEST_CACHED_BYTES and _made_of(new.offers, self.find_all(new.key)) is None:
+            (self._of_operator if new.key.owner is None else self._of_requests).appendleft(new)
 
 
 def toolbox_key(request: CreateRequest, discovery: Discovery, joining: Sequence[McpTool]) -> ToolboxKey | None:
-    """Return the key; None for a request with tools or servers of its own, whose toolbox is not cached. `joining` are
-    the servers that the operator adds.
+    """Return the key; None for a request with credentials or tools of its own, whose toolbox is not cached. `joining`
+    are the servers that the operator adds.
     """
-    for tool in (*request.tools, *map(_tool_of, request.additional)):
-        if not isinstance(tool, McpTool) or (tool.authorization, tool.headers, tool.server_url) != (UNSET,) * 3:
+    identity, owner, additional = discovery.identity, None, request.additional
+    for tool in (*request.tools, *map(_tool_of, additional)) if additional else request.tools:
+        if not isinstance(tool, McpTool) or not (tool.authorization is tool.headers is UNSET):
             return None
+        if tool.server_url is not UNSET:
+            owner = (identity.tenant, identity.owner)
     return ToolboxKey(
-        (*request.tools, *request.additional),
+        (*request.tools, *additional),
+        owner,
         request.tool_choice,
         request.allowed_tools,
         joining,
@@ -271,9 +279,26 @@ def toolbox_key(request: CreateRequest, discovery: Discovery, joining: Sequence[
     )
 
 
+def _request_bytes(cached: CachedToolbox) -> float:
+    """Return the size of what a request and the servers that it names by address decide."""
+    key, found = cached.key, [offer.found for offer in cached.offers if cached.key.owner is not None]
+    try:
+        return len(msgspec.json.encode((key.tools, key.choice, key.allowed, found)))
+    except (TypeError, ValueError, RecursionError):  # a server may list anything
+        return math.inf
+
+
+def _made_of(offers: Sequence[ToolOffer], toolboxes: Sequence[CachedToolbox]) -> CachedToolbox | None:
+    """Return the toolbox that was built from the same offers."""
+    for cached in toolboxes:
+        if all(map(_is_same_offer, cached.offers, offers)):
+            return cached
+    return None
+
+
 def _is_same_offer(known: ToolOffer, offer: ToolOffer) -> bool:
     """Whether two offers were made of the same list. A list that could change is another one each time."""
     if known is offer:
         return True
     is_same_list = known.found is offer.found and isinstance(known.found, tuple)
-    return is_same_list and (known.instructions, known.problem) == (offer.instructions, offer.problem)
+    return is_same_list and known.instructions == offer.instructions and known.problem == offer.problem

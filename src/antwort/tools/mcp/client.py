@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from antwort.net.client import header_lines
 from antwort.net.response import HttpError
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.base import Forbidden, NotReached, ServerSpec, ServerTool, ServerUnavailable, Unauthorized
@@ -69,6 +70,16 @@ class Call(msgspec.Struct, frozen=True):
     """As the server lists it; None where it has not."""
 
 
+class _ListedTool(NamedTuple):
+    """What follows for its calls from how a tool is listed."""
+
+    tool: ServerTool | None
+    head: bytes
+    parameters: Mapping[Path, str]
+    """Those that are repeated in the head, with the names of their headers."""
+    is_repeatable: bool
+
+
 class Connection:
     """Whoever asks something over a connection does so in a task of their own; `changed` is called when the server says
     that its list of tools is another one.
@@ -81,14 +92,14 @@ class Connection:
         """Whether it has answered nothing yet: one that ends so is as good as one that was never made."""
         self.over = asyncio.Event()
         self.agreement = Agreement(version="", is_modern=False)
-        self.unsolicited = Unsolicited(allowance, self._take_progress, changed, self._acknowledge)
+        self.unsolicited = Unsolicited(allowance, self._take_progress, self._take_change, self._acknowledge)
         self._spec, self._policy, self._changed = spec, policy, changed
         self._transport: Transport | None = None
         self._reports: dict[object, Report] = {}
         self._ids = count(1)
         self._calls = 0
         self._is_retired = self._was_acknowledged = False
-        self._header_names: dict[str, tuple[object, dict[Path, str]]] = {}
+        self._listed: dict[str, _ListedTool] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
 
@@ -181,47 +192,46 @@ class Connection:
             self._request("tools/list", {} if cursor is None else {"cursor": cursor}, max_bytes=most)
         )
 
-    async def call(self, call: Call) -> object:
+    def call(self, call: Call) -> Coroutine[Any, Any, object]:
         """Return what the server answers. Raises as `Transport.request` does."""
-        request_id, headers = self._next_id(), dict[str, str]()
+        request_id = self._next_id()
         meta: dict[str, Any] = {IDEMPOTENCY_KEY: call.key}
         if call.report is not None:
             meta["progressToken"] = request_id
-        if self.agreement.is_modern:
-            headers["Mcp-Name"] = header_value(call.name)
-            if names := self._parameters_in_head(call):
-                headers |= parameter_headers(names, msgspec.json.decode(call.arguments))
+        listed = self._listed.get(call.name)
+        if listed is None or listed.tool is not call.tool:
+            listed = self._prepare(call.name, call.tool)
+        head = listed.head
+        if listed.parameters:
+            head += header_lines(parameter_headers(listed.parameters, msgspec.json.decode(call.arguments)))
         request = self._request(
             "tools/call",
             {"name": call.name, "arguments": msgspec.Raw(call.arguments.encode())},
             request_id,
             meta=meta,
-            headers=headers,
-            is_repeatable=call.tool is not None and is_repeatable(call.tool),
+            head=head,
+            is_repeatable=listed.is_repeatable,
             max_bytes=self._spec.largest,
         )
-        if call.report is None:
-            return await self._ask(request)
-        self._reports[request_id] = call.report
-        try:
-            return await self._ask(request)
-        finally:
-            del self._reports[request_id]
+        return self._ask(request, call.report)
 
     def allows(self, schema: object) -> bool:
         """Return whether the protocol lets a client use a tool with that schema."""
         return not self.agreement.is_modern or header_parameters(schema) is not None
 
-    async def _ask(self, request: Request) -> object:
+    async def _ask(self, request: Request, report: Report | None = None) -> object:
         if self.over.is_set():
             raise Unsent
         self._calls += 1
+        if report is not None:
+            self._reports[request.id] = report
         try:
             answer = await self.transport.request(request)
         except Refused:
             self.is_unproven = False
             raise
         finally:
+            self._reports.pop(request.id, None)
             self._calls -= 1
             if self._is_retired:
                 self.retire()
@@ -235,19 +245,22 @@ class Connection:
         request_id: str | int | None = None,
         *,
         meta: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        head: bytes | None = None,
         is_repeatable: bool = True,
         max_bytes: int = MAX_HANDSHAKE_BYTES,
     ) -> Request:
-        request_id = request_id or self._next_id()
+        if request_id is None:
+            request_id = self._next_id()
+        if head is None:
+            head = header_lines({"Mcp-Method": method}) if self.agreement.is_modern else b""
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": method}
-        meta = {**self.agreement.meta, **(meta or {})}
+        meta = {**self.agreement.meta, **meta} if meta else self.agreement.meta
         if meta or params:
             message["params"] = {**params, "_meta": meta} if meta else params
         return Request(
             id=request_id,
             body=_encode(message),
-            headers={"Mcp-Method": method, **(headers or {})} if self.agreement.is_modern else headers or {},
+            head=head,
             is_repeatable=is_repeatable,
             is_cancellable=bool(self.agreement.version),
             max_bytes=min(max_bytes, self._spec.largest),
@@ -262,13 +275,17 @@ class Connection:
         number = next(self._ids)
         return f"antwort-{number}" if self._spec.transport == "http" else number
 
-    def _parameters_in_head(self, call: Call) -> dict[Path, str]:
-        if call.tool is None:
-            return {}
-        known = self._header_names.get(call.name)
-        if known is None or known[0] is not call.tool:
-            known = self._header_names[call.name] = (call.tool, header_parameters(call.tool.input_schema) or {})
-        return known[1]
+    def _prepare(self, name: str, tool: ServerTool | None) -> _ListedTool:
+        is_modern = self.agreement.is_modern
+        listed = _ListedTool(
+            tool,
+            header_lines({"Mcp-Method": "tools/call", "Mcp-Name": header_value(name)}) if is_modern else b"",
+            (header_parameters(tool.input_schema) or {}) if tool is not None and is_modern else {},
+            tool is not None and is_repeatable(tool),
+        )
+        if tool is not None:  # else the name may be any
+            self._listed[name] = listed
+        return listed
 
     def _take_progress(self, params: object) -> bool:
         """Return whether it is of a call that is under way. Whoever hears of it may fail, and ends nothing by that."""
@@ -281,6 +298,10 @@ class Connection:
         except Exception:
             _log.exception("The progress of a call could not be told.")
         return True
+
+    def _take_change(self) -> None:
+        if not self.over.is_set():  # it would be followed over another connection, whose list is a fresh one anyway
+            self._changed()
 
     # ---- handshake ----
 
@@ -295,10 +316,10 @@ class Connection:
 
     async def _discover(self, seconds: float | None = None) -> Agreement | None:
         """Ask for the modern version. None: the server does not know it."""
-        headers = {"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": "server/discover"}
+        head = header_lines({"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": "server/discover"})
         try:
             async with asyncio.timeout(self._spec.connect * _PROBE_SHARE if seconds is None else seconds):
-                result = await self._ask_first(self._request("server/discover", {}, meta=_MODERN_META, headers=headers))
+                result = await self._ask_first(self._request("server/discover", {}, meta=_MODERN_META, head=head))
         except Unauthorized as exc:
             if not isinstance(exc, Forbidden):  # some forbid what they do not know
                 raise
@@ -356,7 +377,7 @@ class Connection:
 
     def _acknowledge(self) -> None:
         if self._was_acknowledged:
-            self._changed()  # while nobody listened
+            self._take_change()  # while nobody listened
         self._was_acknowledged = True
 
     async def _listen(self) -> None:

@@ -142,6 +142,9 @@ class Connector:
             fault = exc
             text = f"A session with an MCP server has ended{reason_behind(exc)}."
             note(_log, logging.DEBUG, text, server=self._spec.label)
+            is_last = not tries_modern or type(exc) is not ServerUnavailable
+            if is_last and self._spec.transport != "stdio":  # how a program ended is known when it is closed
+                self._fail(coming, exc)
         finally:
             await connection.close()
             if self._connection is connection:
@@ -160,6 +163,7 @@ class Connector:
             self._changed()  # while nobody listened
         self._had_connection = True
         self._connection, self._failure, self._coming = connection, None, None
+        connection.is_unproven = True  # whatever it answered in the handshake
         coming.set(connection)
 
     def _judge(self, ended: Connection | None) -> None:

@@ -130,31 +130,34 @@ class Endpoint:
         headers: Mapping[str, str],
         body: bytes | None = None,
         *,
-        more: Mapping[str, str] | None = None,
+        more: bytes = b"",
         resends: bool = True,
         timeouts: Timeouts | None = None,
     ) -> HttpResponse:
-        """Return the answer, which the caller closes. A redirect within the server is followed; after a 401 new
-        credentials are tried once, if there are any.
+        """Return the answer, which the caller closes. A redirect within the server is followed. After a 401 new
+        credentials are tried once, if there are any; also after a 403 to a message, which some servers answer to a
+        token that has ended.
 
         `headers` are the protocol's own, and win over those of the spec: pass the same object for the same headers.
+        `more` are lines of further ones.
         Raises `HttpError`, `ServerUnavailable`.
         """
         login = await self._login.headers()
         redirects, is_renewed = 0, False
         while True:
-            fields = self._fields(login, headers)
-            if more:
-                fields += header_lines(more)
+            fields = self._fields(login, headers) + more
             reply = await self._client.request(method, self._url.target, body, timeouts, fields, resends=resends)
             if reply.status < 300:
                 return reply
-            if reply.status == 401 and not is_renewed:
+            if not is_renewed and (reply.status == 401 or (reply.status == 403 and method == "POST")):
                 reply.close()
                 is_renewed = True
-                if not await self._login.renew(login):
+                if await self._login.renew(login):
+                    login = await self._login.headers()
+                elif reply.status == 401:
                     raise Unauthorized(UNAUTHORIZED)
-                login = await self._login.headers()
+                else:
+                    return reply
             elif reply.status < 400:
                 reply.close()
                 try:

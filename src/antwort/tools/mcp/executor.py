@@ -172,8 +172,7 @@ class McpExecutor:
         """Raises `InvalidField`."""
         known: Hashable = None
         if declared.authorization is declared.headers is UNSET:
-            place = (declared.server_label, declared.server_url, declared.connector_id)
-            known = (*place, identity.tenant, identity.owner)
+            known = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)
             if (spec := self._specs.get(known)) is not None:
                 return spec
         own = self._own.get(declared.server_label)
@@ -216,7 +215,7 @@ class McpExecutor:
             del self._definitions[key]
 
     async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
-        session = self._pool().get(spec)
+        session = (self._sessions or self._pool()).get(spec)
         try:
             listed = await (session.refresh() if is_fresh else session.tools())
         except ServerUnavailable as fault:
@@ -250,7 +249,7 @@ class McpExecutor:
         if not _is_object(arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         spec = self._spec(tool.declared, context.identity)
-        session = self._pool().get(spec)
+        session = (self._sessions or self._pool()).get(spec)
         try:
             key = context.idempotency_key
             outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)

@@ -88,7 +88,7 @@ class StreamableHttp(Transport):
         try:
             try:
                 reply = await self._endpoint.send(
-                    "POST", self._headers, request.body, more=request.headers, resends=request.is_repeatable
+                    "POST", self._headers, request.body, more=request.head, resends=request.is_repeatable
                 )
             except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
                 raise Unsent from exc
@@ -105,18 +105,19 @@ class StreamableHttp(Transport):
         except HttpError as exc:
             raise ServerUnavailable(BROKEN) from exc
 
-    async def notify(self, message: Message) -> None:
-        """Send a message that has no answer; whether it was taken does not matter. Raises `HttpError`,
-        `ServerUnavailable`.
+    async def notify(self, message: Message, timeouts: Timeouts | None = None) -> None:
+        """Send a message that has no answer; whether it was taken does not matter. Raises `HttpError`. Without
+        `timeouts`, the caller limits the time.
         """
         body = msgspec.json.encode(message)
-        async with await self._endpoint.send("POST", self._headers, body, timeouts=_NOTIFY_TIMEOUTS) as reply:
-            reply.release()
+        with suppress(ServerUnavailable):
+            async with await self._endpoint.send("POST", self._headers, body, timeouts=timeouts) as reply:
+                reply.release()
 
     async def tell(self, message: Message) -> None:
         """Send a message that may as well be lost."""
-        with suppress(HttpError, ServerUnavailable):
-            await self.notify(message)
+        with suppress(HttpError):
+            await self.notify(message, _NOTIFY_TIMEOUTS)
 
     async def close(self) -> None:
         await self._clients.close()

@@ -63,8 +63,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str | int
     body: bytes
-    headers: Mapping[str, str] = {}
-    """What the modern version repeats of it in the head of an HTTP request."""
+    head: bytes = b""
+    """What the modern version repeats of it in the head of an HTTP request, as lines."""
     is_repeatable: bool = True
     """Whether to carry it out twice does no more than once."""
     is_cancellable: bool = True

@@ -55,7 +55,7 @@ class SseTransport(Duplex):
             reply = await Endpoint(self._clients, self._login).send("GET", _GET)
         except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
             raise Unsent from exc
-        except HttpError as exc:
+        except (HttpError, ValueError) as exc:  # ValueError: a header that cannot be sent
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         self._reader = asyncio.create_task(self._read(reply))
         await self._outbox.wait()

@@ -42,6 +42,7 @@ _READ_ON_SECONDS = 0.25
 """Time in which what a program wrote before it ended is read."""
 _EXIT_SECONDS = 1.0
 """Time for ending by itself, and again when it is told to."""
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 class StdioTransport(Duplex):
@@ -66,7 +67,8 @@ class StdioTransport(Duplex):
         self._reader = asyncio.create_task(self._read())
 
     async def send(self, request: Request) -> None:
-        if not self._pipes.write(request.body + b"\n"):
+        # A line is a message. Arguments are sent as the model wrote them, and line breaks in JSON are only whitespace.
+        if not self._pipes.write(request.body.translate(_ONE_LINE) + b"\n"):
             raise Unsent
 
     async def notify(self, message: Message) -> None:
