@@ -16,7 +16,7 @@ from antwort.api.tool_parsing import KEY
 from antwort.api.wire import decode_any, encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
-from antwort.storage.base import Entry, NewResponse
+from antwort.storage.base import ITEM_BYTES, Entry, NewResponse
 from antwort.storage.database import Value
 
 T = TypeVar("T")
@@ -103,6 +103,13 @@ def decode(decoder: msgspec.json.Decoder[T], raw: bytes) -> T:
 def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
     response = decode(_decode_body, body)
     return replace(response, output=tuple(map(to_output, output))) if output else response
+
+
+def size_of(raw: bytes) -> int:
+    """Return what an item takes in memory, about."""
+    if not isinstance(raw, bytes):
+        raise Damaged
+    return len(raw) + ITEM_BYTES
 
 
 def to_output(raw: bytes) -> OutputItem:

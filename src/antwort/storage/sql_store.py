@@ -49,6 +49,7 @@ from antwort.storage.rows import (
     ItemRow,
     RowValues,
     name_of,
+    size_of,
     to_item,
     to_output,
     to_response,
@@ -427,7 +428,7 @@ def _link_steps(
     size = 0
     while rows:
         key, direction, item_id, raw = rows.popleft()
-        item_size = len(raw) + ITEM_BYTES
+        item_size = size_of(raw)
         if size and size + item_size > PIECE_BYTES:
             yield
             size = 0
