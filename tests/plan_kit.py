@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from antwort import CreateRequest, EngineSettings
+from antwort import CreateRequest, Engine, EngineSettings
 from antwort.api.events import CallEnded, Compacted, Mark, OutputItemAdded, OutputItemDone, TurnAbandoned, TurnEnded
 from antwort.api.items import (
     FunctionCall,
@@ -21,19 +21,13 @@ from antwort.api.items import (
 )
 from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
-from antwort.api.wire import UNSET
-from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.sealed_items import SealedItems
+from antwort.api.wire import UNSET, replace
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.plan import History, Leftover, Plan, budget_of, compact_threshold, draft_response
-from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.toolbox import build_toolbox
-from antwort.identity import ANONYMOUS
+from antwort.engine.plan import History, Leftover, Plan
 from antwort.providers.base import Capabilities
+from antwort.storage.base import ResponseStore
 from antwort.testing import ScriptedProvider, ToolServerFake
 from antwort.tools.base import ToolExecutor
-from antwort.tools.limits import all_limited
-from antwort.vault import Vault
 from engine_kit import replies
 
 STEADY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -44,27 +38,23 @@ async def plan_of(
     request: CreateRequest,
     *executors: ToolExecutor,
     earlier: tuple[tuple[InputItem, ...], ...] = (),
+    items: tuple[InputItem, ...] | None = None,
     leftovers: tuple[Leftover, ...] = (),
     capabilities: Capabilities = Capabilities(),  # noqa: B008 - a frozen value
+    store: ResponseStore | None = None,
     **settings: Any,
 ) -> Plan:
-    """The plan of `request`, after what was said `earlier`."""
-    chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, Discovery(all_limited(executors), ANONYMOUS, chosen, capabilities))
-    return Plan(
-        request=request,
-        identity=ANONYMOUS,
-        settings=chosen,
-        response=draft_response(request, "scripted", chosen),
-        budget=budget_of(request, chosen),
-        sealed=SealedItems(Vault.ephemeral(), ANONYMOUS),
-        meter=TokenEstimator(ScriptedProvider()),
-        compact_threshold=compact_threshold(request, capabilities),
-        toolbox=toolbox,
-        capabilities=capabilities,
-        history=History((*earlier, request.input), leftovers, frozenset({len(earlier)})),
-        listings=listings,
-    )
+    """The plan of `request`, after what was said `earlier`. With `items`, they are its input as a history has it: they
+    need not be what a client may send.
+    """
+    provider = ScriptedProvider(capabilities=capabilities)
+    engine = Engine(provider, store=store, executors=executors, settings=EngineSettings(**settings))
+    plan = await engine.plan(request)
+    if earlier or leftovers or items is not None:
+        last = request.input if items is None else items
+        history = History((*earlier, last), leftovers, frozenset({len(earlier)}))
+        plan = replace(plan, history=history)
+    return plan
 
 
 def depot(*, prefix: str = "depot_") -> ToolServerFake:

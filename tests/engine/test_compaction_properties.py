@@ -30,7 +30,7 @@ from engine_kit import SERVER, WEATHER, ask, engine_of, kinds, shape_of, weather
 from live_kit import checked, durable, ended, events_of, live_run, picked_up, played, resumed
 from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
 
-PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
+PLAN = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), items=()))
 SEALED = SealedItems(Vault(["a secret of the tests"]), ANONYMOUS)
 
 # ---- translation ----

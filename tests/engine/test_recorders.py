@@ -384,7 +384,7 @@ async def recorder_of(
     rows: Rows, batches: Sequence[Batch] | None = (), **fields: Any
 ) -> tuple[TurnRecorder, Plan, Run]:
     """A recorder of a run that has begun, and said so much."""
-    plan = await plan_of(ask(**fields))
+    plan = await plan_of(ask(**fields), store=rows)
     if plan.request.is_stored:
         await rows.begin(new_row(plan))
     return TurnRecorder(rows, plan, lambda: batches), plan, Run(plan.response, is_announced=True)

@@ -63,8 +63,7 @@ def tool(n: int, content: str) -> dict[str, Any]:
 
 async def translated(*items: InputItem, capabilities: Capabilities = Capabilities()) -> list[Any]:  # noqa: B008
     """The messages of a request with these input items."""
-    request = replace(ask("x"), input=items, raw_input=())
-    return messages_of(await plan_of(request, capabilities=capabilities))
+    return messages_of(await plan_of(ask(), items=items, capabilities=capabilities))
 
 
 def messages_of(plan: Plan, *happened: Any) -> list[Any]:
@@ -195,10 +194,8 @@ async def test_each_turn_of_the_run_is_a_message_of_its_own() -> None:
 @pytest.mark.proves("FR-021")
 async def test_results_are_put_behind_their_calls_wherever_they_stand() -> None:
     earlier = ((read(user("one")),), (said("Hm."), called(1), called(2)))
-    second = {"type": "function_call_output", "call_id": "call_2", "output": "b"}
-    first = {"type": "function_call_output", "call_id": "call_1", "output": "a"}
-    request = ask([user("By the way"), second, first])
-    assert messages_of(await plan_of(request, earlier=earlier)) == [
+    items = (read(user("By the way")), result(2, "b"), result(1, "a"))
+    assert messages_of(await plan_of(ask(), earlier=earlier, items=items)) == [
         user("one"),
         assistant("Hm.", (1, "weather", "{}"), (2, "weather", "{}")),
         tool(1, "a"),
@@ -245,7 +242,7 @@ async def test_an_answer_that_was_cut_in_an_earlier_response_is_still_what_was_s
 async def test_a_call_that_a_later_response_ran_is_asked_once_with_the_later_result() -> None:
     left = server_called(1, status="completed")
     again = replace(server_called(1, status="completed", output="3 left"), id="mcp_9")
-    plan = await plan_of(ask([], tools=[SERVER]), depot(), earlier=((read(user("Hi")),), (left,)))
+    plan = await plan_of(ask(tools=[SERVER]), depot(), earlier=((read(user("Hi")),), (left,)), items=())
     assert messages_of(plan, again, ran(1)) == [
         user("Hi"),
         assistant(None, (1, "depot_stock", "{}")),

@@ -31,7 +31,7 @@ from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
 
-PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
+PLAN = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), items=()))
 
 _numbers = st.integers(1, 4)
 _cut = st.sampled_from(["completed", "completed", "incomplete"])
@@ -80,7 +80,7 @@ _histories = st.lists(st.lists(_items, max_size=6).map(tuple), max_size=5).map(t
 
 
 def messages_after(earlier: tuple[tuple[InputItem, ...], ...]) -> list[ChatMessage]:
-    plan = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot(), earlier=earlier))
+    plan = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), earlier=earlier, items=()))
     return messages(run_of(plan), plan)
 
 
@@ -182,7 +182,7 @@ def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
     turns: list[tuple[list[OutputItem], list[int]]],
     are_servers: bool,
 ) -> None:
-    plan = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot(), earlier=earlier))
+    plan = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), earlier=earlier, items=()))
     happened: list[OutputItem | Mark] = []
     for i, (words, numbers) in enumerate(turns):
         ids = [10 * (i + 1) + n for n in numbers]

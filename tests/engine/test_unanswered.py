@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from antwort.api.items import InputItem
-from antwort.api.wire import replace
 from antwort.engine.prompt.chat_request import chat_request
 from antwort.engine.prompt.messages import NO_RESULT
 from engine_kit import ask, sent
@@ -18,7 +17,7 @@ OPEN = {"a function's": called(1), "a server's": server_called(1, status="comple
 
 async def told(*items: InputItem, earlier: tuple[tuple[InputItem, ...], ...] = ()) -> list[str]:
     """The messages of a request with these input items: what each calls and says, in that order."""
-    plan = await plan_of(replace(ask("x"), input=items, raw_input=()), earlier=earlier)
+    plan = await plan_of(ask(), items=items, earlier=earlier)
     messages: list[Any] = sent(chat_request(run_of(plan), plan))["messages"]
     return [_told(message) for message in messages]
 
