@@ -11,12 +11,8 @@ import os
 import sys
 from pathlib import Path
 
-from antwort import Engine
+from antwort import Engine, SqliteStore
 from antwort.identity import ANONYMOUS
-from antwort.storage.migrations import migrate
-from antwort.storage.sql_run_log import SqlRunLog
-from antwort.storage.sql_store import SqlStore
-from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import ask
@@ -50,17 +46,12 @@ def say_so(word: str) -> None:
     sys.stdout.flush()
 
 
-async def open_engine(folder: Path) -> tuple[Engine, SqlRunLog]:
-    database = SqliteDatabase(folder / "antwort.db")
-    await database.open()
-    await migrate(database)
-    runs = SqlRunLog(database)
-    return Engine(STORY, store=SqlStore(database), runs=runs, executors=[Noted(folder)]), runs
+async def open_engine(folder: Path) -> Engine:
+    return Engine(STORY, store=await SqliteStore.open(folder / "antwort.db"), executors=[Noted(folder)])
 
 
 async def main(folder: Path, way: str) -> None:
-    engine, _ = await open_engine(folder)
-    async with engine:
+    async with await open_engine(folder) as engine:
         request = ask(background=way == "background", stream=True, tools=[DEPOT])
         run = await engine.start(request, ANONYMOUS, on_disconnect="continue")
         say_so(run.response_id)

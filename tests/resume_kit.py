@@ -7,12 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from antwort import Engine, EngineSettings, MemoryStore, Response, StreamEvent
+from antwort import Engine, EngineSettings, MemoryStore, Response, SqliteStore, StreamEvent
 from antwort.providers.base import Provider
-from antwort.storage.migrations import migrate
-from antwort.storage.sql_run_log import SqlRunLog
-from antwort.storage.sql_store import SqlStore
-from antwort.storage.sqlite import SqliteDatabase
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.testing.frames import read_frames
 from antwort.testing.stream_checks import may_repeat_progress
@@ -29,14 +25,8 @@ async def engine_in(
 ) -> AsyncIterator[Engine]:
     """It is closed by then, or closed here."""
     given = EngineSettings(**settings)
-    if home == "memory":
-        engine = Engine(provider, store=MemoryStore(), executors=executors, settings=given)
-    else:
-        database = SqliteDatabase(folder / "antwort.db")
-        await database.open()
-        await migrate(database)
-        runs = SqlRunLog(database)
-        engine = Engine(provider, store=SqlStore(database), runs=runs, executors=executors, settings=given)
+    store = MemoryStore() if home == "memory" else await SqliteStore.open(folder / "antwort.db")
+    engine = Engine(provider, store=store, executors=executors, settings=given)
     try:
         yield engine
     finally:

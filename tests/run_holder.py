@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 
-from antwort.storage.run_log import Fenced, WorkerInfo
-from antwort.storage.sql_run_log import SqlRunLog
+from antwort import SqliteStore
+from antwort.engine.settings import BackgroundSettings
+from antwort.storage.postgres import PostgresStore
+from antwort.storage.run_log import Fenced, WorkerInfo, run_log_for
 from runs_cases import said
-from runs_home import SqlHome, postgres_home, sqlite_home
 
 
 async def main(place: str, lease: float) -> None:
-    home: SqlHome = await (postgres_home(place) if "://" in place else sqlite_home(Path(place)))
-    log = SqlRunLog(home.database, lease=lease)
+    store = await (PostgresStore.open(place) if "://" in place else SqliteStore.open(place))
+    log = run_log_for(store, BackgroundSettings(lease=lease))
+    assert log is not None
     await log.join(WorkerInfo("worker_far"))
     (claimed,) = await log.claim("worker_far", 1)
     for at in range(1, 4):
@@ -32,7 +33,7 @@ async def main(place: str, lease: float) -> None:
     else:
         print("written", flush=True)  # noqa: T201
     await log.close()
-    await home.close()
+    await store.close()
 
 
 if __name__ == "__main__":

@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
+from antwort import SqliteStore
 from antwort.api.events import RunEvent
+from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
-from antwort.storage.postgres import PostgresDatabase
-from antwort.storage.sql_run_log import SqlRunLog
-from antwort.storage.sqlite import SqliteDatabase
+from antwort.storage.postgres import PostgresStore
+from antwort.storage.run_log import RunLog, run_log_for
 
 
 async def logs(folder: Path, dsn: str | None, ids: Sequence[str]) -> dict[str, list[RunEvent]]:
     """By the ids of the responses; none of those that no log is kept of."""
-    database = SqliteDatabase(folder / "antwort.db") if dsn is None else PostgresDatabase(dsn)
-    await database.open()
-    log = SqlRunLog(database)
+    store = await (SqliteStore.open(folder / "antwort.db") if dsn is None else PostgresStore.open(dsn))
+    log = run_log_for(store, BackgroundSettings())
+    assert log is not None
     try:
         return {each: await _events(log, each) for each in ids if await log.has_log(ANONYMOUS, each)}
     finally:
         await log.close()
-        await database.close()
+        await store.close()
 
 
-async def _events(log: SqlRunLog, response_id: str) -> list[RunEvent]:
+async def _events(log: RunLog, response_id: str) -> list[RunEvent]:
     async with aclosing(log.read(ANONYMOUS, response_id)) as batches:
         return [event async for records in batches for record in records for event in record.events]

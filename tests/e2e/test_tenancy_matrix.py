@@ -24,7 +24,6 @@ from antwort.ids import new_id
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.transport.approvals import ApprovalRoutes
@@ -318,7 +317,6 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
     engine = Engine(
         provider,
         store=store,
-        runs=SqlRunLog(store.database) if isinstance(store, SqliteStore) else None,
         executors=[ToolServerFake("depot", ship=replies("A secret"))],
         settings=EngineSettings(background=BackgroundSettings(at_once=0)),
     )

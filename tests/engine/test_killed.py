@@ -42,9 +42,9 @@ async def test_a_run_goes_on_after_kill_9_and_only_what_is_harmless_is_run_again
     tmp_path: Path, tool: str, times: int, way: str
 ) -> None:
     response_id = await kill_while(tmp_path, tool, way)
-    engine, runs = await open_engine(tmp_path)
-    async with engine:
-        records = await records_of(runs, response_id, follow=True)
+    async with await open_engine(tmp_path) as engine:
+        assert engine.runs is not None
+        records = await records_of(engine.runs, response_id, follow=True)
         response = await engine.retrieve(ANONYMOUS, response_id)
         check_log(records, response)
     assert response.status == "completed"

@@ -6,20 +6,19 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from antwort import SqliteStore
 from antwort.api.events import TERMINAL
 from antwort.engine.engine import Engine
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, answer, say
 from antwort.testing.frames import read_frames
 from raw_http import connected
-from runs_home import sqlite_home
 from serving import HELLO, RESPONSES, serving
 
 LATER: dict[str, Any] = {**HELLO, "background": True}
 
 
 async def opened(path: Path, *answers: Answer) -> Engine:
-    home = await sqlite_home(path)
-    return Engine(ScriptedProvider(*answers), store=home.store, runs=await home.open())
+    return Engine(ScriptedProvider(*answers), store=await SqliteStore.open(path))
 
 
 async def test_who_reads_when_the_server_stops_is_let_go_and_reads_on_at_the_next_one(tmp_path: Path) -> None:
