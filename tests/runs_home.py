@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
-from antwort import MemoryStore
+from antwort import MemoryStore, SqliteStore
 from antwort.storage.base import ResponseStore
 from antwort.storage.database import Database
-from antwort.storage.migrations import migrate
 from antwort.storage.run_log import RunLog
 from antwort.storage.sql_run_log import SqlRunLog
-from antwort.storage.sql_store import SqlStore
-from antwort.storage.sqlite import SqliteDatabase
+
+if TYPE_CHECKING:
+    from antwort.storage.postgres import PostgresStore
 
 
 class Options(TypedDict, total=False):
@@ -40,14 +40,13 @@ class Home(Protocol):
 
 
 class SqlHome:
-    """Over databases; each process has its own connections."""
+    """Over a store of ours; each process has its own connections."""
 
-    def __init__(self, database: Database) -> None:
-        """`database` is open and migrated."""
-        self.store = SqlStore(database)
-        self.database = database
-        self._databases = [database]
-        self._logs: list[SqlRunLog] = []
+    def __init__(self, store: MemoryStore | SqliteStore | PostgresStore) -> None:
+        self.store = store
+        self.database = store.database
+        self._stores: list[ResponseStore] = [store]
+        self._logs: list[RunLog] = []
 
     async def open(self, **options: Unpack[Options]) -> RunLog:
         assert not self._logs, "it is open already"
@@ -63,40 +62,32 @@ class SqlHome:
     async def close(self) -> None:
         for log in self._logs:
             await log.close()
-        for database in self._databases:
-            await database.close()
+        for store in self._stores:
+            await store.close()
 
 
 def memory_home() -> SqlHome:
-    return SqlHome(MemoryStore().database)
+    return SqlHome(MemoryStore())
 
 
 async def sqlite_home(path: Path) -> SqlHome:
-    database = SqliteDatabase(path)
-    await database.open()
-    await migrate(database)
-    return SqlHome(database)
+    return SqlHome(await SqliteStore.open(path))
 
 
 class PostgresHome(SqlHome):
-    def __init__(self, database: Database, dsn: str) -> None:
-        super().__init__(database)
+    def __init__(self, store: PostgresStore, dsn: str) -> None:
+        super().__init__(store)
         self.dsn = dsn
 
     async def other(self, **options: Unpack[Options]) -> RunLog:
-        from antwort.storage.postgres import PostgresDatabase
+        from antwort.storage.postgres import PostgresStore
 
-        database = PostgresDatabase(self.dsn)
-        await database.open()
-        self._databases.append(database)
-        return self._add(database, options)
+        self._stores.append(store := await PostgresStore.open(self.dsn))
+        return self._add(store.database, options)
 
 
 async def postgres_home(dsn: str, **options: Any) -> PostgresHome:
     """Open a database; the options are those of `PostgresDatabase`."""
-    from antwort.storage.postgres import PostgresDatabase
+    from antwort.storage.postgres import PostgresDatabase, PostgresStore
 
-    database = PostgresDatabase(dsn, **options)
-    await database.open()
-    await migrate(database)
-    return PostgresHome(database, dsn)
+    return PostgresHome(await PostgresStore.open_database(PostgresDatabase(dsn, **options)), dsn)

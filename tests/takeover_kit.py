@@ -31,10 +31,10 @@ from antwort.storage.run_log import (
     Unavailable,
     WorkerInfo,
 )
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from engine_kit import sent
+from run_log_kit import ForwardingLog
 
 DEPOT = {"type": "mcp", "server_label": "depot", "require_approval": "never"}
 
@@ -46,7 +46,7 @@ class Rows(MemoryStore):
         return 0
 
 
-class Log(SqlRunLog):
+class Log(ForwardingLog):
     """Outlives those who write it, as far as a test can tell. `dies_at` is the place of the record before which whoever
     is to write it dies; `outages` are places where the log is away, before or after it was written.
     """
@@ -55,7 +55,7 @@ class Log(SqlRunLog):
 
     def __init__(self, store: Rows | None = None, **options: Any) -> None:
         self.store = store or Rows()
-        super().__init__(self.store.database, **options)
+        super().__init__(self.store, **options)
         self.dies_at: int | None = None
         self.outages: dict[int, list[str]] = {}
         self.dead: set[str] = set()

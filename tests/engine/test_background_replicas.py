@@ -16,11 +16,11 @@ from antwort.errors import ConversationLocked, ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
 from conversation_kit import begun, said, words
 from engine_kit import SERVER, ask, sent_messages, text_of
+from run_log_kit import ForwardingLog
 from serving import until
 
 NONE = BackgroundSettings(at_once=0)
@@ -32,7 +32,7 @@ class KeptStore(MemoryStore):
         """The other engine may still need it."""
 
 
-class Watched(SqlRunLog):
+class Watched(ForwardingLog):
     """Counts how often it is asked whether a conversation is busy."""
 
     asked = 0
@@ -48,7 +48,7 @@ async def replicas(
 ) -> AsyncIterator[tuple[Engine, Engine, ScriptedProvider]]:
     """One that makes runs, and one that makes none; and what the first one's model is asked."""
     store = KeptStore()
-    log, provider = Watched(store.database), ScriptedProvider(*answers)
+    log, provider = Watched(store), ScriptedProvider(*answers)
     makes = Engine(provider, store=store, runs=log, executors=executors, settings=EngineSettings(**settings))
     asks = Engine(
         ScriptedProvider(answer(say("Said by the other"))),

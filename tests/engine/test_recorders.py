@@ -34,11 +34,11 @@ from antwort.storage.base import Entry, PackedLog, Page
 from antwort.storage.event_codec import unpack
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import EventRecord, Fenced, Lease, RunEnding, Unavailable
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import answer, call
 from engine_kit import ask
 from jumping_time import jumping_time
 from plan_kit import called, ended, plan_of, ran, result, run_of, said
+from run_log_kit import ForwardingLog
 from serving import until
 from takeover_kit import DEPOT, Depot, Log, Story, check_calls, engine_on, events_of, records_of
 
@@ -60,11 +60,11 @@ def ended_as(response: Response) -> ResponseCompleted:
 # ---- durable runs: each batch ----
 
 
-class Paper(SqlRunLog):
+class Paper(ForwardingLog):
     """Takes what is written, when it is let; `faults` are what is raised first."""
 
     def __init__(self, *faults: Exception) -> None:
-        super().__init__(MemoryStore().database)
+        super().__init__(MemoryStore())
         self.written: list[EventRecord] = []
         self.finished: list[EventRecord] = []
         self.endings: list[RunEnding] = []

@@ -111,14 +111,14 @@ async def test_who_hears_that_another_has_its_run_stops_and_tells_nobody(caplog:
         await server.asked.wait()
         length = await log.query("SELECT count(*) FROM run_events")
         await log.query("UPDATE runs SET fence = fence + 1 RETURNING 1")  # as a claim of another does
-        log._notifications.cancels.set()
+        log.nudge()
         while one.live:  # noqa: ASYNC110 - nothing tells of it, and that is the point
             await asyncio.sleep(0)
         assert await log.query("SELECT count(*) FROM run_events") == length
         assert not one.told
         one.stop_claiming()  # the other one is to have it
         await log.query("UPDATE runs SET worker = NULL RETURNING 1")
-        log._notifications.work.set()
+        log.nudge()
         server.gate.set()
         async with engine_on(log, Story(LOOKS, DONE), server) as other:
             response = await other.ended(queued.id)

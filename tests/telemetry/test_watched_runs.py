@@ -10,21 +10,21 @@ import pytest
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import EventRecord, Fenced, Lease, Load, Renewed, RunLog, Unavailable, WorkerInfo
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.telemetry import families
 from antwort.telemetry.counting import Family
 from antwort.telemetry.metrics import RunCounts
 from antwort.telemetry.store import observed_runs
+from run_log_kit import ForwardingLog
 from runs_cases import ONE, TWO, claim_one, finish, new_run, said
 
 WORDS = "a response in the background "
 
 
-class Unsteady(SqlRunLog):
+class Unsteady(ForwardingLog):
     """A log that can be made to fail, and to say of leases that they are lost."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryStore().database)
+        super().__init__(MemoryStore())
         self.is_away = False
         self.lost: list[Lease] = []
 

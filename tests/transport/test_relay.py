@@ -18,13 +18,13 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.peers import peer_asker
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import Traits
-from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
 from antwort.testing.frames import read_frames
 from antwort.transport.http import Transport
 from antwort.transport.passing import Passes
 from antwort.vault import Vault
 from raw_http import connected
+from run_log_kit import ForwardingLog
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 from takeover_kit import Rows
 
@@ -34,7 +34,7 @@ NOWHERE = "http://127.0.0.1:1"
 VAULT = Vault(["the same in all processes"])
 
 
-class Shared(SqlRunLog):
+class Shared(ForwardingLog):
     """Others may write it as well, for all that is known."""
 
     traits = Traits(durability="process", many=True)
@@ -54,7 +54,7 @@ async def served(
     *answers: Answer, address: str | None = None, store: MemoryStore | None = None, linger: float = 30.0
 ) -> AsyncIterator[Serving]:
     kept = store or MemoryStore()
-    engine = Knowing(ScriptedProvider(*answers), store=kept, vault=VAULT, runs=Shared(kept.database))
+    engine = Knowing(ScriptedProvider(*answers), store=kept, vault=VAULT, runs=Shared(kept))
     engine.address = address
     async with serving(engine, Transport(engine, ask=peer_asker(15.0), linger=linger)) as server:
         yield server
