@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
+from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -31,6 +32,15 @@ only a new message. `none` and `allowed` bring the result, with `tool_choice: no
 names only the client's function. `cancel` cancels the paused response."""
 
 DECLINES = frozenset[Move]({"message", "none", "allowed", "cancel"})
+
+_SPOKEN = frozenset(
+    {
+        "response.output_text.delta",
+        "response.mcp_call_arguments.delta",
+        "response.function_call_arguments.delta",
+    }
+)
+"""Events of what the model itself writes."""
 
 Plan: TypeAlias = tuple[tuple[Move, ...], ...]
 """One step after the other; the moves of a step are made at the same moment."""
@@ -60,6 +70,8 @@ class Chain(msgspec.Struct, kw_only=True):
     """The id of the response that waits for the client."""
     port: int = 0
     """Of the server that was asked for its last stream."""
+    is_streaming: bool = False
+    """Whether that stream is under way."""
     streams: dict[str, list[Seen]] = {}
     """The responses by their ids, in the order in which they became known, each with what was seen of its stream."""
     final: dict[str, bytes] = {}
@@ -73,14 +85,15 @@ class Chain(msgspec.Struct, kw_only=True):
     troubles: list[str] = []
     """What no client should see."""
 
-    @property
-    def is_in_second_turn(self) -> bool:
-        """Whether a stream is under way in which the model goes on after a result."""
-        if self.is_done or not self.streams:
+    def is_in_second_turn(self, port: int) -> bool:
+        """Whether a loop is in the second turn of its first response, in a stream of that server. Its first turn is on
+        record, and a third one is still to come. Each turn begins with words, and ends with calls.
+        """
+        if self.scene != "loop" or not self.is_streaming or self.port != port or len(self.streams) != 1:
             return False
-        types = [event.type for event in next(reversed(self.streams.values()))]
-        first = next((at for at, type_ in enumerate(types) if type_ == "response.mcp_call.completed"), len(types))
-        return types[-1:] != ["response.completed"] and any(type_.endswith(".delta") for type_ in types[first:])
+        [seen] = self.streams.values()
+        is_text = (event.type == "response.output_text.delta" for event in seen if event.type in _SPOKEN)
+        return [is_words for is_words, _ in groupby(is_text)] in ([True, False, True], [True, False, True, False])
 
     @property
     def is_declined(self) -> bool:
@@ -148,13 +161,17 @@ class _Teller(Caller):
         """Make a response that is streamed. What was seen is kept, also where it breaks off."""
         seen: list[Seen] = []
         self._chain.port = self._port()
-        async with connected(self._chain.port) as wire:
-            wire.send("POST", RESPONSES, {**body, "stream": True}, headers)
-            async with aclosing(events_of(wire)) as events:
-                async for event in events:
-                    seen.append(event)
-                    if len(seen) == 1:
-                        self._chain.streams[_response(event)["id"]] = seen
+        try:
+            async with connected(self._chain.port) as wire:
+                self._chain.is_streaming = True
+                wire.send("POST", RESPONSES, {**body, "stream": True}, headers)
+                async with aclosing(events_of(wire)) as events:
+                    async for event in events:
+                        seen.append(event)
+                        if len(seen) == 1:
+                            self._chain.streams[_response(event)["id"]] = seen
+        finally:
+            self._chain.is_streaming = False
         response = _response(seen[-1])
         return Ended(response["id"], response["status"])
 

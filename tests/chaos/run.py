@@ -37,12 +37,13 @@ from chaos.verdict import Foreground, judge
 HOMES: tuple[Home, ...] = ("sqlite", "postgres")
 SCENES: tuple[Scene, ...] = ("story", "loop", "story", "pause", "story")
 """One after the other."""
-_KILL_PATIENCE_SECONDS = 5.0
+_KILL_PATIENCE_SECONDS = 60.0
+"""For which a kill waits for the loop that it is to cut."""
 
 
 class Scale(NamedTuple):
     seconds: float
-    """That new runs are begun and things go wrong."""
+    """That new runs are begun and things go wrong, at least: a kill waits for a loop that it can cut."""
     runs: int
     """Under way at once."""
     pace: Pace
@@ -87,10 +88,11 @@ async def _under_way(
     chains: list[Chain] = []
     stories = count()
     end = time.monotonic() + scale.seconds
+    going_wrong = asyncio.create_task(_go_wrong(machines, plan, chains, aloud=aloud))
 
     async def client() -> None:
-        """One story after the other."""
-        while time.monotonic() < end:
+        """One story after the other, also for as long as a kill waits for a loop."""
+        while time.monotonic() < end or not going_wrong.done():
             number = next(stories)
             if (scene := scene_of(number)) == "story":
                 told.append(run := Told(story=number, manner=_manner(seed, number)))
@@ -102,7 +104,7 @@ async def _under_way(
 
     clients = [asyncio.create_task(client()) for _ in range(scale.runs)]
     looking = asyncio.create_task(machines.look_after())
-    await _go_wrong(machines, plan, chains, aloud=aloud)
+    await going_wrong
     _, late = await asyncio.wait(clients, timeout=max(end - time.monotonic(), 0) + scale.settling)
     for task in (*late, looking):
         task.cancel()
@@ -113,13 +115,13 @@ async def _under_way(
 
 
 async def _go_wrong(machines: Fleet, plan: Sequence[Fault], chains: Sequence[Chain], *, aloud: bool) -> None:
-    """One fault after the other. A kill waits for a loop that it cuts in its second turn, if not for long."""
+    """One fault after the other. A kill waits for a loop that it cuts in its second turn."""
     began = time.monotonic()
     for fault in plan:
         await asyncio.sleep(max(began + fault.at - time.monotonic(), 0))
         latest = time.monotonic() + _KILL_PATIENCE_SECONDS
         while fault.kind == "kill" and time.monotonic() < latest:
-            if any(chain.is_in_second_turn and chain.port == machines.ports[fault.server] for chain in chains):
+            if any(chain.is_in_second_turn(machines.ports[fault.server]) for chain in chains):
                 break
             await asyncio.sleep(0.01)
         if aloud:

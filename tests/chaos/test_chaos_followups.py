@@ -316,3 +316,28 @@ def test_calls_of_background_stories_are_judged_apart() -> None:
     other = Execution(run="run_1", kind="pay", place="99.0.0", key="call_1", server="0.1", begun=1.0, ended=2.0)
     verdict = judge_pause(pause(CONTINUED), [*pause_runs(), other])
     assert broken(verdict) == {"call run that is not on record"}
+
+
+# ---- when a loop is cut ----
+
+WORDS = "response.output_text.delta"
+MCP, FUNCTION = "response.mcp_call_arguments.delta", "response.function_call_arguments.delta"
+
+
+@pytest.mark.parametrize(
+    ("types", "is_second"),
+    [
+        ([], False),
+        ([WORDS, WORDS, MCP, "response.mcp_call.completed", FUNCTION], False),
+        ([WORDS, MCP, WORDS], True),
+        ([WORDS, FUNCTION, "response.output_item.done", WORDS, WORDS, MCP, FUNCTION], True),
+        ([WORDS, MCP, WORDS, MCP, WORDS], False),
+    ],
+)
+def test_a_loop_is_in_its_second_turn_from_its_first_words_to_its_last_call(types: list[str], is_second: bool) -> None:
+    seen = [Seen(at, type_, b"", 0.0) for at, type_ in enumerate(types)]
+    chain = Chain(story=1, scene="loop", port=8080, is_streaming=True, streams={"resp_1": seen})
+    assert chain.is_in_second_turn(8080) is is_second
+    assert not chain.is_in_second_turn(8081)
+    chain.is_streaming = False
+    assert not chain.is_in_second_turn(8080)
