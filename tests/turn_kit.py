@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TypeAlias
-from unittest.mock import patch
+
+import msgspec
 
 from antwort.api.events import (
     ArgumentsDelta,
@@ -68,7 +70,7 @@ _SHOWN = {
 
 
 def play(*deltas: Delta, **how: Any) -> Batch:
-    """All events of the deltas; an id is its prefix and a count. How it is played: see `play_in`."""
+    """All events of the deltas, with ids that are a prefix and a count. How it is played: see `play_in`."""
     return [event for batch in play_in([deltas], **how) for event in batch]
 
 
@@ -82,30 +84,44 @@ def play_in(
     may_be_malformed: bool = False,
 ) -> list[Batch]:
     """The batches: one for each read, and one for the end. An answer that is malformed breaks off where it is."""
-    counts = Counter[str]()
+    turn = Turn(first, shown, style, may_be_resumed=may_be_resumed)
+    batches: list[Batch] = []
+    try:
+        for deltas in reads:
+            batches.append([])
+            for delta in deltas:
+                turn.feed(delta)
+            batches[-1] = turn.take()
+    except BackendError:
+        if not may_be_malformed:
+            raise
+        batches[-1], aborted = turn.take(), True
+    if aborted:
+        turn.abort()
+    else:
+        turn.finish()
+    numbered: list[Batch] = _numbered([*batches, turn.take()], defaultdict(dict))
+    return numbered
 
-    def counted(prefix: str) -> str:
-        counts[prefix] += 1
-        return f"{prefix}_{counts[prefix]}"
 
-    with patch("antwort.engine.loop.turn.new_id", counted):
-        turn = Turn(first, shown, style, may_be_resumed=may_be_resumed)
-        batches: list[Batch] = []
-        try:
-            for deltas in reads:
-                batches.append([])
-                for delta in deltas:
-                    turn.feed(delta)
-                batches[-1] = turn.take()
-        except BackendError:
-            if not may_be_malformed:
-                raise
-            batches[-1], aborted = turn.take(), True
-        if aborted:
-            turn.abort()
-        else:
-            turn.finish()
-        return [*batches, turn.take()]
+_ID = re.compile("([a-z]+)_([0-9a-f]{32})")
+
+
+def _numbered(value: Any, known: dict[str, dict[str, int]]) -> Any:
+    """The same with each id as its prefix and a count, by the order in which they come. A server's call and its item
+    have the same count.
+    """
+    match value:
+        case str() if found := _ID.fullmatch(value):
+            prefix, random_part = found.groups()
+            numbers = known["call" if prefix == "mcp" else prefix]
+            return f"{prefix}_{numbers.setdefault(random_part, len(numbers) + 1)}"
+        case msgspec.Struct():
+            fields = {name: getattr(value, name) for name in value.__struct_fields__}
+            return replace(value, **{name: _numbered(each, known) for name, each in fields.items()})
+        case list() | tuple():
+            return type(value)([_numbered(each, known) for each in value])
+    return value
 
 
 # ---- messages ----
