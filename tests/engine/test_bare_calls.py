@@ -73,7 +73,7 @@ def noon(response: Response) -> list[dict[str, Any]]:
 
 async def asked_first(depot: Depot, **more: Any) -> tuple[Any, ScriptedProvider, Response]:
     provider = ScriptedProvider(answer(call("lookup")), *[answer(say("It is there.")) for _ in range(3)])
-    engine = engine_of(provider, depot)
+    engine = engine_of(provider, depot, store=depot.store)
     return engine, provider, await engine.create(ask(tools=[SERVER], **more))
 
 
@@ -241,11 +241,19 @@ async def test_of_several_runs_that_were_cut_none_is_begun_again() -> None:
     assert depot.runs == 2
 
 
-async def test_nobody_looks_for_runs_where_no_call_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+class Unasked(MemoryStore):
+    """Must not be asked for single items."""
+
+    async def items(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError("nobody needs to know")
+
+
+async def test_nobody_looks_for_runs_where_no_call_is_open() -> None:
     depot = Depot()
+    depot.store = Unasked()
     engine, _, first = await asked_first(depot)
-    monkeypatch.setattr(MemoryStore, "items", None, raising=False)
-    await engine.create(ask([MORE], previous_response_id=first.id, tools=[SERVER]))
+    second = await engine.create(ask([MORE], previous_response_id=first.id, tools=[SERVER]))
+    assert second.status == "completed"
 
 
 # ---- what is left out ----

@@ -7,6 +7,7 @@ import gc
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, check_frames, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.transport.connection import Connection
+from antwort.transport.http import Transport
 from antwort.transport.respond import Watch
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until, until_quiet
@@ -288,9 +290,33 @@ async def test_what_was_answered_is_gone_at_once_and_not_left_to_the_collector()
             gc.enable()
 
 
-async def test_a_client_that_had_left_before_it_was_watched_is_noticed() -> None:
-    lost: list[str] = []
-    connection = Connection.__new__(Connection)
-    connection._answering = None
-    connection.watch(lambda: lost.append("gone"))
-    assert lost == ["gone"]
+class Hesitant(Transport):
+    """Takes a request up when it may, though all of it has come."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        body = await receive()
+        self.asked.set()
+        await self.go.wait()
+
+        async def received() -> Any:
+            return body
+
+        await super().__call__(scope, received, send)
+
+
+async def test_a_client_that_had_left_before_it_was_watched_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "antwort.transport")
+    provider = ScriptedProvider(answer(say("Hello")))
+    app = Hesitant(engine := Engine(provider, store=MemoryStore()))
+    async with serving(engine, app) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, HELLO)
+        await app.asked.wait()
+        wire.vanish()
+        await until(lambda: not server.server.server_state.connections)
+        app.go.set()
+        await until(lambda: any(" 499 " in record.getMessage() for record in caplog.records))
+    assert provider.requests == []
