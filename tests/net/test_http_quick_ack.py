@@ -6,15 +6,15 @@ import asyncio
 import socket
 from asyncio.trsock import TransportSocket
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 
 from antwort.net import connection
 from antwort.net.client import QUICK_ACK_TRIAL, HttpClient
-from antwort.net.response import HttpResponse
 from http_kit import OK, fetched
 from replay_backend import serve
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 
 
 class Link:
@@ -88,20 +88,28 @@ def test_a_client_that_is_not_prompt_is_not_made_so() -> None:
     assert not answers(HttpClient("http://127.0.0.1:1"), 2, 3)
 
 
-@pytest.mark.parametrize(("pieces", "reads"), [(1, 1), (3, 3)])
-async def test_a_connection_tells_in_how_many_pieces_an_answer_came(pieces: int, reads: int) -> None:
+@pytest.mark.parametrize("pieces", [[HEAD + b"ok"], [HEAD, b"o", b"k"]], ids=["whole", "in three"])
+async def test_a_connection_tells_in_how_many_pieces_an_answer_came(pieces: list[bytes]) -> None:
     told: list[int] = []
 
     class Noting(HttpClient):
         def record_reads(self, count: int) -> None:
             told.append(count)
 
-    client = Noting("http://127.0.0.1:1", quick_ack=True)
-    line = connection.HttpConnection(client, asyncio.get_running_loop())
-    response = HttpResponse(asyncio.get_running_loop().create_future(), line)
-    for at in range(pieces):
-        response.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])
-    line._transport = MagicMock(get_write_buffer_size=lambda: 0, is_closing=lambda: False)
-    line._complete(response)
-    line.abort()
-    assert told == [reads]
+    left = asyncio.Event()
+
+    async def serve_pieces(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.01)  # the client reads it
+        writer.close()
+        await writer.wait_closed()
+        left.set()
+
+    async with await asyncio.start_server(serve_pieces, "127.0.0.1", 0) as server:
+        client = Noting(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", quick_ack=True)
+        assert await fetched(client) == b"ok"
+        await client.close()
+        await left.wait()
+    assert told == [len(pieces)]

@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode, Frame, Opcode
+from websockets.server import ServerProtocol
 
 from antwort.engine.engine import Engine
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
 from antwort.transport.floods import CONTROLS, FRAGMENTS, SMALL, Floods
+from antwort.transport.http import Transport
 from antwort.transport.upgraded import Upgraded
 from serving import serving, until, until_quiet
 from socket_kit import Socket, connected
@@ -44,39 +47,62 @@ async def closed(socket: Socket) -> int | None:
 # ---- in turn with others ----
 
 
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Opcode]:
+    """The kinds of the frames that the server's parser has found."""
+    found: list[Opcode] = []
+    receive = ServerProtocol.receive_data
+
+    def noted(protocol: ServerProtocol, data: bytes) -> None:
+        receive(protocol, data)
+        found.extend(each.opcode for each in protocol.events if isinstance(each, Frame))
+
+    monkeypatch.setattr(ServerProtocol, "receive_data", noted)
+    return found
+
+
 async def test_no_more_than_a_few_hundred_frames_are_handled_before_others_have_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
+    parsed: list[Opcode],
 ) -> None:
     async with both_sides() as (_, line):
-        seen: list[Frame] = []
-        receive = line.conn.receive_data
-
-        def noted(data: bytes) -> None:
-            receive(data)
-            seen.extend(each for each in line.conn.events if isinstance(each, Frame) and each.opcode is Opcode.CONT)
-
-        monkeypatch.setattr(line.conn, "receive_data", noted)
         many = [frame(Opcode.CONT, last=False) for _ in range(FRAGMENTS - 1)]
         line.data_received(b"".join([frame(Opcode.TEXT, b"{", last=False), *many]))
-        goes = [len(seen)]
-        while len(seen) < len(many):
+        goes = [len(parsed)]
+        while len(parsed) < 1 + len(many):
             await asyncio.sleep(0)  # what any other task gets
-            goes.append(len(seen))
+            goes.append(len(parsed))
         shares = [later - sooner for sooner, later in zip([0, *goes], goes, strict=False)]
         assert max(shares) < 450
-        assert await until_quiet(lambda: len(seen)) == len(many)
+        assert await until_quiet(lambda: len(parsed)) == 1 + len(many)
 
 
-async def test_what_is_behind_a_message_waits_until_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with both_sides() as (_, line):
-        taken: list[object] = []
-        monkeypatch.setattr(line.queue, "put_nowait", taken.append)  # and so nobody takes it
-        line.data_received(b"".join([frame(Opcode.TEXT, b"x" * 3000) for _ in range(40)]))
-        assert await until_quiet(lambda: len(taken)) == 1
-        line.read_paused = False
-        line._read_on()
-        assert await until_quiet(lambda: len(taken)) == 2
-        line.abort()
+class Taker(Transport):
+    """Lets every WebSocket in, and takes a message whenever it may."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.may_take = asyncio.Semaphore(0)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["type"] == "websocket.connect"
+        await send({"type": "websocket.accept"})
+        message = None
+        while message != "websocket.disconnect":
+            await self.may_take.acquire()
+            message = (await receive())["type"]
+
+
+async def test_what_is_behind_a_message_waits_until_that_is_taken(parsed: list[Opcode]) -> None:
+    app = Taker(engine := Engine(ScriptedProvider(), store=MemoryStore()))
+    async with serving(engine, app) as server, connected(server.port) as socket:
+        socket.wire.transport.write(b"".join([frame(Opcode.TEXT, b"x" * 3000) for _ in range(40)]))
+        for taken in range(1, 4):
+            await until(lambda: bool(parsed))
+            assert await until_quiet(lambda: len(parsed)) == taken
+            app.may_take.release()
+        for _ in range(100):
+            app.may_take.release()
+        assert await until_quiet(lambda: len(parsed)) == 40
 
 
 async def test_all_that_comes_in_one_read_is_heard_in_its_order() -> None:
@@ -103,15 +129,15 @@ async def test_who_crumbles_a_message_is_hung_up_on() -> None:
         assert await closed(socket) == CloseCode.POLICY_VIOLATION
 
 
-async def test_who_is_told_goodbye_is_not_listened_to_however_much_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_told_goodbye_is_not_listened_to_however_much_it_sends(parsed: list[Opcode]) -> None:
     async with both_sides() as (socket, line):
         line.data_received(frame(Opcode.PING) * (CONTROLS + 100) + frame(Opcode.TEXT, b"{}"))
         await until(lambda: line.is_deaf)
-        parsed: list[bytes] = []
-        monkeypatch.setattr(line.conn, "receive_data", parsed.append)
+        before = len(parsed)
         line.data_received(frame(Opcode.TEXT, b"{}"))
         assert await closed(socket) == CloseCode.POLICY_VIOLATION
-        assert parsed == []
+        assert len(parsed) == before
+        assert Opcode.TEXT not in parsed
 
 
 # ---- how much is too much ----
