@@ -8,14 +8,15 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from antwort import Engine, EngineSettings, Identity, MemoryStore, Response, Vault
 from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
+from antwort.api.tools import McpTool
 from antwort.engine.settings import BackgroundSettings
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Delta, Provider
@@ -32,7 +33,7 @@ from antwort.storage.run_log import (
     WorkerInfo,
 )
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
-from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor
 from engine_kit import sent
 from run_log_kit import ForwardingLog
 
@@ -137,21 +138,26 @@ class Story(ScriptedProvider):
                 yield read
 
 
-class Depot(ToolServerFake):
-    """`look` only reads, `mark` may be done twice, `sell` may not. Each call is kept with the id it was made under."""
+_KINDS: dict[str, dict[str, bool]] = {"look": {"read_only": True}, "mark": {"idempotent": True}, "sell": {}}
 
-    def __init__(self) -> None:
-        super().__init__("depot", look=self._run, mark=self._run, sell=self._run)
+
+class Depot(ToolServerFake):
+    """`look` only reads, `mark` may be done twice, `sell` may not. Each call is kept with the id it was made under. The
+    tools `without` are missing, and those that are given run in the place of its own.
+    """
+
+    def __init__(self, *, without: Sequence[str] = (), **tools: Callable[..., Awaitable[str]]) -> None:
+        made: dict[str, Any] = {name: self._run for name in _KINDS if name not in without} | tools
+        super().__init__("depot", **made)
         self.ran: Counter[str] = Counter()
         self.keys: list[str] = []
         self.names: dict[str, str] = {}
         self.gate: asyncio.Event | None = None
         self.asked = asyncio.Event()
-        kinds = {"look": {"read_only": True}, "mark": {"idempotent": True}, "sell": {}}
-        self._tools = {
-            name: (msgspec.structs.replace(definition, **kinds[name]), run)
-            for name, (definition, run) in self._tools.items()
-        }
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        found = await super().discover(declared, identity)
+        return found and [replace(each, **_KINDS[each.name]) for each in found]
 
     async def _run(self, call: ToolCall, context: ToolContext) -> str:
         self.ran[call.id] += 1

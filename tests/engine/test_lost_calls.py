@@ -70,13 +70,11 @@ async def test_one_that_was_closed_with_an_inference_that_was_cut_is_nobodys_any
 
 
 async def test_how_far_tools_say_they_are_is_in_the_log_with_numbers_of_its_own() -> None:
-    log, depot = Log(), Depot()
-
     async def tells(_: ToolCall, context: ToolContext) -> str:
         context.progress(Progress(done=1, total=2, message="half"))
         return "looked"
 
-    depot._tools["look"] = (replace(depot._tools["look"][0]), tells)
+    log, depot = Log(), Depot(look=tells)
     async with engine_on(log, Story(answer(call("look", n=1)), answer(say("Done."))), depot, eager=False) as engine:
         run = await engine.start(ask(background=True, stream=True, tools=[DEPOT], include=["mcp_call.progress"]))
         records = await records_of(log, run.response_id, follow=True)
@@ -90,7 +88,7 @@ async def test_how_far_tools_say_they_are_is_in_the_log_with_numbers_of_its_own(
 
 
 async def test_one_whose_tool_is_gone_is_lost() -> None:
-    plan = await plan_of(ask(tools=[DEPOT]), without("sell"))
+    plan = await plan_of(ask(tools=[DEPOT]), Depot(without=["sell"]))
     assert answers(begun(run_of(plan, server_called(1, "sell"), ended()), 1), plan) == [LOST]
 
 
@@ -112,12 +110,6 @@ async def test_a_function_that_nobody_runs_here_any_more_is_lost_and_not_the_cli
     run = run_of(plan, called(1, "weather"), called(2, "clock"), ended())
     assert answers(begun(run, 1), plan) == [LOST]
     assert next_step(run, plan) == Finish("completed")
-
-
-def without(name: str) -> Depot:
-    depot = Depot()
-    del depot._tools[name]
-    return depot
 
 
 def answers(run: Run, plan: Plan) -> list[str | None]:

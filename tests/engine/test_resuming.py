@@ -449,7 +449,7 @@ async def test_the_time_of_a_run_begins_with_its_first_claim_whoever_makes_it() 
 
 @jumping_time
 async def test_a_tool_is_asked_only_when_that_is_on_record() -> None:
-    log, server = Log(), Depot()
+    log = Log()
     seen: list[bool] = []
 
     async def looks(*_: object) -> str:
@@ -457,7 +457,7 @@ async def test_a_tool_is_asked_only_when_that_is_on_record() -> None:
         seen.append(isinstance(decode_events(last)[-1], CallBegun))
         return "ok"
 
-    server._tools["sell"] = (server._tools["sell"][0], looks)
-    async with engine_on(log, Story(answer(call("sell", n=1)), answer(say("Done."))), server) as engine:
+    story = Story(answer(call("sell", n=1)), answer(say("Done.")))
+    async with engine_on(log, story, Depot(sell=looks)) as engine:
         await engine.ended((await engine.create(ask(background=True, tools=[DEPOT]))).id)
     assert seen == [True]
