@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antwort import ChatProvider
 from antwort.errors import (
     AntwortError,
 )
@@ -20,7 +21,6 @@ from antwort.providers.base import (
     Provider,
     TextDelta,
 )
-from antwort.providers.chat import ChatProvider
 from replay_backend import Backend, sse, whole
 
 PATIENCE = 5.0

@@ -32,8 +32,7 @@ async def test_all_that_is_queued_is_one_transaction_and_one_wake_up(
 ) -> None:
     seen: list[str] = []
     woken: list[object] = []
-    loop = asyncio.get_running_loop()
-    wake = loop.call_soon_threadsafe
+    wake = asyncio.get_running_loop().call_soon_threadsafe
 
     def counted(callback: Callable[..., object], *args: object) -> asyncio.Handle:
         woken.append(callback)
@@ -42,7 +41,7 @@ async def test_all_that_is_queued_is_one_transaction_and_one_wake_up(
     await trace(database, seen.append, "write")
     async with held(database):
         tasks = [asyncio.create_task(database.write(note(str(number)))) for number in range(200)]
-        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", counted)
     await asyncio.gather(*tasks)
     assert len(woken) == 2, "once for what the writer was busy with, and once for all 200"
     assert (seen.count("BEGIN IMMEDIATE"), seen.count("COMMIT")) == (2, 3)
