@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from antwort import Engine
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, Message
-from antwort.api.requests import Limits, read_input
+from antwort.api.requests import Limits
 from antwort.api.responses import CompactedResponse
 from antwort.api.wire import to_plain
 from antwort.errors import ContextTooLong
@@ -47,7 +48,10 @@ class Memory(NamedTuple):
 
 def inside(engine: Engine, item: Compaction) -> Memory:
     plain = json.loads(engine.vault.open("compaction", ANONYMOUS.tenant, item.encrypted_content))
-    return Memory(read_input(plain["instructions"], Limits()), plain["summary"], read_input(plain["recent"], Limits()))
+    instructions, recent = (
+        tuple(read_item(item, "", Limits()) for item in plain[part]) for part in ("instructions", "recent")
+    )
+    return Memory(instructions, plain["summary"], recent)
 
 
 def memory_of(engine: Engine, window: CompactedResponse) -> Memory:
