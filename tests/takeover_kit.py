@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antwort import Engine, EngineSettings, Identity, MemoryStore, Response, Vault
+from antwort import CreateRequest, Engine, EngineSettings, Identity, MemoryStore, Response, Vault
 from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.api.tools import McpTool
 from antwort.engine.settings import BackgroundSettings
@@ -231,6 +231,25 @@ async def records_of(
         async for some in reading:
             found += some
     return found
+
+
+async def begin(engine: Watched, request: CreateRequest, dies_at: int | None = None) -> str:
+    """Make a response that others may continue, to its end, or until the process dies before the record in that place.
+    Return the id of the response.
+    """
+    log = engine.runs
+    assert isinstance(log, Log)
+    log.dies_at = dies_at
+    run = await engine.start(request, on_disconnect="continue")
+    tasks = [
+        asyncio.ensure_future(records_of(log, run.response_id, follow=True)),
+        asyncio.ensure_future(log.died.wait()),
+    ]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await log.bury()
+    return run.response_id
 
 
 def events_of(records: Sequence[EventRecord]) -> list[RunEvent]:

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from antwort.api.events import MARKS, Batch
+from antwort.api.events import MARKS, Batch, ResponseCreated, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
+from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
-from antwort.engine.engine import Engine
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.steps import open_calls, waiting_calls
 from antwort.engine.plan import Plan
-from antwort.errors import BackendError, Cancelled
-from antwort.identity import ANONYMOUS
+from antwort.errors import BackendError
+from antwort.identity import ANONYMOUS, Identity
 from antwort.testing import (
     Answer,
     Piece,
@@ -37,10 +38,11 @@ from antwort.testing import (
     think,
     tokens,
 )
-from antwort.tools.base import ToolCall, ToolContext
-from antwort.tools.local import LocalExecutor
-from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, name_of, shape_of, stream
-from live_kit import checked, durable, ended, events_of, live_run, picked_up, played, resumed
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
+from antwort.tools.local import LocalExecutor, tool
+from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, shape_of, stream
+from jumping_time import jumping_time
+from takeover_kit import Log, Watched, begin, engine_on, events_of, records_of
 
 BANNED = {"type": "function", "name": "banned"}
 DIAL = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}}
@@ -249,25 +251,45 @@ async def test_a_run_can_be_cancelled_at_any_point(script: list[Answer], wanted:
 # ---- resuming ----
 
 
-async def plan_of(engine: Engine, wanted: dict[str, Any]) -> Plan:
-    return await engine.plan(ask(tools=TOOLS, stream=True, **wanted), ANONYMOUS)
+class Repeatable(ToolServerFake):
+    """Its tools may be run again."""
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        found = await super().discover(declared, identity)
+        return found and [replace(each, idempotent=True) for each in found]
+
+
+def process(log: Log, script: list[Answer], knob: dict[str, Any]) -> Watched:
+    """A process that makes runs, with tools whose calls may be repeated."""
+    tools = LocalExecutor(tool(idempotent=True)(weather)), Repeatable("depot", prefix="d_", lookup=lookup)
+    return engine_on(log, provider_of(copy_of(script)), *tools, **knob)
+
+
+async def recorded(script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]) -> tuple[Response, list[Batch]]:
+    """A whole run, and its records."""
+    async with process(log := Log(), script, knob) as engine:
+        response_id = await begin(engine, ask(tools=TOOLS, stream=True, **wanted))
+        response = await engine.ended(response_id)
+        return response, [[*record.events] for record in await records_of(log, response_id, follow=False)]
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields, knobs, st.data())
+@jumping_time
 async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
     script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any], data: st.DataObject
 ) -> None:
-    plan = durable(await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted))
-    whole = await played(plan, provider_of(copy_of(script)))
-    at = data.draw(st.integers(0, len(whole.batches) - 1), label="batches recorded")
-    recorded = events_of(whole.batches[:at])
-    before, _ = picked_up(plan, recorded)
-    rest = await ended(resumed(plan, provider_of(copy_of(script)[before.turns :]), recorded))
-    _check_open_calls(before, rest.batches, plan)
-    response = checked([*recorded, *rest.events])
-    assert name_of(rest.events[-1]) == name_of(whole.events[-1])
-    assert _finished(response) == _finished(whole.response)
+    whole, records = await recorded(script, wanted, knob)
+    at = data.draw(st.integers(1, len(records) - 1), label="batches recorded")
+    async with process(log := Log(), script, knob) as first:
+        response_id = await begin(first, ask(tools=TOOLS, stream=True, **wanted), dies_at=at)
+        events = events_of(await records_of(log, response_id, follow=False))
+        assert log.died.is_set()
+        turns = sum(isinstance(event, TurnEnded) for event in events)
+        async with process(log, script[turns:], knob) as second:
+            response = await second.ended(response_id)
+    assert (response.status, response.error) == (whole.status, whole.error)
+    assert _finished(response) == _finished(whole)
 
 
 def _finished(response: Response) -> list[Any]:
@@ -280,34 +302,36 @@ def _finished(response: Response) -> list[Any]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields)
+@jumping_time
 async def test_the_response_is_the_fold_of_its_events(script: list[Answer], wanted: dict[str, Any]) -> None:
-    plan = await plan_of(engine_of(provider_of([]), *executors()), wanted)
-    live = live_run(plan, provider_of(copy_of(script)))
-    recorded = await ended(live)
-    run = fold(Run(plan.response), recorded.events)
-    assert run == live.run
-    assert run.response == recorded.response
+    response, records = await recorded(script, wanted, {})
+    assert fold(Run(started(records)), [event for events in records for event in events]).response == response
+
+
+def started(records: list[Batch]) -> Response:
+    """As the first event of a run has it."""
+    first = records[0][0]
+    assert isinstance(first, ResponseCreated)
+    return first.response
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields, knobs)
+@jumping_time
 async def test_the_open_calls_of_the_fold_are_those_that_the_items_show(
     script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]
 ) -> None:
     """Between two steps; each ends with a mark."""
-    plan = await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted)
-    recorded = await played(plan, provider_of(copy_of(script)))
-    _check_open_calls(Run(plan.response), recorded.batches, plan)
+    plan = await engine_of(provider_of([]), *executors(), **knob).plan(ask(tools=TOOLS, stream=True, **wanted))
+    _, records = await recorded(script, wanted, knob)
+    run = Run(started(records))
+    for events in records:
+        run = fold(run, events)
+        if isinstance(events[-1], MARKS):
+            _check_open_calls(run, plan)
 
 
-def _check_open_calls(run: Run, batches: list[Batch], plan: Plan) -> None:
-    for batch in batches:
-        run = fold(run, batch)
-        if isinstance(batch[-1], MARKS):
-            _check_open_calls_of(run, plan)
-
-
-def _check_open_calls_of(run: Run, plan: Plan) -> None:
+def _check_open_calls(run: Run, plan: Plan) -> None:
     if not run.turns:
         assert not run.waiting
         assert not run.has_called
@@ -317,8 +341,8 @@ def _check_open_calls_of(run: Run, plan: Plan) -> None:
     assert run.has_called == any(isinstance(item, FunctionCall | CustomToolCall | McpCall) for item in last)
 
 
-async def test_a_signal_set_before_the_run_starts_ends_it_at_once() -> None:
-    plan = await plan_of(engine_of(provider_of([]), *executors()), {})
-    live = live_run(plan, provider_of([]))
-    live.stop(Cancelled())
-    assert (await ended(live)).response.status == "cancelled"
+async def test_a_run_that_is_cancelled_before_it_begins_ends_at_once() -> None:
+    engine = engine_of(provider := provider_of([]), *executors())
+    run = await engine.start(ask(tools=TOOLS, stream=True))
+    assert (await engine.cancel(ANONYMOUS, run.response_id)).status == "cancelled"
+    assert provider.requests == []
