@@ -27,6 +27,7 @@ from antwort.engine.loop.fold import fold
 from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import Plan
 from antwort.engine.runs.live import count_untold
+from antwort.engine.runs.recovery import pick_up
 from antwort.identity import ANONYMOUS
 from antwort.ids import new_id
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, think
@@ -34,7 +35,6 @@ from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.search import SEARCH
 from conversation_kit import begun, said, words
 from engine_kit import CLOCK, ask, function_calls, kinds, sent, server_calls, text_of
-from live_kit import picked_up
 from plan_kit import called, ended, plan_of, result, run_of, server_called, thought
 from plan_kit import said as spoken
 from takeover_kit import DEPOT, Depot, Log, Watched, engine_on
@@ -178,7 +178,7 @@ def recorded(plan: Plan, *items: OutputItem) -> list[RunEvent]:
 
 
 def abandoned_in(plan: Plan, *items: OutputItem) -> list[RunEvent]:
-    _, closing_events = picked_up(plan, recorded(plan, *items))
+    _, closing_events = pick_up(plan.response, recorded(plan, *items), None)
     return [each for each in closing_events if isinstance(each, TurnAbandoned)]
 
 
@@ -187,7 +187,7 @@ async def test_it_begins_behind_the_results_of_the_turn_before() -> None:
     events = [*recorded(plan, called(1)), ended()]
     later: list[OutputItem] = [result(1), thought("hm"), spoken("Let m", "incomplete")]
     events += [OutputItemAdded(output_index=at, item=item) for at, item in enumerate(later, 1)]
-    assert picked_up(plan, events)[1][-1] == TurnAbandoned(start=2)
+    assert pick_up(plan.response, events, None)[1][-1] == TurnAbandoned(start=2)
 
 
 async def test_it_begins_behind_the_runs_of_calls_that_an_earlier_response_asked_for() -> None:
@@ -203,7 +203,7 @@ async def test_it_begins_behind_the_runs_of_calls_that_an_earlier_response_asked
 
 async def test_nothing_is_abandoned_between_two_steps() -> None:
     plan = await plan_of(ask())
-    assert picked_up(plan, [*recorded(plan, called(1)), ended()])[1] == []
+    assert pick_up(plan.response, [*recorded(plan, called(1)), ended()], None)[1] == []
 
 
 async def test_a_call_in_it_was_never_made() -> None:

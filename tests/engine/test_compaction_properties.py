@@ -12,23 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antwort.api.events import ResponseCreated, TurnEnded
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
+from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.engine.context.compaction_item import Memory
 from antwort.engine.context.compaction_split import split_items
-from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.plan import History, Plan
+from antwort.engine.plan import History
 from antwort.engine.prompt.chat_request import messages
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.storage.run_log import EventRecord
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
+from antwort.tools.local import LocalExecutor, tool
 from antwort.vault import Vault
 from compaction_kit import TALK, threshold
-from engine_kit import SERVER, WEATHER, ask, engine_of, kinds, shape_of, weather_tool
-from live_kit import checked, durable, ended, events_of, live_run, picked_up, played, resumed
+from engine_kit import SERVER, WEATHER, ask, kinds, shape_of
+from jumping_time import jumping_time
 from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
+from takeover_kit import Log, Watched, begin, engine_on, events_of, records_of
 
 PLAN = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), items=()))
 SEALED = SealedItems(Vault(["a secret of the tests"]), ANONYMOUS)
@@ -139,28 +143,44 @@ class Model(ScriptedProvider):
         return self._sizes[self._turns]
 
 
-async def plan_for(model: Model) -> Plan:
-    engine = engine_of(model, weather_tool())
+@tool(idempotent=True)
+async def weather(city: str) -> str:
+    return f"sunny in {city}"
+
+
+def process(log: Log, model: Model) -> Watched:
+    return engine_on(log, model, LocalExecutor(weather))
+
+
+def question() -> CreateRequest:
     fields = {"tools": [WEATHER], "context_management": [threshold(40)], "stream": True}
-    return await engine.plan(ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields), ANONYMOUS)
+    return ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields)
+
+
+async def recorded(script: Sequence[Answer], sizes: Sequence[int]) -> tuple[Response, list[EventRecord]]:
+    """A whole run, and its records."""
+    async with process(log := Log(), Model(script, sizes)) as engine:
+        response_id = await begin(engine, question())
+        return await engine.ended(response_id), await records_of(log, response_id, follow=False)
 
 
 @STEADY
 @given(_answers, _sizes, st.data())
+@jumping_time
 async def test_a_run_that_compacts_can_be_picked_up_at_any_point(
     script: list[Answer], sizes: list[int], data: st.DataObject
 ) -> None:
-    model = Model(script, sizes)
-    plan = durable(await plan_for(model))
-    whole = await played(plan, model)
-    at = data.draw(st.integers(0, len(whole.batches) - 1), label="batches recorded")
-    recorded = events_of(whole.batches[:at])
-    before, _ = picked_up(plan, recorded)
-    again = Model(script, sizes, before.turns)
-    rest = await ended(resumed(replace(plan, meter=TokenEstimator(again)), again, recorded))
-    found, expected = checked([*recorded, *rest.events]), whole.response
-    assert finished(found) == finished(expected)
-    assert found.usage == expected.usage
+    whole, records = await recorded(script, sizes)
+    at = data.draw(st.integers(1, len(records) - 1), label="batches recorded")
+    async with process(log := Log(), Model(script, sizes)) as first:
+        response_id = await begin(first, question(), dies_at=at)
+        assert log.died.is_set()
+        events = events_of(await records_of(log, response_id, follow=False))
+        turns = sum(isinstance(event, TurnEnded) for event in events)
+        async with process(log, Model(script, sizes, turns)) as second:
+            found = await second.ended(response_id)
+    assert finished(found) == finished(whole)
+    assert found.usage == whole.usage
 
 
 def finished(response: Response) -> list[str]:
@@ -173,13 +193,13 @@ def finished(response: Response) -> list[str]:
 
 @STEADY
 @given(_answers, _sizes)
+@jumping_time
 async def test_the_response_is_the_fold_of_its_events_and_is_compacted_once_for_each_turn(
     script: list[Answer], sizes: list[int]
 ) -> None:
-    model = Model(script, sizes)
-    plan = await plan_for(model)
-    live = live_run(plan, model)
-    run = fold(Run(plan.response), (await ended(live)).events)
-    assert run == live.run
+    response, records = await recorded(script, sizes)
+    begun, *events = events_of(records)
+    assert isinstance(begun, ResponseCreated)
+    assert fold(Run(begun.response), [begun, *events]).response == response
     turns = len(script) + 1
-    assert kinds(run.response).count("compaction") == sum(size == 5000 for size in sizes[:turns])
+    assert kinds(response).count("compaction") == sum(size == 5000 for size in sizes[:turns])

@@ -45,7 +45,6 @@ from engine_kit import (
     shape_of,
     stream,
 )
-from live_kit import durable
 from plan_kit import plan_of
 
 OFF = {"eager": False}
@@ -299,7 +298,7 @@ async def test_no_call_begins_early_where_one_could_need_an_approval() -> None:
 async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_early() -> None:
     names = ("reads", "repeats", "acts")
     depot = ToolServerFake("depot", reads=replies("1"), repeats=replies("2"), acts=replies("3"))
-    plan = durable(await plan_of(ask(tools=[SERVER]), depot))
+    plan = replace(await plan_of(ask(tools=[SERVER]), depot), is_durable=True)
     tools = dict(plan.toolbox.tools)
     tools["reads"] = replace(tools["reads"], read_only=True)
     tools["repeats"] = replace(tools["repeats"], idempotent=True)

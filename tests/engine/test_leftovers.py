@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from antwort.api.events import Batch
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.loop.steps import OVER_LIMIT
-from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import NO_RESULT
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
@@ -35,7 +33,8 @@ from engine_kit import (
     text_of,
     weather_tool,
 )
-from live_kit import checked, durable, ended, events_of, played, resumed
+from jumping_time import jumping_time
+from takeover_kit import DEPOT, Depot, Log, begin, engine_on
 
 
 def noon(response: Response) -> dict[str, Any]:
@@ -172,25 +171,26 @@ async def test_a_servers_call_in_a_clients_history_stands_before_what_was_said_o
     ]  # fmt: skip
 
 
+@jumping_time
 async def test_a_run_picked_up_amid_leftovers_goes_on_with_the_items_it_has_shown() -> None:
     async def lookup(asked: ToolCall, context: ToolContext) -> str:
         return f"found {asked.arguments}"
 
-    provider = ScriptedProvider(answer(call("lookup", k=1), call("lookup", k=2), call("clock")), answer(say("Ok.")))
-    engine = engine_of(provider, ToolServerFake("depot", lookup=lookup))
-    first = await engine.create(ask(tools=[SERVER, CLOCK]))
-    plan = durable(await engine.plan(ask([noon(first)], previous_response_id=first.id, stream=True)))
-    whole = await played(plan, ScriptedProvider(answer(say("Ok."))))
-    for at in range(1, len(whole.batches)):
-        await _check_picked_up(plan, whole.batches[:at])
-
-
-async def _check_picked_up(plan: Plan, recorded: list[Batch]) -> None:
-    before = events_of(recorded)
-    rest = await ended(resumed(plan, ScriptedProvider(answer(say("Ok."))), before))
-    response = checked([*before, *rest.events])
-    assert [item.output for item in server_calls(response)] == ['found {"k":1}', 'found {"k":2}']
-    assert response.status == "completed"
+    died, at = True, 0
+    while died:
+        at += 1
+        log, depot = Log(), Depot(look=lookup)
+        asked = answer(call("look", k=1), call("look", k=2), call("clock"))
+        async with engine_on(log, ScriptedProvider(asked, answer(say("Ok."))), depot) as engine:
+            first = await engine.create(ask(tools=[DEPOT, CLOCK]))
+            follow_up = ask([noon(first)], previous_response_id=first.id, stream=True)
+            response_id = await begin(engine, follow_up, dies_at=at)
+            died = log.died.is_set()
+            async with engine_on(log, ScriptedProvider(answer(say("Ok."))), depot) as other:
+                response = await other.ended(response_id)
+        assert [item.output for item in server_calls(response)] == ['found {"k":1}', 'found {"k":2}']
+        assert response.status == "completed"
+    assert at > 8
 
 
 async def test_streams_of_follow_ups_pass_the_grammar_too() -> None:

@@ -13,6 +13,7 @@ from antwort.api.wire import UNSET, to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.loop.fold import fold
 from antwort.engine.loop.turn import Turn
+from antwort.engine.runs.recovery import pick_up
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendError, InvalidField
 from antwort.identity import ANONYMOUS, Identity
@@ -22,7 +23,6 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say, think
 from antwort.vault import Vault
 from engine_kit import CLOCK, Outcome, ask, items_of, only, sent, stream
-from live_kit import picked_up
 from plan_kit import plan_of
 from turn_kit import shown
 
@@ -120,7 +120,7 @@ async def test_what_another_process_left_reopened_items_is_closed_sealed() -> No
     plan = await plan_of(ask())
     turn = Turn(0, shown)
     turn.feed(ReasoningDelta("Let me"))
-    run, closing_events = picked_up(plan, turn.take(), seal=lambda text: f"sealed {text}")
+    run, closing_events = pick_up(plan.response, turn.take(), seal=lambda text: f"sealed {text}")
     (item,) = items_of(fold(run, closing_events).response, Reasoning)
     assert (item.status, item.encrypted_content) == ("incomplete", "sealed Let me")
 
