@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from antwort.api.events import CallEnded, OutputItemAdded, OutputItemDone
-from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
-from antwort.engine.loop.fold import Run, fold
-from antwort.engine.loop.result_events import INTERRUPTED, NOT_BEGUN
-from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.errors import Cancelled
-from antwort.identity import Identity
-from antwort.testing import ToolServerFake
-from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort import Engine, EngineSettings, Identity, Response, StreamEvent
+from antwort.api.events import OutputItemAdded, OutputItemDone
+from antwort.api.items import FunctionCall, FunctionCallOutput, InputImage, InputText, McpCall, OutputItem
+from antwort.engine.loop.result_events import INTERRUPTED
+from antwort.engine.loop.tool_runner import CallEnd, CallRecord
+from antwort.engine.runs.subscription import Subscription
+from antwort.identity import ANONYMOUS
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
-from antwort.tools.routing import Toolbox
-from engine_kit import CLOCK, SERVER, WEATHER, ask, name_of, replies
-from live_kit import Collector, live_run
-from plan_kit import called, ended, plan_of, run_of, server_called
+from engine_kit import CLOCK, SERVER, WEATHER, ask, function_calls, kinds, name_of, only, replies
+from jumping_time import jumping_time
+from serving import until
+from takeover_kit import DEPOT, Depot, Log, Story, engine_on, events_of, records_of
 
 Tool = Callable[[ToolCall, ToolContext], Awaitable[Any]]
 
@@ -51,61 +51,88 @@ class Bare:
 
 
 class Gates:
-    """Tools that answer when they are told to, with their call's id."""
+    """Tools that answer when they are told to, each call with its number."""
 
     def __init__(self) -> None:
-        self.begun: list[str] = []
-        self._open: dict[str, asyncio.Event] = {}
+        self.begun: list[int] = []
+        self._open: dict[int, asyncio.Event] = {}
 
     async def __call__(self, call: ToolCall, context: ToolContext) -> str:
-        self.begun.append(call.id)
-        await self._gate(call.id).wait()
-        return f"result of {call.id}"
+        self.begun.append(n := number_in(call.arguments))
+        await self._gate(n).wait()
+        return f"result of {n}"
 
     def open(self, n: int) -> None:
-        self._gate(f"call_{n}").set()
+        self._gate(n).set()
 
-    def _gate(self, call_id: str) -> asyncio.Event:
-        return self._open.setdefault(call_id, asyncio.Event())
+    def _gate(self, n: int) -> asyncio.Event:
+        return self._open.setdefault(n, asyncio.Event())
+
+
+def number_in(arguments: str) -> int:
+    n: int = json.loads(arguments)["n"]
+    return n
 
 
 async def settle() -> None:
     """Let every task go as far as it can."""
-    for _ in range(10):
+    for _ in range(50):
         await asyncio.sleep(0)
 
 
 class Dispatch:
-    """A run that answers its open calls, and is left to another process when it would ask the model."""
+    """A run whose model calls these tools, the n-th call with the argument `n`, and then has no more to say."""
 
-    def __init__(self, plan: Plan, *happened: Any) -> None:
-        self.run = run_of(plan, *happened)
-        recorder = Collector(stops_at_inference=True)
-        self.batches = recorder.batches
-        self.live = live_run(replace(plan, listings=()), recorder=recorder, run=self.run)
+    def __init__(self, engine: Engine, run: Subscription, ends: list[CallRecord]) -> None:
+        self.run = run
+        self.events: list[StreamEvent] = []
+        self._engine, self._ends = engine, ends
+        self._reading = asyncio.create_task(self._read())
 
-    async def ended(self) -> Dispatch:
-        await self.live.wait()
-        return self
+    async def _read(self) -> None:
+        async for _, event in self.run.events():
+            self.events.append(event)
+
+    async def ended(self) -> Response:
+        await self._reading
+        return await self.run.result()
+
+    async def cancelled(self) -> Response:
+        await self._engine.cancel(ANONYMOUS, self.run.response_id)
+        return await self.ended()
 
     @property
-    def after(self) -> Run:
-        return fold(self.run, [event for batch in self.batches for event in batch])
+    def done(self) -> list[OutputItem]:
+        """The items that are closed."""
+        return [event.item for event in self.events if isinstance(event, OutputItemDone)]
 
     @property
-    def results(self) -> list[tuple[str, Output]]:
-        functions = [(item.call_id, item.output) for item in self.after.output if isinstance(item, FunctionCallOutput)]
-        servers = [
-            (item.call_id, item.output)
-            for item in self.after.output
-            if isinstance(item, McpCall) and isinstance(item.output, str) and isinstance(item.call_id, str)
-        ]
-        return [*functions, *servers]
+    def results(self) -> list[tuple[int, Output]]:
+        """Those of the calls, as they came."""
+        numbers = {item.call_id: number_in(item.arguments) for item in self.done if isinstance(item, FunctionCall)}
+        found: list[tuple[int, Output]] = []
+        for item in self.done:
+            if isinstance(item, FunctionCallOutput):
+                found.append((numbers[item.call_id], item.output))
+            elif isinstance(item, McpCall) and item.output is not None:
+                found.append((number_in(item.arguments), item.output))
+        return found
+
+    @property
+    def ends(self) -> list[tuple[str, CallEnd]]:
+        return [(record.tool, record.end) for record in self._ends]
 
 
-async def plan_with(*executors: Any, **fields: Any) -> Plan:
+async def dispatch_of(*calls: str, executors: Sequence[ToolExecutor], **fields: Any) -> Dispatch:
+    """The calls come in one turn, and none begins before it has ended."""
+    provider = ScriptedProvider(
+        answer(*[call(name, n=n) for n, name in enumerate(calls, 1)]), answer(say("That is all."))
+    )
+    ends: list[CallRecord] = []
+    engine = Engine(provider, executors=executors, settings=EngineSettings(eager=False), on_call=[ends.append])
     server = [SERVER] if any(isinstance(each, ToolServerFake) for each in executors) else []
-    return await plan_of(ask(tools=[WEATHER, CLOCK, *server], **fields), *executors)
+    run = await engine.start(ask(tools=[WEATHER, CLOCK, *server], stream=True, **fields))
+    return Dispatch(engine, run, ends)
 
 
 # ---- order ----
@@ -114,42 +141,41 @@ async def plan_with(*executors: Any, **fields: Any) -> Plan:
 @pytest.mark.proves("FR-016", "FR-017", "MISTAKE-12")
 async def test_functions_run_together_and_their_results_come_in_the_order_of_the_calls() -> None:
     gates = Gates()
-    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), called(2), called(3), ended())
+    dispatch = await dispatch_of("weather", "weather", "weather", executors=[Bare(weather=gates)])
     await settle()
-    assert gates.begun == ["call_1", "call_2", "call_3"]
+    assert gates.begun == [1, 2, 3]
     gates.open(3)
     await settle()
-    assert dispatch.batches == []
+    assert dispatch.results == []
     gates.open(1)
     await settle()
-    assert dispatch.results == [("call_1", "result of call_1")]
+    assert dispatch.results == [(1, "result of 1")]
     gates.open(2)
     await dispatch.ended()
-    assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2", "call_3"]
+    assert dispatch.results == [(1, "result of 1"), (2, "result of 2"), (3, "result of 3")]
 
 
 @pytest.mark.proves("FR-016")
 async def test_a_servers_results_come_as_they_are_ready() -> None:
     gates = Gates()
-    plan = await plan_with(ToolServerFake("depot", stock=gates))
-    dispatch = Dispatch(plan, server_called(1), server_called(2), ended())
+    dispatch = await dispatch_of("stock", "stock", executors=[ToolServerFake("depot", stock=gates)])
     await settle()
     gates.open(2)
     await settle()
-    assert dispatch.results == [("call_2", "result of call_2")]
+    assert dispatch.results == [(2, "result of 2")]
     gates.open(1)
     await dispatch.ended()
-    assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2"]
+    assert dispatch.results == [(2, "result of 2"), (1, "result of 1")]
 
 
 async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
     gates = Gates()
-    plan = await plan_with(Bare(weather=gates), ToolServerFake("depot", stock=gates))
-    dispatch = Dispatch(plan, server_called(1), called(2), ended())
+    executors: list[ToolExecutor] = [Bare(weather=gates), ToolServerFake("depot", stock=gates)]
+    dispatch = await dispatch_of("stock", "weather", executors=executors)
     await settle()
     gates.open(2)
     await settle()
-    assert dispatch.results == [("call_2", "result of call_2")]
+    assert dispatch.results == [(2, "result of 2")]
     gates.open(1)
     await dispatch.ended()
 
@@ -157,41 +183,35 @@ async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
 @pytest.mark.proves("FR-016")
 async def test_without_parallel_calls_they_run_one_by_one() -> None:
     gates = Gates()
-    plan = await plan_with(Bare(weather=gates), parallel_tool_calls=False)
-    dispatch = Dispatch(plan, called(1), called(2), ended())
+    dispatch = await dispatch_of("weather", "weather", executors=[Bare(weather=gates)], parallel_tool_calls=False)
     await settle()
-    assert gates.begun == ["call_1"]
+    assert gates.begun == [1]
     gates.open(1)
     await settle()
-    assert gates.begun == ["call_1", "call_2"]
+    assert gates.begun == [1, 2]
     gates.open(2)
-    assert [call_id for call_id, _ in (await dispatch.ended()).results] == ["call_1", "call_2"]
+    await dispatch.ended()
+    assert dispatch.results == [(1, "result of 1"), (2, "result of 2")]
 
 
 @pytest.mark.proves("FR-009")
 async def test_what_is_refused_is_told_at_once_beside_the_others() -> None:
     gates = Gates()
-    plan = await plan_with(Bare(weather=gates), allowed_tools=["weather"])
-    refused = server_called(1, "clock", label="antwort")
-    dispatch = Dispatch(plan, refused, called(2), ended())
+    dispatch = await dispatch_of("clock", "weather", executors=[Bare(weather=gates)], allowed_tools=["weather"])
     await settle()
-    (item, _) = dispatch.after.output
-    assert isinstance(item, McpCall)
+    (item,) = (item for item in dispatch.done if isinstance(item, McpCall))
     assert (item.status, item.error_text) == ("failed", "The tool 'clock' is not allowed in this request.")
     gates.open(2)
     await dispatch.ended()
-    marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
-    assert marks == [CallEnded(call_id="call_1", outcome="refused"), CallEnded(call_id="call_2", outcome="ran")]
+    assert dispatch.ends == [("clock", "refused"), ("weather", "ok")]
 
 
 # ---- exactly one result ----
 
 
 async def _result_of(tool: Tool) -> FunctionCallOutput:
-    dispatch = await Dispatch(await plan_with(Bare(weather=tool)), called(1), ended()).ended()
-    (_, result) = dispatch.after.output
-    assert isinstance(result, FunctionCallOutput)
-    return result
+    dispatch = await dispatch_of("weather", executors=[Bare(weather=tool)])
+    return only(await dispatch.ended(), FunctionCallOutput)
 
 
 @pytest.mark.proves("FR-029", "FR-031")
@@ -226,36 +246,30 @@ async def test_parts_of_a_result_are_kept_for_a_function_and_named_for_a_server(
         return parts
 
     assert (await _result_of(drawn)).output == parts
-    plan = await plan_with(ToolServerFake("depot", stock=draw))
-    dispatch = await Dispatch(plan, server_called(1), ended()).ended()
-    assert dispatch.results == [("call_1", "A map:\n[input_image]")]
+    dispatch = await dispatch_of("stock", executors=[ToolServerFake("depot", stock=draw)])
+    await dispatch.ended()
+    assert dispatch.results == [(1, "A map:\n[input_image]")]
 
 
 async def test_the_result_of_another_call_is_none_of_this_one() -> None:
     async def mixed_up(call: ToolCall, context: ToolContext) -> ToolResult:
         return ToolResult("somebody else's", "3 left")
 
-    plan = await plan_with(ToolServerFake("depot", stock=mixed_up))
-    dispatch = await Dispatch(plan, server_called(1), ended()).ended()
-    (item,) = dispatch.after.output
-    assert isinstance(item, McpCall)
+    dispatch = await dispatch_of("stock", executors=[ToolServerFake("depot", stock=mixed_up)])
+    item = only(await dispatch.ended(), McpCall)
     assert item.error_text == "The tool 'stock' did not answer with a result of this call."
-    marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
-    assert marks == [CallEnded(call_id="call_1", outcome="ran")]
+    assert dispatch.ends == [("stock", "error")]
 
 
 async def test_a_result_is_an_item_of_its_own_with_an_index_and_an_id() -> None:
-    dispatch = await Dispatch(await plan_with(Bare(weather=replies("sunny"))), called(1), called(2), ended()).ended()
-    events = [event for batch in dispatch.batches for event in batch]
-    assert [name_of(event) for event in events] == 2 * [
-        "response.output_item.added",
-        "response.output_item.done",
-        "antwort.call_ended",
-    ]
-    places = [event.output_index for event in events if isinstance(event, OutputItemAdded | OutputItemDone)]
-    assert places == [2, 2, 3, 3]
-    ids = [item.id for item in dispatch.after.output]
-    assert len(set(ids)) == 4
+    dispatch = await dispatch_of("weather", "weather", executors=[Bare(weather=replies("sunny"))])
+    response = await dispatch.ended()
+    items = [event for event in dispatch.events if isinstance(event, OutputItemAdded | OutputItemDone)]
+    events = [event for event in items if isinstance(event.item, FunctionCallOutput)]
+    assert [name_of(event) for event in events] == 2 * ["response.output_item.added", "response.output_item.done"]
+    assert [event.output_index for event in events] == [2, 2, 3, 3]
+    assert kinds(response) == ["function_call"] * 2 + ["function_call_output"] * 2 + ["message"]
+    assert len({item.id for item in response.output}) == 5
 
 
 # ---- what a tool is told ----
@@ -263,17 +277,21 @@ async def test_a_result_is_an_item_of_its_own_with_an_index_and_an_id() -> None:
 
 @pytest.mark.proves("FR-001")
 async def test_a_call_knows_its_definition_and_whom_it_is_for() -> None:
-    bare, deadline = Bare(weather=replies("sunny")), asyncio.get_running_loop().time() + 600
-    plan = replace(await plan_with(bare), deadline=deadline)
-    dispatch = await Dispatch(plan, called(1, arguments=""), ended()).ended()
+    bare, now = Bare(weather=(gates := Gates())), asyncio.get_running_loop().time()
+    dispatch = await dispatch_of("weather", executors=[bare], deadline=600)
+    await settle()
+    (item,) = (item for item in dispatch.done if isinstance(item, FunctionCall))
     (call,), (context,) = bare.calls, bare.contexts
-    assert (call.id, call.name, call.arguments) == ("call_1", "weather", "{}")
-    assert call.definition is plan.toolbox.tools["weather"]
-    assert (context.response_id, context.idempotency_key) == (plan.response.id, "call_1")
-    assert (context.deadline, context.identity) == (deadline, Identity())
+    assert (call.id, call.name, call.arguments) == (item.call_id, "weather", '{"n":1}')
+    assert (call.definition.name, call.definition.parameters) == ("weather", WEATHER["parameters"])
+    assert (context.response_id, context.idempotency_key) == (dispatch.run.response_id, call.id)
+    assert context.deadline is not None
+    assert 599 < context.deadline - now < 602
+    assert context.identity == Identity()
     assert not context.cancelled.is_set()
-    dispatch.live.stop(Cancelled())
+    await dispatch.cancelled()
     assert context.cancelled.is_set()
+    assert gates.begun == [1]
 
 
 # ---- stopping ----
@@ -283,32 +301,18 @@ async def test_a_call_knows_its_definition_and_whom_it_is_for() -> None:
 async def test_a_run_that_stops_keeps_the_results_it_has_also_behind_one_that_will_not_come() -> None:
     """The tool has run; a follow-up must not run it again."""
     gates = Gates()
-    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), called(2), called(3), ended())
+    dispatch = await dispatch_of("weather", "weather", "weather", executors=[Bare(weather=gates)])
     await settle()
     gates.open(2)
     await settle()
     assert dispatch.results == []
-    dispatch.live.stop(Cancelled())
-    await dispatch.ended()
-    assert dispatch.after.response.status == "cancelled"
-    assert dispatch.results == [("call_1", INTERRUPTED), ("call_2", "result of call_2"), ("call_3", INTERRUPTED)]
-
-
-@pytest.mark.proves("TR-021")
-async def test_a_run_that_was_told_to_stop_starts_no_tool_and_can_be_made_anew() -> None:
-    gates = Gates()
-    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), ended())
-    dispatch.live.stop(Cancelled())
-    await dispatch.ended()
-    await settle()
-    assert gates.begun == []
-    assert not dispatch.live.tools.has_acted
-    assert dispatch.results == [("call_1", NOT_BEGUN)]
+    assert (await dispatch.cancelled()).status == "cancelled"
+    assert dispatch.results == [(1, INTERRUPTED), (2, "result of 2"), (3, INTERRUPTED)]
 
 
 async def test_a_result_that_comes_while_stopping_still_counts() -> None:
     async def tidy(call: ToolCall, context: ToolContext) -> str:
-        if call.id == "call_1":
+        if number_in(call.arguments) == 1:
             await asyncio.Event().wait()
         try:
             await asyncio.Event().wait()
@@ -316,55 +320,36 @@ async def test_a_result_that_comes_while_stopping_still_counts() -> None:
             return "just in time"
         raise AssertionError("not reached")
 
-    dispatch = Dispatch(await plan_with(Bare(weather=tidy)), called(1), called(2), ended())
+    dispatch = await dispatch_of("weather", "weather", executors=[Bare(weather=tidy)])
     await settle()
-    dispatch.live.stop(Cancelled())
-    await dispatch.ended()
-    assert sorted(dispatch.results) == [("call_1", INTERRUPTED), ("call_2", "just in time")]
+    await dispatch.cancelled()
+    assert dispatch.results == [(1, INTERRUPTED), (2, "just in time")]
 
 
-async def test_a_tool_that_will_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    freed = asyncio.Event()
-
-    async def stubborn(call: ToolCall, context: ToolContext) -> str:
-        while not freed.is_set():
-            try:
-                await freed.wait()
-            except asyncio.CancelledError:
-                continue
-        return "too late"
-
-    plan = await plan_of(ask(tools=[WEATHER]), Bare(weather=stubborn), tool_grace=0.01)
-    dispatch = Dispatch(plan, called(1), ended())
-    await settle()
-    dispatch.live.stop(Cancelled())
-    with caplog.at_level(logging.WARNING, "antwort.engine"):
-        await dispatch.ended()
-    assert "left behind" in caplog.text
-    assert dispatch.results == [("call_1", INTERRUPTED)]
-    freed.set()
-    await settle()
-
-
-async def test_a_run_that_is_aborted_stops_its_tools() -> None:
+@jumping_time
+async def test_a_run_that_is_broken_off_stops_its_tools() -> None:
+    """One that others continue is, when the time to end its step is over."""
     gates, closed = Gates(), asyncio.Event()
 
     async def hold(call: ToolCall, context: ToolContext) -> str:
         try:
             return await gates(call, context)
         finally:
-            if call.id == "call_2":
+            if number_in(call.arguments) == 2:
                 closed.set()
 
-    dispatch = Dispatch(await plan_with(Bare(weather=hold)), called(1), called(2), ended())
-    await settle()
-    gates.open(1)
-    await settle()
-    assert not closed.is_set()
-    dispatch.live.abort()
-    await dispatch.ended()
-    assert closed.is_set()
-    assert dispatch.results == [("call_1", "result of call_1")]
+    story = Story(answer(call("sell", n=1), call("sell", n=2)))
+    async with engine_on(log := Log(), story, Depot(sell=hold), eager=False) as engine:
+        run = await engine.start(ask(tools=[DEPOT], stream=True), on_disconnect="continue")
+        await until(lambda: gates.begun == [1, 2])
+        gates.open(1)
+        await asyncio.sleep(1)
+        assert not closed.is_set()
+        await engine.drain(5)
+        assert closed.is_set()
+        records = await records_of(log, run.response_id, follow=False)
+    done = [event.item for event in events_of(records) if isinstance(event, OutputItemDone)]
+    assert [item.output for item in done if isinstance(item, McpCall)] == ["result of 1"]
 
 
 # ---- what an earlier response left open ----
@@ -372,28 +357,17 @@ async def test_a_run_that_is_aborted_stops_its_tools() -> None:
 
 @pytest.mark.proves("MIXED-2")
 async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_again() -> None:
-    executors = (Bare(weather=replies("sunny")), ToolServerFake("depot", "depot_", stock=replies("3 left")))
-    parent = await plan_with(*executors)
-    old = server_called(2, arguments='{"n":1}', status="completed")
-    leftovers = (
-        Leftover(OpenCall("call_1", "weather", "{}", None, called(1)), parent.toolbox),
-        Leftover(OpenCall("call_2", "depot_stock", '{"n":1}', None, old), parent.toolbox),
+    depot = ToolServerFake("depot", "depot_", stock=replies("3 left"))
+    provider = ScriptedProvider(
+        answer(call("weather", n=1), call("depot_stock", n=2), call("clock")), answer(say("That is all."))
     )
-    dispatch = await Dispatch(await plan_of(ask(), leftovers=leftovers)).ended()
-    (again, result) = dispatch.after.output
-    assert isinstance(again, McpCall)
+    engine = Engine(provider, executors=[Bare(weather=replies("sunny")), depot])
+    first = await engine.create(ask(tools=[WEATHER, CLOCK, SERVER]))
+    old, (open_call, clock) = only(first, McpCall), function_calls(first)
+    noon = {"type": "function_call_output", "call_id": clock.call_id, "output": "noon"}
+    response = await engine.create(ask([noon], previous_response_id=first.id))
+    again, result = only(response, McpCall), only(response, FunctionCallOutput)
     assert again.id != old.id
-    assert (again.call_id, again.name, again.arguments) == ("call_2", "stock", '{"n":1}')
+    assert (again.name, again.arguments) == ("stock", '{"n":2}')
     assert (again.status, again.output, again.error) == ("completed", "3 left", None)
-    assert isinstance(result, FunctionCallOutput)
-    assert (result.call_id, result.output) == ("call_1", "sunny")
-
-
-async def test_a_tool_whose_executor_has_gone_is_an_error_and_not_the_end() -> None:
-    parent = await plan_with(ToolServerFake("depot", stock=replies("3 left")))
-    gone = Toolbox(tools=parent.toolbox.tools, executors=(), may_run=True)
-    leftover = Leftover(OpenCall("call_1", "stock", "{}", None, server_called(1, status="completed")), gone)
-    dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).ended()
-    (again,) = dispatch.after.output
-    assert isinstance(again, McpCall)
-    assert (again.status, again.error_text) == ("failed", "The tool 'stock' is not available any more.")
+    assert (result.call_id, result.output) == (open_call.call_id, "sunny")

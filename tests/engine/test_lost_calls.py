@@ -7,23 +7,18 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec.structs import replace
-
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
-from antwort.engine.history.calls import PendingCall
 from antwort.engine.loop.fold import Finish, Run, fold
 from antwort.engine.loop.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
-from antwort.engine.plan import Leftover, Plan
+from antwort.engine.plan import Plan
 from antwort.engine.settings import EngineSettings
-from antwort.errors import Cancelled
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, ScriptedProvider, answer, call, say
 from antwort.tools.base import Progress, ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
-from engine_kit import CLOCK, WEATHER, ask, function_calls, outputs, weather_tool
-from live_kit import ended as played
-from live_kit import live_run
+from engine_kit import CLOCK, WEATHER, ask, function_calls, outputs, server_calls
+from jumping_time import jumping_time
 from plan_kit import called, ended, plan_of, ran, run_of, server_called
 from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, records_of
 
@@ -192,13 +187,22 @@ async def test_nor_where_whoever_goes_on_does_not_have_it() -> None:
             await house.check_once(engine, response_id)
 
 
+@jumping_time
 async def test_one_that_is_told_to_stop_says_what_was_lost_and_begins_nothing() -> None:
-    plan = await plan_of(ask(tools=[WEATHER]), weather_tool())
-    calls = [PendingCall(f"call_{n}", "weather", "{}", None, called(n)) for n in (1, 2)]
-    leftovers = tuple(Leftover(each, plan.toolbox) for each in calls)
-    plan = replace(plan, history=replace(plan.history, leftovers=leftovers))
-    live = live_run(plan, run=begun(run_of(plan), 1))
-    live.stop(Cancelled())
-    response = (await played(live)).response
+    log, depot = Log(), Depot()
+    depot.gate = asyncio.Event()
+    mixed = ScriptedProvider(answer(call("sell", n=1), call("sell", n=2), call("clock")))
+    async with engine_on(log, mixed, depot) as one:
+        first = await one.create(ask(tools=[DEPOT, CLOCK], parallel_tool_calls=False))
+        (clock,) = function_calls(first)
+        noon = {"type": "function_call_output", "call_id": clock.call_id, "output": "noon"}
+        run = await one.start(ask([noon], previous_response_id=first.id, stream=True), on_disconnect="continue")
+        await depot.asked.wait()
+        await log.kill()
+        assert await log.cancel(ANONYMOUS, run.response_id)
+        await log.bury()
+        async with engine_on(log, ScriptedProvider(), depot) as other:
+            response = await other.ended(run.response_id)
     assert response.status == "cancelled"
-    assert [output.call_id for output in outputs(response)] == ["call_1"]
+    assert [(item.arguments, item.error_text) for item in server_calls(response)] == [('{"n":1}', LOST)]
+    assert len(depot.ran) == 1
