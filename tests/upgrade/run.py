@@ -304,7 +304,7 @@ def install(revision: str, folder: Path) -> Program:
     """Install the version of a commit with its own dependencies. Return the command that starts it."""
     commit = _git("rev-parse", "--short=12", revision)
     home = folder / commit
-    python = home / "venv/bin/python"
+    python = str(home / "venv/bin/python")
     if not (home / "ready").exists():
         home.mkdir(parents=True, exist_ok=True)
         archive = subprocess.run(["git", "archive", commit], cwd=REPOSITORY, capture_output=True, check=True).stdout
@@ -315,7 +315,7 @@ def install(revision: str, folder: Path) -> Program:
         subprocess.run([*pip, "--require-hashes", "-r", home / "source/requirements/serve.lock"], check=True)
         subprocess.run([*pip, "--no-deps", "--no-build-isolation", home / "source"], check=True)
         (home / "ready").touch()
-    return [str(python), "-m", "antwort"]
+    return [python, "-m", "antwort"]
 
 
 def _git(*arguments: str) -> str:
