@@ -12,7 +12,7 @@ WORKERS ?= 4
 # The tests start some hundred servers: each would compile the whole of antwort anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference house docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-slow test-ways test-upgrade test-clients check format coverage manifest reference house docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -57,6 +57,11 @@ $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 	@echo "Setting up $(NODE_CLIENTS) (240 MB to fetch) ..."
 	@cd $(NODE_CLIENTS) && npm ci --loglevel=error --no-progress >/dev/null
 	@touch $@
+
+FROM ?= HEAD~1
+
+test-upgrade: $(READY)  ## install the version of commit FROM, and continue with this one what it has stored, also while it is stopped under load
+	PYTHONPATH=tests $(BIN)/python -m upgrade.run --from $(FROM)
 
 CLIENT ?=
 
