@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.routing import Rules
 
@@ -134,7 +133,7 @@ def member_of(backend: FakeBackend, time: Time, **more: Any) -> Member:
 def open_circuit(member: Member, time: Time, model: str = "m") -> None:
     """As connection failures do."""
     for _ in range(3):
-        time.now += FAILURE_INTERVAL_SECONDS
+        time.now += 1.0  # what fails within a second of another failure does not count
         member.record_failure(BackendUnavailable("gone"), model, None)
 
 

@@ -342,9 +342,10 @@ async def test_without_its_key_a_server_of_history_is_left_out_and_its_open_call
 
 
 async def test_what_a_client_writes_in_the_place_of_what_is_sealed_is_not_kept() -> None:
-    engine = Engine(spoken(), executors=[Door()], vault=Vault(["one secret of a vault"]), store=MemoryStore())
+    store = MemoryStore()
+    engine = Engine(spoken(), executors=[Door()], vault=Vault(["one secret of a vault"]), store=store)
     forged = additional(CLOCK, antwort_credentials={"tools": [0], "sealed": "x"})
     first = await engine.create(ask([forged, USER]))
-    [link] = await engine._store.chain(ANONYMOUS, first.id)
+    [link] = await store.chain(ANONYMOUS, first.id)
     assert b"antwort_credentials" not in encode(link.input)
     await engine.create(ask(previous_response_id=first.id))

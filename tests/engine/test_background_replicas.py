@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
@@ -16,9 +17,10 @@ from antwort.errors import ConversationLocked, ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
+from antwort.storage.run_log import Traits
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
-from conversation_kit import begun, said, words
+from conversation_kit import begun, words
 from engine_kit import SERVER, ask, sent_messages, text_of
 from run_log_kit import ForwardingLog
 from serving import until
@@ -33,8 +35,9 @@ class KeptStore(MemoryStore):
 
 
 class Watched(ForwardingLog):
-    """Counts how often it is asked whether a conversation is busy."""
+    """Counts how often it is asked whether a conversation is busy. What it holds is said to outlive its process."""
 
+    traits = Traits(durability="system", many=False)
     asked = 0
 
     async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
@@ -58,9 +61,11 @@ async def replicas(
         settings=EngineSettings(background=NONE, **settings),
     )
     async with makes, asks:
-        assert makes._worker is not None
-        await makes._worker.start()  # a log in memory has nothing for one that has asked for nothing
         yield makes, asks, provider
+
+
+async def items_in(engine: Engine, conversation: str) -> tuple[InputItem, ...]:
+    return (await engine.conversations.items(conversation, Page(limit=1000, order="asc"))).items
 
 
 async def ended(engine: Engine, response: Response) -> Response:
@@ -163,7 +168,7 @@ async def test_a_background_turn_waits_for_nobody_when_it_is_asked_for_and_for_i
         hold.set()
         await foreground
         assert text_of(await ended(makes, queued)) == "Two"
-        assert words(await said(makes._store, conversation)) == [
+        assert words(await items_in(makes, conversation)) == [
             "user: a",
             "assistant: One",
             "user: b",
@@ -202,7 +207,7 @@ async def test_a_foreground_turn_waits_for_background_turns_before_it(where: str
         assert len(provider.requests) == 1
         hold.set()
         response = await foreground
-        heard = words(await said(makes._store, conversation))
+        heard = words(await items_in(makes, conversation))
     assert heard[:4] == ["user: a", "assistant: One", "user: b", "assistant: Two"]
     assert heard[4:] == ["user: c", f"assistant: {text_of(response)}"]
 
@@ -235,4 +240,4 @@ async def test_a_cancelled_background_turn_lets_the_next_one_in() -> None:
         await until(lambda: provider.under_way == 1)
         assert (await asks.cancel(ANONYMOUS, first.id)).status == "cancelled"
         assert text_of(await ended(asks, second)) == "Two"
-        assert words(await said(makes._store, conversation)) == ["user: b", "assistant: Two"]
+        assert words(await items_in(makes, conversation)) == ["user: b", "assistant: Two"]

@@ -23,10 +23,10 @@ LIMIT = 100_000
 LARGE = "y" * 1_500_000
 
 
-def made(*answers: Answer, **limits: Any) -> tuple[Engine, ScriptedProvider]:
+def made(*answers: Answer, store: MemoryStore | None = None, **limits: Any) -> tuple[Engine, ScriptedProvider]:
     provider = ScriptedProvider(*answers)
     settings = EngineSettings(limits=Limits(**{"history_bytes": LIMIT, **limits}))
-    return Engine(provider, store=MemoryStore(), settings=settings), provider
+    return Engine(provider, store=store or MemoryStore(), settings=settings), provider
 
 
 async def told(server: Serving, text: str, after: str | None = None, **fields: Any) -> str:
@@ -79,11 +79,11 @@ async def test_a_conversation_that_is_too_large_is_the_same_400() -> None:
 
 
 async def test_with_truncation_the_newest_turns_of_a_chain_are_read() -> None:
-    engine, provider = made(*[answer(say("Yes."))] * 5)
+    engine, provider = made(*[answer(say("Yes."))] * 5, store=(store := MemoryStore()))
     async with serving(engine) as server:
         last = await told_chain(server, 4)
         again = await told(server, "And?", last, truncation="auto")
-        chain = await engine._store.chain(ANONYMOUS, again)
+        chain = await store.chain(ANONYMOUS, again)
     ((_, first), *rest) = sent_messages(provider.requests[-1])
     assert first.startswith("[Left out here")
     assert first.endswith(f"turn 1 {TEXT}")

@@ -105,14 +105,15 @@ async def test_another_body_is_a_409_that_is_not_to_be_tried_again() -> None:
 
 
 async def test_a_response_that_another_process_makes_is_a_409_to_be_tried_again_in_a_moment() -> None:
-    provider, engine = scripted()
+    provider, store = ScriptedProvider(), MemoryStore()
+    engine = Engine(provider, store=store)
     async with serving(engine) as server:
         plan = await engine.plan(ask())
         claim = Claim(key="key", request_hash=fingerprint(ask()), now=0, expires_at=2**40)
         row = NewResponse(
             identity=ANONYMOUS, response=plan.response, request=b"{}", input=(), raw_input=(), claim=claim
         )
-        await engine._store.begin(row)
+        await store.begin(row)
         reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": "Hello"}, {"idempotency-key": "key"})
     assert (reply.status, reply.error["code"]) == (409, "idempotency_key_in_use")
     assert [reply.headers.get(name) for name in HELD] == [None, "true", "1"]
