@@ -155,19 +155,6 @@ async def test_functions_run_together_and_their_results_come_in_the_order_of_the
     assert dispatch.results == [(1, "result of 1"), (2, "result of 2"), (3, "result of 3")]
 
 
-@pytest.mark.proves("FR-016")
-async def test_a_servers_results_come_as_they_are_ready() -> None:
-    gates = Gates()
-    dispatch = await dispatch_of("stock", "stock", executors=[ToolServerFake("depot", stock=gates)])
-    await settle()
-    gates.open(2)
-    await settle()
-    assert dispatch.results == [(2, "result of 2")]
-    gates.open(1)
-    await dispatch.ended()
-    assert dispatch.results == [(2, "result of 2"), (1, "result of 1")]
-
-
 async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
     gates = Gates()
     executors: list[ToolExecutor] = [Bare(weather=gates), ToolServerFake("depot", stock=gates)]
@@ -178,20 +165,6 @@ async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
     assert dispatch.results == [(2, "result of 2")]
     gates.open(1)
     await dispatch.ended()
-
-
-@pytest.mark.proves("FR-016")
-async def test_without_parallel_calls_they_run_one_by_one() -> None:
-    gates = Gates()
-    dispatch = await dispatch_of("weather", "weather", executors=[Bare(weather=gates)], parallel_tool_calls=False)
-    await settle()
-    assert gates.begun == [1]
-    gates.open(1)
-    await settle()
-    assert gates.begun == [1, 2]
-    gates.open(2)
-    await dispatch.ended()
-    assert dispatch.results == [(1, "result of 1"), (2, "result of 2")]
 
 
 @pytest.mark.proves("FR-009")

@@ -353,21 +353,3 @@ async def test_every_item_has_id_type_and_status() -> None:
     for item in response.output:
         assert item.id
         assert item.status == "completed"
-
-
-@pytest.mark.proves("FR-001")
-async def test_a_running_call_knows_for_whom_until_when_and_under_which_key() -> None:
-    seen: list[ToolContext] = []
-
-    async def look(asked: ToolCall, context: ToolContext) -> str:
-        seen.append(context)
-        return "ok"
-
-    provider = ScriptedProvider(answer(call("look")), answer(say("Ok")))
-    response = await engine_of(provider, ToolServerFake("depot", look=look)).create(ask(tools=[SERVER]))
-    (context,) = seen
-    assert context.response_id == response.id
-    assert context.idempotency_key == only(response, McpCall).call_id
-    assert context.identity.tenant == "default"
-    assert context.deadline is not None
-    assert not context.cancelled.is_set()
