@@ -97,7 +97,7 @@ class HttpProvider(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        body = await in_turns(self._body_steps(request)) if _is_large(request) else self._body(request)
+        body = await in_turns(self.body_steps(request))
         sent = SentRequest(request.model, self._secrets, body)
         is_streamed = request.stream is True
         out: list[Delta] = []
@@ -148,17 +148,13 @@ class HttpProvider(ABC):
             raise
 
     @abstractmethod
-    def _body(self, request: ChatRequest) -> bytes:
-        """Serialize a request for this backend."""
+    def body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        """Serialize a request for this backend, with pauses for other tasks where that takes long."""
 
     @staticmethod
     @abstractmethod
     def parse_body(body: bytes, sent: SentRequest, max_bytes: int) -> list[Delta]:
         """Parse a whole answer, and cut its output at `max_bytes`."""
-
-    @abstractmethod
-    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
-        """Serialize a large request in steps, so that other tasks run in between."""
 
     async def models(self) -> Sequence[Model]:
         try:
@@ -238,45 +234,32 @@ class HttpProvider(ABC):
 
 # ---- the request ----
 
-_LARGE_REQUEST_CHARS = 2**20
-_MANY_PARTS = 1000
+_UNPAUSED_CHARS = 2**18
+"""Text that is serialized without a pause: it takes less than a millisecond."""
 
 
-def _is_large(request: ChatRequest) -> bool:
-    """Return whether a request takes long to serialize: it has many characters, or a message with many parts."""
-    size = 0
-    for message in request.messages:
-        if isinstance(content := message.content, str):
-            size += len(content)
-        elif content:
-            size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
-    return size >= _LARGE_REQUEST_CHARS
-
-
-def _part_chars(part: Mapping[str, Any]) -> int:
-    """Return the length of the texts in a content part and in the objects in it."""
-    inner = [value for value in part.values() if isinstance(value, dict)]
-    texts = [text for values in (part, *inner) for text in values.values() if isinstance(text, str)]
-    return sum(map(len, texts))
-
-
-def encode_steps(entries: Sequence[Any]) -> Steps[list[Any]]:
-    """Serialize messages or input items one by one, and likewise the parts of their `content`."""
-    encoded: list[Any] = []
+def encode_steps(entries: Sequence[Any]) -> Steps[Sequence[Any]]:
+    """Serialize what takes long of messages or input items, with pauses: the parts of a `content` one by one, and each
+    text behind the first `_UNPAUSED_CHARS`. Others stay as they are.
+    """
+    out: list[Any] = []
+    chars = 0
     for entry in entries:
-        content = entry.get("content") if isinstance(entry, dict) else getattr(entry, "content", None)
+        content = entry.get("content") if isinstance(entry, dict) else entry.content
         if isinstance(content, list):
             parts = []
-            for number, part in enumerate(content):
+            for part in content:
                 parts.append(Raw(encode(part)))
-                if number % 100 == 0 or number < 100:
-                    yield
-            changed = {**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts)
-            encoded.append(Raw(encode(changed)))
+                yield
+            out.append({**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts))
+            continue
+        chars += len(content) if content else 0
+        if chars > _UNPAUSED_CHARS:
+            yield
+            out.append(Raw(encode(entry)))
         else:
-            encoded.append(Raw(encode(entry)))
-        yield
-    return encoded
+            out.append(entry)
+    return out
 
 
 # ---- the address ----

@@ -31,10 +31,7 @@ class ResponsesProvider(HttpProvider):
         files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
     )
 
-    def _body(self, request: ChatRequest) -> bytes:
-        return encode(responses_request(request))
-
-    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+    def body_steps(self, request: ChatRequest) -> Steps[bytes]:
         body = responses_request(request)
         return encode({**body, "input": (yield from encode_steps(body["input"]))})
 
