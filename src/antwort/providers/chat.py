@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from antwort.api.decoding import Steps
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import ChatRequest
 from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
-from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
+from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_in_turns
 from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
 __all__ = ["ChatProvider", "Pool", "Timeouts"]
@@ -18,11 +17,11 @@ class ChatProvider(HttpProvider):
     stream_parser = ChatStreamParser
     parse_body = staticmethod(parse_chat_body)
 
-    def body_steps(self, request: ChatRequest) -> Steps[bytes]:
+    async def serialize(self, request: ChatRequest) -> bytes:
         options = request.stream_options
         if request.stream is not True:
             options = UNSET
         elif self._capabilities.stream_usage:  # streams have a usage only on request
             options = {**(options or {}), "include_usage": True}
-        messages = yield from encode_steps(request.messages)
+        messages = await encode_in_turns(request.messages)
         return encode(replace(request, messages=messages, stream_options=options))

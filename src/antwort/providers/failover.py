@@ -148,8 +148,7 @@ def inference_record(
 class Failover(msgspec.Struct, eq=False):
     """The candidates of one inference, asked in their order as long as nothing of an answer has come.
 
-    `begin` takes the next one, and `finish` ends each request to it. When all have failed, the retry policy decides
-    about another round of them.
+    `begin` or `wait` begins the attempt at the next one, and `finish` ends each request to it.
     """
 
     request: ChatRequest
@@ -168,7 +167,7 @@ class Failover(msgspec.Struct, eq=False):
     failed: list[Attempt] = []
     """Those that have failed in this round."""
     error: AntwortError | None = None
-    """The error that ends this round, whoever is left."""
+    """The error that has ended this round: another backend could not help."""
     connect_seconds: float = CONNECT_SECONDS
     """How long further candidates may take to connect, if there are several."""
     began_at: float = 0.0
@@ -178,18 +177,20 @@ class Failover(msgspec.Struct, eq=False):
         self.rounds += 1
         self.left, self.failed, self.error, self.connect_seconds = candidates, [], None, CONNECT_SECONDS
 
-    def take(self) -> Attempt | None:
-        """Take a slot of the first healthy candidate that has one free."""
+    def begin(self) -> Attempt | None:
+        """Begin the attempt at the first healthy candidate with a free slot; None if there is none."""
         for each in self.left:
             if not each.is_small and each.member.is_healthy(each.model) and each.member.slots.take():
-                return each
+                return self._begin(each)
         return None
 
     async def wait(self) -> Attempt:
-        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and take it. Candidates with a
-        context that is too small come when no other one is healthy, unreachable ones when none is. Open circuit
-        breakers are errors. Raises the most useful error if no candidate is left.
+        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and begin the attempt at it.
+        Candidates with a context that is too small come when no other one is healthy, unreachable ones when none is.
+        Open circuit breakers are errors. Raises the most useful error if no candidate is left.
         """
+        if self.error is not None:
+            raise self.error
         while askable := [each for each in self.left if not each.wait]:
             healthy = [each for each in askable if each.is_healthy]
             fitting = [each for each in healthy if not each.is_small]
@@ -202,13 +203,13 @@ class Failover(msgspec.Struct, eq=False):
                 )
                 chosen = next(each for each in self.left if each.member.slots is free)
             if not chosen.wait:
-                return chosen
+                return self._begin(chosen)
             chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
         errors = [each.error for each in self.failed if each.error is not None]
         errors += [circuit_open(each.wait) for each in self.left]
         raise most_useful_error(self._worth_waiting_for() or errors)
 
-    def begin(self, attempt: Attempt) -> Attempt:
+    def _begin(self, attempt: Attempt) -> Attempt:
         """Begin an attempt whose slot is taken."""
         member, request = attempt.member, self.request
         self.left.remove(attempt)
@@ -233,26 +234,22 @@ class Failover(msgspec.Struct, eq=False):
         return attempt
 
     def finish(self, attempt: Attempt, error: AntwortError | None) -> list[Delta]:
-        """End a request of the attempt, and with the last one the attempt; return what goes out now."""
+        """End a request of the attempt, and return what goes out now. An attempt that has failed is ended."""
         out: list[Delta] = []
-        try:
-            out = attempt.finish(error, has_begun=self.has_begun)
-        except AntwortError as failure:
-            self._record_failure(attempt, failure)
-        else:
+        if error is not None or attempt.emulated is not None:
+            try:
+                out = attempt.finish(error, has_begun=self.has_begun)
+            except AntwortError as failure:
+                self._record_failure(attempt, failure)
+                self.attempt = None
+                attempt.end()
+                return out
             if attempt.request is not None:
                 return out
-            self.is_over = True
-            if attempt.member.deprioritized_until:
-                attempt.member.deprioritized_until.discard(attempt.model)
-        self.close()
+        self.is_over = True
+        if attempt.member.deprioritized_until:
+            attempt.member.deprioritized_until.discard(attempt.model)
         return out
-
-    def close(self) -> None:
-        """End the attempt that is under way."""
-        if (attempt := self.attempt) is not None:
-            self.attempt = None
-            attempt.end()
 
     def _record_failure(self, attempt: Attempt, error: AntwortError) -> None:
         attempt.member.record_failure(error, attempt.model, attempt.trial)
@@ -269,7 +266,7 @@ class Failover(msgspec.Struct, eq=False):
             attempt.error.__cause__ = error.__cause__
         self.failed.append(attempt)
         if self.has_begun or not may_fail_over(error):
-            self.error = attempt.error
+            self.left, self.error = [], attempt.error
 
     def _worth_waiting_for(self) -> Sequence[AntwortError]:
         """Return the errors that pass soon, of candidates that may take what others have found too long: a request that

@@ -96,7 +96,7 @@ class Fleet:
         is_streamed, has_answered = request.stream is True, False
         try:
             while not failover.is_over:
-                attempt = failover.attempt or await self._begin_attempt(failover, last_start)
+                attempt = failover.attempt or failover.begin() or await self._wait(failover, last_start)
                 sent, is_emulated = attempt.request, attempt.emulated is not None
                 assert sent is not None
                 failure: AntwortError | None = None
@@ -130,17 +130,16 @@ class Fleet:
                 if attempt.error is not None:
                     self._look_into(attempt)
         finally:
-            failover.close()
+            if failover.attempt is not None:
+                failover.attempt.end()
 
-    async def _begin_attempt(self, failover: Failover, last_start: float) -> Attempt:
-        """Begin the attempt at the next candidate or, when all have failed, at the first one of another round after a
-        delay. Raises the error that stands. No round begins after `last_start`.
+    async def _wait(self, failover: Failover, last_start: float) -> Attempt:
+        """Wait for the next candidate or, when all have failed, for another round of them, and begin the attempt at it.
+        Raises the error that stands. No round begins after `last_start`.
         """
         while True:
             try:
-                if failover.error is not None:
-                    raise failover.error
-                return failover.begin(failover.take() or await failover.wait())
+                return failover.begin() or await failover.wait()
             except AntwortError as error:
                 delay = self._retry.delay(error, failover.rounds, last_start - self._clock(), self._random)
                 if failover.has_begun or delay is None:

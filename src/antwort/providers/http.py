@@ -12,11 +12,10 @@ from urllib.parse import quote, unquote_plus, urlsplit
 
 from msgspec import Raw
 
-from antwort.api.decoding import Steps
 from antwort.api.responses import Model
 from antwort.api.wire import encode, replace
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
-from antwort.event_loop import in_turns, short_turn
+from antwort.event_loop import Pace, short_turn
 from antwort.net.client import HttpClient, HttpResponse, Pool
 from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError
@@ -97,7 +96,7 @@ class HttpProvider(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        body = await in_turns(self.body_steps(request))
+        body = await self.serialize(request)
         sent = SentRequest(request.model, self._secrets, body)
         is_streamed = request.stream is True
         out: list[Delta] = []
@@ -148,7 +147,7 @@ class HttpProvider(ABC):
             raise
 
     @abstractmethod
-    def body_steps(self, request: ChatRequest) -> Steps[bytes]:
+    async def serialize(self, request: ChatRequest) -> bytes:
         """Serialize a request for this backend, with pauses for other tasks where that takes long."""
 
     @staticmethod
@@ -238,24 +237,24 @@ _UNPAUSED_CHARS = 2**18
 """Text that is serialized without a pause: it takes less than a millisecond."""
 
 
-def encode_steps(entries: Sequence[Any]) -> Steps[Sequence[Any]]:
-    """Serialize what takes long of messages or input items, with pauses: the parts of a `content` one by one, and each
-    text behind the first `_UNPAUSED_CHARS`. Others stay as they are.
+async def encode_in_turns(entries: Sequence[Any]) -> Sequence[Any]:
+    """Serialize what takes long of messages or input items, with pauses for other tasks: the parts of a `content` one
+    by one, and each text behind the first `_UNPAUSED_CHARS`. Others stay as they are.
     """
+    pace, chars = Pace(), 0
     out: list[Any] = []
-    chars = 0
     for entry in entries:
         content = entry.get("content") if isinstance(entry, dict) else entry.content
         if isinstance(content, list):
             parts = []
             for part in content:
                 parts.append(Raw(encode(part)))
-                yield
+                await pace.pause()
             out.append({**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts))
             continue
         chars += len(content) if content else 0
         if chars > _UNPAUSED_CHARS:
-            yield
+            await pace.pause()
             out.append(Raw(encode(entry)))
         else:
             out.append(entry)

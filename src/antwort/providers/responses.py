@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from antwort.api.decoding import Steps
 from antwort.api.wire import UNSET, Plain, UnsetType, encode
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
-from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
+from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_in_turns
 from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
 from antwort.providers.token_counter import Post, post_for_input_tokens
 
@@ -31,9 +30,9 @@ class ResponsesProvider(HttpProvider):
         files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
     )
 
-    def body_steps(self, request: ChatRequest) -> Steps[bytes]:
+    async def serialize(self, request: ChatRequest) -> bytes:
         body = responses_request(request)
-        return encode({**body, "input": (yield from encode_steps(body["input"]))})
+        return encode({**body, "input": await encode_in_turns(body["input"])})
 
 
 # ---- the request ----

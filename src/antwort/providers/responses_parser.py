@@ -302,7 +302,8 @@ def parse_responses_body(
 ) -> list[Delta]:
     """Parse a whole response, like the last event of a stream. The error of a failed one is raised."""
     response, body = decode_body(_response_decoder.decode, body)
-    parser, out = ResponsesStreamParser(sent, max_bytes), list[Delta]()
+    parser = ResponsesStreamParser(sent, max_bytes)
+    out: list[Delta] = []
     parser.end_with(response, response.status, body, out)
     parser.finish()  # raises what went wrong
     return out if len(body) <= max_bytes else truncate(out, max_bytes)
