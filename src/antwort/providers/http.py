@@ -7,7 +7,7 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from msgspec import Raw
@@ -47,6 +47,17 @@ takes one to two milliseconds.
 """
 
 
+class BackendClient(Protocol):
+    """What sends the requests of a provider: an `HttpClient`, or one that finds the backend's address first."""
+
+    async def request(self, method: str, target: str, body: bytes | None = None) -> HttpResponse: ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def open_connections(self) -> int: ...
+
+
 class HttpProvider(ABC):
     """A backend at a `base_url` such as `http://host:8000/v1`. Subclasses know its API."""
 
@@ -75,9 +86,12 @@ class HttpProvider(ABC):
         if url.username is not None or url.password is not None:
             raise ValueError("a backend's address carries no credentials; give its key as the API key")
         own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-        self._http = HttpClient(
+        client = HttpClient(
             f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
         )
+        self._http: BackendClient = client
+        self._limiter: asyncio.Semaphore | None = None
+        """Limits how many inferences run at once; None: no limit."""
         self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._inference_path = self._target(self.path)
@@ -88,7 +102,7 @@ class HttpProvider(ABC):
         self._lengths = ContextLengths(self._capabilities.context_length)
         self._counter = BackendTokenCounter(self._post, self.count_methods)
         self._listed: set[tuple[str, str]] | None = None
-        known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
+        known = (api_key or "", url.netloc, url.hostname or "", client.host, *(headers or {}).values())
         self._secrets = tuple({secret for secret in (*known, *_query_values(url.query)) if len(secret) > 2})
 
     @property
@@ -97,12 +111,14 @@ class HttpProvider(ABC):
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         body = await self.serialize(request)
-        sent = SentRequest(request.model, self._secrets, body)
         is_streamed = request.stream is True
         out: list[Delta] = []
         """The answer to a request that is not streamed, which is one batch in whatever form it comes."""
+        if self._limiter is not None:
+            await self._limiter.acquire()
         try:
             reply = await self._http.request("POST", self._inference_path, body)
+            sent = SentRequest(request.model, self._secrets, body)
             has_answered = False
             try:
                 if not 200 <= reply.status < 300:
@@ -145,6 +161,9 @@ class HttpProvider(ABC):
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
             raise
+        finally:
+            if self._limiter is not None:
+                self._limiter.release()
 
     @abstractmethod
     async def serialize(self, request: ChatRequest) -> bytes:
