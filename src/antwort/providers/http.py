@@ -252,32 +252,17 @@ class HttpProvider(ABC):
 
 # ---- the request ----
 
-_UNPAUSED_CHARS = 2**18
+UNPAUSED_CHARS = 2**18
 """Text that is serialized without a pause: it takes less than a millisecond."""
 
 
-async def encode_in_turns(entries: Sequence[Any]) -> Sequence[Any]:
-    """Serialize what takes long of messages or input items, with pauses for other tasks: the parts of a `content` one
-    by one, and each text behind the first `_UNPAUSED_CHARS`. Others stay as they are.
-    """
-    pace, chars = Pace(), 0
-    out: list[Any] = []
-    for entry in entries:
-        content = entry.get("content") if isinstance(entry, dict) else entry.content
-        if isinstance(content, list):
-            parts = []
-            for part in content:
-                parts.append(Raw(encode(part)))
-                await pace.pause()
-            out.append({**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts))
-            continue
-        chars += len(content) if content else 0
-        if chars > _UNPAUSED_CHARS:
-            await pace.pause()
-            out.append(Raw(encode(entry)))
-        else:
-            out.append(entry)
-    return out
+async def encode_parts(content: Sequence[Any], pace: Pace) -> list[Any]:
+    """Serialize the parts of a content one by one, with pauses for other tasks: one may hold a large image."""
+    parts = []
+    for part in content:
+        parts.append(Raw(encode(part)))
+        await pace.pause()
+    return parts
 
 
 # ---- the address ----
