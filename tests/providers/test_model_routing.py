@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fleet_kit import FakeBackend
 
 from antwort.providers.fleet import Member
 from antwort.providers.routing import Policy, Route, Router, RouteTo, Rules, arrange
+from fleet_kit import FakeBackend
 
 
 def member(name: str, models: Collection[str] | None = None, prefix: str = "", weight: int = 1) -> Member:
