@@ -59,8 +59,7 @@ async def test_what_is_counted_is_what_is_charged(demo_model: Path) -> None:
 async def test_an_older_llama_cpp_would_count_the_same(demo_model: Path) -> None:
     async with running(demo_model, 512) as provider:
         request = asking(provider.name, "Hello there " * 20)
-        assert provider._chat is not None
-        older = BackendTokenCounter(provider._chat._post, (by_template,))
+        older = BackendTokenCounter(provider._post, (by_template,))
         assert await older.count(request) == await provider.count(request) is not None
 
 

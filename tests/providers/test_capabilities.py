@@ -8,7 +8,7 @@ import pytest
 
 from antwort.api.wire import UNSET
 from antwort.providers.base import Capabilities, ChatMessage
-from antwort.providers.routing import adapt, widest
+from antwort.providers.capabilities import adapt, widest
 from fleet_kit import asking
 
 PLAIN = Capabilities()

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.providers.routing import Policy, RoutableBackend, Route, Router, RouteTo, Rules, Target, arrange
+from antwort.providers.fleet import Member
+from antwort.providers.routing import Policy, Route, Router, RouteTo, Rules, arrange
+from fleet_kit import FakeBackend
 
-A = RoutableBackend(name="a", models=frozenset({"qwen3", "shared"}))
-B = RoutableBackend(name="b", models=frozenset({"llama", "shared"}), weight=3)
-CLOUD = RoutableBackend(name="cloud", models=frozenset({"gpt", "shared"}), prefix="cloud/")
-CLOUD_EU = RoutableBackend(name="eu", models=frozenset({"gpt-eu"}), prefix="cloud/eu/")
-DARK = RoutableBackend(name="dark")
+
+def member(name: str, models: Collection[str] | None = None, prefix: str = "", weight: int = 1) -> Member:
+    return Member(name, FakeBackend(name), models=None if models is None else [*models], prefix=prefix, weight=weight)
+
+
+A = member("a", ["qwen3", "shared"])
+B = member("b", ["llama", "shared"], weight=3)
+CLOUD = member("cloud", ["gpt", "shared"], prefix="cloud/")
+CLOUD_EU = member("eu", ["gpt-eu"], prefix="cloud/eu/")
+DARK = member("dark")
 ALL = (A, B, CLOUD, CLOUD_EU)
 
 RULES = Rules(
@@ -40,11 +47,9 @@ RULES = Rules(
 )
 
 
-def found(
-    model: str, rules: Rules = RULES, backends: Sequence[RoutableBackend] = ALL
-) -> list[tuple[str, str, int]] | None:
-    group = Router(rules).find(model, backends)
-    return None if group is None else [(to.backend, to.model, to.weight) for to in group.targets]
+def found(model: str, rules: Rules = RULES, backends: Sequence[Member] = ALL) -> list[tuple[str, str, int]] | None:
+    group = Router(rules, backends).find(model)
+    return None if group is None else [(each.member.name, each.model, each.weight) for each in group.candidates]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +83,8 @@ def test_a_model_finds_its_way(model: str, expected: list[tuple[str, str, int]] 
 
 
 def test_several_backends_of_one_prefix_are_a_group_of_those_that_list_the_model() -> None:
-    one = RoutableBackend(name="one", prefix="gpu/", models=frozenset({"x"}))
-    two = RoutableBackend(name="two", prefix="gpu/", models=frozenset({"x", "y"}))
+    one = member("one", ["x"], prefix="gpu/")
+    two = member("two", ["x", "y"], prefix="gpu/")
     assert found("gpu/x", Rules(), (one, two)) == [("one", "x", 1), ("two", "x", 1)]
     assert found("gpu/y", Rules(), (one, two)) == [("two", "y", 1)]
     assert found("gpu/z", Rules(), (one, two)) == [("one", "z", 1), ("two", "z", 1)]
@@ -87,35 +92,37 @@ def test_several_backends_of_one_prefix_are_a_group_of_those_that_list_the_model
 
 @pytest.mark.proves("RULING-4")
 @pytest.mark.parametrize("only", [A, DARK])
-def test_a_model_that_nobody_lists_goes_to_the_only_backend(only: RoutableBackend) -> None:
-    group = Router(Rules()).find("missing", (only,))
+def test_a_model_that_nobody_lists_goes_to_the_only_backend(only: Member) -> None:
+    group = Router(Rules(), (only,)).find("missing")
     assert group is not None
-    assert (group.targets, group.is_guess) == ((Target(only.name, "missing"),), True)
+    assert group.is_guess
+    assert found("missing", Rules(), (only,)) == [(only.name, "missing", 1)]
 
 
 def test_the_only_backend_is_not_asked_for_a_bare_name_where_it_has_a_prefix() -> None:
-    assert Router(Rules()).find("missing", (CLOUD,)) is None
-    assert Router(Rules()).find("cloud/missing", (CLOUD,)) is not None
+    assert found("missing", Rules(), (CLOUD,)) is None
+    assert found("cloud/missing", Rules(), (CLOUD,)) is not None
 
 
 @pytest.mark.proves("RULING-4")
 def test_with_several_backends_it_goes_to_those_whose_list_nobody_knows() -> None:
-    hidden = RoutableBackend(name="hidden", prefix="hidden/")
-    group = Router(Rules()).find("missing", (A, DARK, hidden))
+    several = (A, DARK, member("hidden", prefix="hidden/"))
+    group = Router(Rules(), several).find("missing")
     assert group is not None
-    assert (group.targets, group.is_guess) == ((Target("dark", "missing"),), True)
+    assert group.is_guess
+    assert found("missing", Rules(), several) == [("dark", "missing", 1)]
     assert found("qwen3", Rules(), (DARK, A)) == [("a", "qwen3", 1)]
 
 
 @pytest.mark.parametrize(("model", "policy"), [("gpt-4.1", "weighted"), ("gpt-3", "failover"), ("shared", "failover")])
 def test_a_route_may_have_a_policy_of_its_own(model: str, policy: Policy) -> None:
-    group = Router(RULES).find(model, ALL)
+    group = Router(RULES, ALL).find(model)
     assert group is not None
     assert group.policy == policy
 
 
 def test_the_names_that_rules_add_are_those_a_client_can_spell_out() -> None:
-    assert Router(RULES).names() == [
+    assert Router(RULES, ALL).names() == [
         *("best", "gpt-4o", "shadowed"),
         *("small", "smaller", "top", "far", "gpt-old", "round", "around", "nowhere"),
     ]
@@ -136,16 +143,14 @@ def test_whatever_the_rules_the_way_ends_at_backends_that_are_there(
     lists: list[tuple[str, frozenset[str] | None]],
     routes: list[tuple[str, int]],
 ) -> None:
-    backends = [
-        RoutableBackend(name=str(at), prefix=prefix, models=models) for at, (prefix, models) in enumerate(lists)
-    ]
+    backends = [member(str(at), models, prefix) for at, (prefix, models) in enumerate(lists)]
     made = tuple(Route(model=name, to=(RouteTo(backend=str(at % len(backends))),)) for name, at in routes)
-    router = Router(Rules(routes=made, aliases=aliases))
-    group = router.find(model, backends)
-    assert group == router.find(model, backends)
-    if group is not None:
-        assert group.targets
-        assert {to.backend for to in group.targets} <= {backend.name for backend in backends}
+    rules = Rules(routes=made, aliases=aliases)
+    way = found(model, rules, backends)
+    assert way == found(model, rules, backends)
+    if way is not None:
+        assert way
+        assert {name for name, _, _ in way} <= {backend.name for backend in backends}
     elif len(backends) == 1:
         assert backends[0].prefix, "the only backend is always asked, unless it has a prefix"
 

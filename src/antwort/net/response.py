@@ -299,15 +299,14 @@ class HttpResponse(msgspec.Struct, eq=False):
     async def read(self, limit: int) -> bytes:
         """Return the whole body. Raises `ResponseTooLarge` if it is longer than `limit` bytes."""
         chunks, size = [], 0
-        while not self.is_complete:
+        while not self.is_complete and size <= limit:
             chunks.append(await anext(self, b""))
             size += len(chunks[-1])
-            if size > limit:
-                break
-        last = self.take()
-        if size + len(last) > limit:
+        if size + self.buffered_bytes > limit:
             raise ResponseTooLarge("the answer is too long")
-        return b"".join((*chunks, last))  # does not copy a single chunk
+        chunks += self.chunks
+        self.chunks, self.buffered_bytes = [], 0
+        return b"".join(chunks)  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

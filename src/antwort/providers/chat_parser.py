@@ -297,11 +297,6 @@ class _CallAssembler:
         for position, piece in enumerate(pieces):
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
-            if is_whole and name and arguments and not self._calls:  # nothing to assemble
-                size += byte_size(name) + byte_size(arguments) + CALL_OVERHEAD_BYTES
-                out.append(CallDelta(self._emitted, name, arguments))
-                self._emitted += 1
-                continue
             if is_whole:
                 piece.index = position
             known = len(self._calls)

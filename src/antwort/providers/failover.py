@@ -1,4 +1,4 @@
-"""Ask the backends that can answer an inference, one after the other, and report the outcomes to metrics and health."""
+"""The backends that can answer one inference: which is asked next, and what a failure means for the others."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord
+from antwort.providers.capabilities import adapt
 from antwort.providers.member import Member, Slots
 from antwort.providers.retry_policy import (
     circuit_open,
@@ -20,7 +21,6 @@ from antwort.providers.retry_policy import (
     may_fail_over,
     most_useful_error,
 )
-from antwort.providers.routing import adapt
 
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import EmulatedInference
@@ -35,10 +35,10 @@ LEAST_CONNECT_SECONDS = 0.4
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A backend that can answer an inference, and the attempt at it, which holds a slot until its `end`.
+    """A backend that can answer an inference, and the attempt at it, which holds a slot from `Failover.begin` to `end`.
 
     It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, it is
-    sent, and ended by `finish`.
+    sent.
     """
 
     member: Member
@@ -55,6 +55,8 @@ class Attempt(msgspec.Struct, eq=False):
     connect_limit: float | None = None
     """Most seconds to connect, where another candidate may have to be connected to after this one."""
     has_answered: bool = False
+    error: AntwortError | None = None
+    """Why it failed, as the client may read it."""
 
     @property
     def wait(self) -> float:
@@ -89,15 +91,25 @@ class Attempt(msgspec.Struct, eq=False):
         if self.connect_limit is not None:
             CONNECT_LIMIT_SECONDS.set(None)
 
+    def feed(self, batch: list[Delta]) -> list[Delta]:
+        """Return what goes out of a batch of the backend's answer."""
+        if self.emulated is None:
+            return batch
+        out = self.emulated.feed(batch)
+        self._record_finding()
+        return out
+
     def finish(self, error: AntwortError | None, *, has_begun: bool) -> list[Delta]:
         """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands.
         `has_begun`: a delta of the inference has gone out.
         """
         sent, self.request = self.request, None
         if self.emulated is not None:
-            out = self.emulated.finish(error)
-            self.request = self.emulated.request
-            return out
+            try:
+                return self.emulated.finish(error)
+            finally:
+                self.request = self.emulated.request
+                self._record_finding()
         if error is not None:
             if (emulation := self.member.emulation) is not None and sent is not None and not has_begun:
                 self.emulated = emulation.begin_after_refusal(sent, error)
@@ -106,11 +118,10 @@ class Attempt(msgspec.Struct, eq=False):
             self.request = self.emulated.request
         return []
 
-    def succeed(self) -> None:
-        if not self.has_answered:
-            self.record_answer()
-        if self.member.deprioritized_until:
-            self.member.deprioritized_until.discard(self.model)
+    def _record_finding(self) -> None:
+        if self.emulated is not None and self.emulated.found is not None and self.member.emulation is not None:
+            self.member.emulation.record(self.emulated.found)
+            self.emulated.found = None
 
     def end(self) -> None:
         """Give the slot back."""
@@ -135,27 +146,70 @@ def inference_record(
 
 
 class Failover(msgspec.Struct, eq=False):
-    """The candidates of one inference, asked in their order as long as nothing of an answer has come."""
+    """The candidates of one inference, asked in their order as long as nothing of an answer has come.
+
+    `begin` or `wait` begins the attempt at the next one, and `finish` ends each request to it.
+    """
 
     request: ChatRequest
-    left: list[Attempt]
     is_shared: bool
     """Whether the request was written for several backends."""
     clock: Callable[[], float]
+    left: list[Attempt]
+    """The candidates of this round that have not been asked."""
+    attempt: Attempt | None = None
+    """The one that is under way."""
+    has_begun: bool = False
+    """Whether a delta of the inference has gone out."""
+    is_over: bool = False
+    """Whether one has answered."""
+    rounds: int = 1
+    failed: list[Attempt] = []
+    """Those that have failed in this round."""
+    error: AntwortError | None = None
+    """The error that has ended this round: another backend could not help."""
     connect_seconds: float = CONNECT_SECONDS
     """How long further candidates may take to connect, if there are several."""
     began_at: float = 0.0
     """When the last attempt with a limit began."""
-    failed: list[tuple[Attempt, AntwortError]] = []
 
-    def take(self) -> Attempt | None:
-        """Take a slot of the first healthy candidate that has one free."""
+    def begin_round(self, candidates: list[Attempt]) -> None:
+        self.rounds += 1
+        self.left, self.failed, self.error, self.connect_seconds = candidates, [], None, CONNECT_SECONDS
+
+    def begin(self) -> Attempt | None:
+        """Begin the attempt at the first healthy candidate with a free slot; None if there is none."""
         for each in self.left:
             if not each.is_small and each.member.is_healthy(each.model) and each.member.slots.take():
-                return each
+                return self._begin(each)
         return None
 
-    def begin(self, attempt: Attempt) -> Attempt:
+    async def wait(self) -> Attempt:
+        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and begin the attempt at it.
+        Candidates with a context that is too small come when no other one is healthy, unreachable ones when none is.
+        Open circuit breakers are errors. Raises the most useful error if no candidate is left.
+        """
+        if self.error is not None:
+            raise self.error
+        while askable := [each for each in self.left if not each.wait]:
+            healthy = [each for each in askable if each.is_healthy]
+            fitting = [each for each in healthy if not each.is_small]
+            hopeful = fitting or healthy or askable[:1]
+            chosen = next((each for each in hopeful if each.member.slots.take()), None)
+            if chosen is None:
+                others = [each for each in self.left if each not in hopeful and not (fitting and each.is_small)]
+                free = await Slots.take_first(
+                    [each.member.slots for each in hopeful], [each.member.slots for each in others]
+                )
+                chosen = next(each for each in self.left if each.member.slots is free)
+            if not chosen.wait:
+                return self._begin(chosen)
+            chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
+        errors = [each.error for each in self.failed if each.error is not None]
+        errors += [circuit_open(each.wait) for each in self.left]
+        raise most_useful_error(self._worth_waiting_for() or errors)
+
+    def _begin(self, attempt: Attempt) -> Attempt:
         """Begin an attempt whose slot is taken."""
         member, request = attempt.member, self.request
         self.left.remove(attempt)
@@ -176,32 +230,29 @@ class Failover(msgspec.Struct, eq=False):
         except BaseException:
             member.slots.give_back()
             raise
+        self.attempt = attempt
         return attempt
 
-    async def wait(self) -> Attempt:
-        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and take it. Candidates with a
-        context that is too small come when no other one is healthy, unreachable ones when none is. Open circuit
-        breakers are errors. Raises the most useful error if no candidate is left.
-        """
-        while askable := [each for each in self.left if not each.wait]:
-            healthy = [each for each in askable if each.is_healthy]
-            fitting = [each for each in healthy if not each.is_small]
-            hopeful = fitting or healthy or askable[:1]
-            chosen = next((each for each in hopeful if each.member.slots.take()), None)
-            if chosen is None:
-                others = [each for each in self.left if each not in hopeful and not (fitting and each.is_small)]
-                free = await Slots.take_first(
-                    [each.member.slots for each in hopeful], [each.member.slots for each in others]
-                )
-                chosen = next(each for each in self.left if each.member.slots is free)
-            if not chosen.wait:
-                return chosen
-            chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
-        errors = [*(error for _, error in self.failed), *(circuit_open(each.wait) for each in self.left)]
-        raise most_useful_error(self._worth_waiting_for() or errors)
+    def finish(self, attempt: Attempt, error: AntwortError | None) -> list[Delta]:
+        """End a request of the attempt, and return what goes out now. An attempt that has failed is ended."""
+        out: list[Delta] = []
+        if error is not None or attempt.emulated is not None:
+            try:
+                out = attempt.finish(error, has_begun=self.has_begun)
+            except AntwortError as failure:
+                self._record_failure(attempt, failure)
+                self.attempt = None
+                attempt.end()
+                return out
+            if attempt.request is not None:
+                return out
+        self.is_over = True
+        if attempt.member.deprioritized_until:
+            attempt.member.deprioritized_until.discard(attempt.model)
+        return out
 
-    def record_failure(self, attempt: Attempt, error: AntwortError, *, is_final: bool) -> None:
-        """Record a failed attempt. Raises the error as the client may read it unless another candidate may be asked."""
+    def _record_failure(self, attempt: Attempt, error: AntwortError) -> None:
+        attempt.member.record_failure(error, attempt.model, attempt.trial)
         if attempt.connect_limit is not None and is_connection_failure(error):
             self.connect_seconds -= self.clock() - self.began_at
         if isinstance(error, ContextTooLong):
@@ -209,25 +260,27 @@ class Failover(msgspec.Struct, eq=False):
             self.left = [each for each in self.left if length is None or (each.context_length or length + 1) > length]
             if attempt.is_small:  # that much is known, whether the backend says it or not
                 error.limit = error.limit or attempt.context_length
-        reported = error
+        attempt.error = error
         if isinstance(error, ModelNotFound) and attempt.model != self.request.model:
-            reported = ModelNotFound(self.request.model)  # the client knows the model by this name
-        self.failed.append((attempt, reported))
-        if is_final or not may_fail_over(error):
-            raise reported from error.__cause__
+            attempt.error = ModelNotFound(self.request.model)  # the client knows the model by this name
+            attempt.error.__cause__ = error.__cause__
+        self.failed.append(attempt)
+        if self.has_begun or not may_fail_over(error):
+            self.left, self.error = [], attempt.error
 
     def _worth_waiting_for(self) -> Sequence[AntwortError]:
         """Return the errors that pass soon, of candidates that may take what others have found too long: a request that
         has only to wait need not be shortened.
         """
+        failed = [(each, each.error) for each in self.failed if each.error is not None]
         too_long = [
-            error.limit or each.context_length or 0 for each, error in self.failed if isinstance(error, ContextTooLong)
+            error.limit or each.context_length or 0 for each, error in failed if isinstance(error, ContextTooLong)
         ]
         if not too_long:
             return ()
         most = max(too_long)
         return [
             error
-            for each, error in self.failed
+            for each, error in failed
             if is_short_wait(error) and not each.is_small and (each.context_length or most + 1) > most
         ]

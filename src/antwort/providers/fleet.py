@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random as random_module
 import time
@@ -11,20 +10,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
+from antwort.providers.capabilities import accepts, is_too_long, widest
 from antwort.providers.failover import Attempt, Failover, inference_record
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
-from antwort.providers.routing import Group, Router, Rules, Target, accepts, arrange, is_too_long, lists, widest
-
-if TYPE_CHECKING:
-    from antwort.providers.tool_emulation.emulation import ToolEmulation
+from antwort.providers.routing import Router, Rules, arrange
 
 __all__ = ["BackendStatus", "Fleet", "Member", "Retrying"]
 
@@ -62,14 +58,15 @@ class Fleet:
         """`refresh` and `health` are the seconds between two refreshes of the lists of models, and between two checks
         of unreachable members; None: no checks. `on_inference` is called after each request to a backend.
         """
+        if not members:
+            raise ValueError("a fleet has at least one backend")
+        if len({member.name for member in members}) != len(members):
+            raise ValueError("two backends have the same name")
         self._members = tuple(members)
         self._is_shared = len(members) > 1
         """Whether requests are written for several backends, and adapted to the one that gets them."""
-        self._by_name = {member.name: member for member in members}
-        self._router = Router(rules)
-        self._only = (
-            self._members[0] if len(members) == 1 and rules == Rules() and not members[0].routing_entry.prefix else None
-        )
+        self._router = Router(rules, self._members)
+        self._only = self._members[0] if len(members) == 1 and rules == Rules() and not members[0].prefix else None
         """The only backend, if no rule applies to it: the common case."""
         self.capabilities: Callable[[str], Capabilities] = (
             self._widest if self._only is None else self._only.capabilities
@@ -77,7 +74,6 @@ class Fleet:
         self._retry, self._on_inference = retry, on_inference
         self._random, self._clock, self._sleep = random, clock, sleep
         self._monitor = HealthMonitor(self._members, refresh=refresh, health=health, clock=clock, later=later)
-        _check(self._members, self._by_name, rules)
 
     async def open(self) -> None:
         """Begin to check the members' health. Returns at once."""
@@ -95,81 +91,81 @@ class Fleet:
 
         The empty batch that says "the backend has answered" is passed on once: another backend may still answer.
         """
-        tried, last_start = 1, self._clock() + self._retry.budget
-        has_answered = has_begun = False
-        only, on_inference, is_streamed = self._only, self._on_inference, request.stream is True
+        last_start = self._clock() + self._retry.budget
+        failover = Failover(request, self._is_shared, self._clock, await self._candidates(request))
+        is_streamed, has_answered = request.stream is True, False
+        try:
+            while not failover.is_over:
+                attempt = failover.attempt or failover.begin() or await self._wait(failover, last_start)
+                sent, is_emulated = attempt.request, attempt.emulated is not None
+                assert sent is not None
+                failure: AntwortError | None = None
+                batch: list[Delta] = []
+                first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
+                batches = attempt.member.provider.infer(sent)
+                try:
+                    async for batch in batches:
+                        if not attempt.has_answered:
+                            attempt.record_answer()
+                        if is_streamed and batch and not first_delta_at:
+                            first_delta_at = perf_counter()
+                        out = attempt.feed(batch) if is_emulated else batch
+                        if out:
+                            failover.has_begun = True
+                        elif has_answered:
+                            continue
+                        has_answered = True
+                        yield out
+                    error_code = ""
+                except AntwortError as error:
+                    failure, error_code = error, error.code
+                finally:
+                    await batches.aclose()
+                    if self._on_inference is not None:
+                        backend = attempt.member.name
+                        self._on_inference(inference_record(backend, sent, sent_at, first_delta_at, batch, error_code))
+                if out := failover.finish(attempt, failure):
+                    failover.has_begun = True
+                    yield out
+                if attempt.error is not None:
+                    self._look_into(attempt)
+        finally:
+            if failover.attempt is not None:
+                failover.attempt.end()
+
+    async def _wait(self, failover: Failover, last_start: float) -> Attempt:
+        """Wait for the next candidate or, when all have failed, for another round of them, and begin the attempt at it.
+        Raises the error that stands. No round begins after `last_start`.
+        """
         while True:
             try:
-                candidates = await self._candidates(request) if only is None else [Attempt(only, request.model)]
-                failover = Failover(request, candidates, self._is_shared, self._clock)
-                while True:
-                    attempt = failover.begin(failover.take() or await failover.wait())
-                    failure: AntwortError | None = None
-                    try:
-                        while (sent := attempt.request) is not None:
-                            last: list[Delta] | None = None
-                            first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
-                            emulated, failure = attempt.emulated, None
-                            batches = attempt.member.provider.infer(sent)
-                            try:
-                                async for batch in batches:
-                                    if last is None:
-                                        last = batch
-                                        attempt.record_answer()
-                                    if batch:
-                                        last = batch
-                                        if is_streamed and not first_delta_at:
-                                            first_delta_at = perf_counter()
-                                    out = batch if emulated is None else emulated.feed(batch)
-                                    if out:
-                                        has_begun = True
-                                    elif has_answered:
-                                        continue
-                                    has_answered = True
-                                    yield out
-                                error_code = ""
-                            except AntwortError as error:
-                                failure, error_code = error, error.code
-                            finally:
-                                await batches.aclose()
-                                if on_inference is not None:
-                                    backend = attempt.member.name
-                                    on_inference(
-                                        inference_record(backend, sent, sent_at, first_delta_at, last, error_code)
-                                    )
-                            if failure is None and emulated is None:
-                                break
-                            if out := attempt.finish(failure, has_begun=has_begun):
-                                has_begun = True
-                                yield out
-                        attempt.succeed()
-                        return
-                    except AntwortError as error:
-                        failure = error
-                        attempt.member.record_failure(error, attempt.model, attempt.trial)
-                    finally:
-                        attempt.end()
-                    self._look_into(attempt, failure)
-                    failover.record_failure(attempt, failure, is_final=has_begun)
+                return failover.begin() or await failover.wait()
             except AntwortError as error:
-                delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
-                if has_begun or delay is None:
+                delay = self._retry.delay(error, failover.rounds, last_start - self._clock(), self._random)
+                if failover.has_begun or delay is None:
                     raise
-            tried += 1
             await self._sleep(delay)
+            failover.begin_round(await self._candidates(failover.request))
 
     async def _candidates(self, request: ChatRequest) -> list[Attempt]:
         """Return the backends that can answer, in the order in which to ask them. Raises `ModelNotFound`, and
         `UnsupportedFeature` where none takes every part of the request. If no backend is known to have the model, the
         lists are refreshed first.
         """
-        group = self._find(request.model)
+        if self._only is not None:
+            return [Attempt(self._only, request.model)]
+        group = self._router.find(request.model)
         if (group is None or group.is_guess) and len(self._members) > 1:
             await self._monitor.wait_for_refresh(REFRESH_INTERVAL_SECONDS, MODEL_TIMEOUT_SECONDS)
-            group = self._find(request.model)
+            group = self._router.find(request.model)
         if group is None:
             raise ModelNotFound(request.model)
-        able = [each for to in group.targets if (each := self._candidate(to, request)) is not None]
+        able: list[Attempt] = []
+        for each in group.candidates:
+            capabilities = each.member.capabilities(each.model)
+            if accepts(request, capabilities):
+                each.is_small = is_too_long(request, capabilities)
+                able.append(each)
         if not able:
             raise UnsupportedFeature("The model does not take the images or files of the request.", param="input")
         if len(able) == 1:
@@ -182,24 +178,13 @@ class Fleet:
             draw=self._random,
         )
 
-    def _candidate(self, to: Target, request: ChatRequest) -> Attempt | None:
-        """Return None where the backend does not take every part of the request."""
-        member = self._by_name[to.backend]
-        capabilities = member.capabilities(to.model)
-        if not accepts(request, capabilities):
-            return None
-        return Attempt(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
-
-    def _look_into(self, attempt: Attempt, error: AntwortError) -> None:
-        """Have a member checked that is unreachable, or whose health check is due; and all lists refreshed where one
-        is wrong.
+    def _look_into(self, attempt: Attempt) -> None:
+        """After a failure, have a member checked that is unreachable, or whose health check is due; and all lists
+        refreshed where one is wrong.
         """
         self._monitor.watch(attempt.member)
-        if isinstance(error, NotFound) and lists(attempt.member.routing_entry, attempt.model):
+        if isinstance(attempt.error, NotFound) and attempt.member.lists(attempt.model):
             self._monitor.refresh(REFRESH_INTERVAL_SECONDS)
-
-    def _find(self, model: str) -> Group | None:
-        return self._router.find(model, [member.routing_entry for member in self._members])
 
     # ---- models ----
 
@@ -220,26 +205,24 @@ class Fleet:
     def lists(self, model: str) -> bool:
         """Whether a backend lists the model, by its own name or by the one that clients ask for."""
         return any(
-            lists(entry, model) or (entry.prefix and lists(entry, model.removeprefix(entry.prefix)))
-            for entry in (member.routing_entry for member in self._members)
+            member.lists(model) or (member.prefix and member.lists(model.removeprefix(member.prefix)))
+            for member in self._members
         )
 
     def _widest(self, model: str) -> Capabilities:
         """Return what at least one of the backends takes that can answer for the model. Where none is known, all
         count, but not their context lengths: these may be of other models.
         """
-        group = self._find(model)
+        group = self._router.find(model)
         if group is None or (group.is_guess and len(self._members) > 1):
             everyone = widest([member.capabilities(model) for member in self._members])
             return replace(everyone, context_length=None)
-        return widest([self._by_name[to.backend].capabilities(to.model) for to in group.targets])
+        return widest([each.member.capabilities(each.model) for each in group.candidates])
 
     async def count(self, request: ChatRequest) -> int | None:
         """Have the first backend count that can answer for the model, and count: most have the same tokenizer."""
-        group = self._find(request.model)
-        targets = () if group is None else group.targets
-        found = (Attempt(self._by_name[to.backend], to.model, to.weight) for to in targets)
-        asked = [each for each in found if each.is_healthy]
+        group = self._router.find(request.model)
+        asked = [] if group is None else [each for each in group.candidates if each.is_healthy]
         until = asyncio.get_running_loop().time() + TOTAL_COUNT_TIMEOUT_SECONDS
         for number, candidate in enumerate(asked):
             left = until - asyncio.get_running_loop().time()
@@ -263,38 +246,8 @@ class Fleet:
         return [member.status for member in self._members]
 
 
-class SingleBackend(Fleet):
-    """One provider with the retry and the tool emulation of a fleet, without health checks and their log lines."""
-
-    def __init__(
-        self,
-        provider: Provider,
-        *,
-        retry: RetryPolicy = NO_RETRY,
-        emulation: ToolEmulation | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        random: Callable[[], float] = random_module.random,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._member = Member("backend", provider, emulation=emulation, failures=math.inf, clock=clock, log=_SILENT)
-        self._provider = provider
-        super().__init__([self._member], retry=retry, sleep=sleep, random=random, clock=clock, health=None)
-
-    async def open(self) -> None:
-        pass
-
-    async def models(self) -> Sequence[Model]:
-        return await self._provider.models()
-
-    async def count(self, request: ChatRequest) -> int | None:
-        return await self._member.count(request)
-
-    async def check(self) -> None:
-        await self._provider.check()
-
-
-class Retrying(SingleBackend):
-    """A provider whose inferences are retried while nothing of their answer has come: see `RetryPolicy`."""
+class Retrying(Fleet):
+    """One provider whose inferences are retried while nothing of their answer has come: see `RetryPolicy`."""
 
     def __init__(
         self,
@@ -308,26 +261,11 @@ class Retrying(SingleBackend):
         random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        member = Member("backend", provider, failures=math.inf, clock=clock)
         retry = RetryPolicy(attempts, base, cap, budget)
-        super().__init__(provider, retry=retry, sleep=sleep, random=random, clock=clock)
-
-
-_SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
+        super().__init__([member], retry=retry, health=None, sleep=sleep, random=random, clock=clock)
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:
     length = capabilities.context_length
     return model if length is None else replace(model, context_length=length)
-
-
-def _check(members: Sequence[Member], by_name: dict[str, Member], rules: Rules) -> None:
-    if not members:
-        raise ValueError("a fleet has at least one backend")
-    if len(by_name) != len(members):
-        raise ValueError("two backends have the same name")
-    for route in rules.routes:
-        unknown = [to.backend for to in route.to if to.backend not in by_name]
-        if unknown:
-            raise ValueError(f"the route of {route.model!r} leads to {unknown[0]!r}, which is no backend")
-        if not route.to:
-            raise ValueError(f"the route of {route.model!r} leads nowhere")

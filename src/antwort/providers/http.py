@@ -7,16 +7,15 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from msgspec import Raw
 
-from antwort.api.decoding import Steps
 from antwort.api.responses import Model
 from antwort.api.wire import encode, replace
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
-from antwort.event_loop import in_turns, short_turn
+from antwort.event_loop import Pace, short_turn
 from antwort.net.client import HttpClient, HttpResponse, Pool
 from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError
@@ -48,6 +47,17 @@ takes one to two milliseconds.
 """
 
 
+class BackendClient(Protocol):
+    """What sends the requests of a provider: an `HttpClient`, or one that finds the backend's address first."""
+
+    async def request(self, method: str, target: str, body: bytes | None = None) -> HttpResponse: ...
+
+    async def close(self) -> None: ...
+
+    @property
+    def open_connections(self) -> int: ...
+
+
 class HttpProvider(ABC):
     """A backend at a `base_url` such as `http://host:8000/v1`. Subclasses know its API."""
 
@@ -76,9 +86,12 @@ class HttpProvider(ABC):
         if url.username is not None or url.password is not None:
             raise ValueError("a backend's address carries no credentials; give its key as the API key")
         own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-        self._http = HttpClient(
+        client = HttpClient(
             f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
         )
+        self._http: BackendClient = client
+        self._limiter: asyncio.Semaphore | None = None
+        """Limits how many inferences run at once; None: no limit."""
         self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._inference_path = self._target(self.path)
@@ -89,7 +102,7 @@ class HttpProvider(ABC):
         self._lengths = ContextLengths(self._capabilities.context_length)
         self._counter = BackendTokenCounter(self._post, self.count_methods)
         self._listed: set[tuple[str, str]] | None = None
-        known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
+        known = (api_key or "", url.netloc, url.hostname or "", client.host, *(headers or {}).values())
         self._secrets = tuple({secret for secret in (*known, *_query_values(url.query)) if len(secret) > 2})
 
     @property
@@ -97,13 +110,15 @@ class HttpProvider(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        body = await in_turns(self._body_steps(request)) if _is_large(request) else self._body(request)
-        sent = SentRequest(request.model, self._secrets, body)
+        body = await self.serialize(request)
         is_streamed = request.stream is True
         out: list[Delta] = []
         """The answer to a request that is not streamed, which is one batch in whatever form it comes."""
+        if self._limiter is not None:
+            await self._limiter.acquire()
         try:
             reply = await self._http.request("POST", self._inference_path, body)
+            sent = SentRequest(request.model, self._secrets, body)
             has_answered = False
             try:
                 if not 200 <= reply.status < 300:
@@ -146,19 +161,18 @@ class HttpProvider(ABC):
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
             raise
+        finally:
+            if self._limiter is not None:
+                self._limiter.release()
 
     @abstractmethod
-    def _body(self, request: ChatRequest) -> bytes:
-        """Serialize a request for this backend."""
+    async def serialize(self, request: ChatRequest) -> bytes:
+        """Serialize a request for this backend, with pauses for other tasks where that takes long."""
 
     @staticmethod
     @abstractmethod
     def parse_body(body: bytes, sent: SentRequest, max_bytes: int) -> list[Delta]:
         """Parse a whole answer, and cut its output at `max_bytes`."""
-
-    @abstractmethod
-    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
-        """Serialize a large request in steps, so that other tasks run in between."""
 
     async def models(self) -> Sequence[Model]:
         try:
@@ -238,45 +252,17 @@ class HttpProvider(ABC):
 
 # ---- the request ----
 
-_LARGE_REQUEST_CHARS = 2**20
-_MANY_PARTS = 1000
+UNPAUSED_CHARS = 2**18
+"""Text that is serialized without a pause: it takes less than a millisecond."""
 
 
-def _is_large(request: ChatRequest) -> bool:
-    """Return whether a request takes long to serialize: it has many characters, or a message with many parts."""
-    size = 0
-    for message in request.messages:
-        if isinstance(content := message.content, str):
-            size += len(content)
-        elif content:
-            size += _LARGE_REQUEST_CHARS if len(content) > _MANY_PARTS else sum(map(_part_chars, content))
-    return size >= _LARGE_REQUEST_CHARS
-
-
-def _part_chars(part: Mapping[str, Any]) -> int:
-    """Return the length of the texts in a content part and in the objects in it."""
-    inner = [value for value in part.values() if isinstance(value, dict)]
-    texts = [text for values in (part, *inner) for text in values.values() if isinstance(text, str)]
-    return sum(map(len, texts))
-
-
-def encode_steps(entries: Sequence[Any]) -> Steps[list[Any]]:
-    """Serialize messages or input items one by one, and likewise the parts of their `content`."""
-    encoded: list[Any] = []
-    for entry in entries:
-        content = entry.get("content") if isinstance(entry, dict) else getattr(entry, "content", None)
-        if isinstance(content, list):
-            parts = []
-            for number, part in enumerate(content):
-                parts.append(Raw(encode(part)))
-                if number % 100 == 0 or number < 100:
-                    yield
-            changed = {**entry, "content": parts} if isinstance(entry, dict) else replace(entry, content=parts)
-            encoded.append(Raw(encode(changed)))
-        else:
-            encoded.append(Raw(encode(entry)))
-        yield
-    return encoded
+async def encode_parts(content: Sequence[Any], pace: Pace) -> list[Any]:
+    """Serialize the parts of a content one by one, with pauses for other tasks: one may hold a large image."""
+    parts = []
+    for part in content:
+        parts.append(Raw(encode(part)))
+        await pace.pause()
+    return parts
 
 
 # ---- the address ----

@@ -20,12 +20,11 @@ from antwort.providers.circuit_breaker import CircuitBreakers
 from antwort.providers.errors import CheckRefused, NotReady
 from antwort.providers.models import ModelCache
 from antwort.providers.retry_policy import is_connection_failure, is_interrupted, may_fail_over
-from antwort.providers.routing import RoutableBackend
 
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import ToolEmulation
 
-LOG = logging.getLogger("antwort.providers")
+_log = logging.getLogger("antwort.providers")
 
 BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
 
@@ -131,10 +130,8 @@ class Member:
         failures: float = 5,
         open_for: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
-        log: logging.Logger = LOG,
     ) -> None:
         self.name = name
-        self._log = log
         self.kind = kind
         self.provider = provider
         self.emulation = emulation
@@ -142,8 +139,10 @@ class Member:
             provider.capabilities if emulation is None else emulation.capabilities
         )
         self.slots = Slots(most)
-        self.routing_entry = RoutableBackend(name=name, prefix=prefix, weight=weight)
-        self.listing: tuple[Model, ...] = ()
+        self.prefix, self.weight = prefix, weight
+        self.models: tuple[Model, ...] = ()
+        self.model_names: frozenset[str] | None = None
+        """None until the backend has listed its models."""
         self.error: AntwortError | None = None
         """The last error, until something succeeds."""
         self.breakers = CircuitBreakers(failures, open_for, clock)
@@ -174,14 +173,18 @@ class Member:
 
     @property
     def status(self) -> BackendStatus:
-        models = None if self.routing_entry.models is None else tuple(model.id for model in self.listed())
+        models = None if self.model_names is None else tuple(model.id for model in self.listed())
         problem = None if self.error is None else self.error.message
         return BackendStatus(name=self.name, kind=self.kind, state=self._state, models=models, problem=problem)
 
     def listed(self) -> Iterable[Model]:
         """Return its models by the names that clients use."""
-        prefix = self.routing_entry.prefix
-        return [replace(model, id=f"{prefix}{model.id}") for model in self.listing] if prefix else self.listing
+        prefix = self.prefix
+        return [replace(model, id=f"{prefix}{model.id}") for model in self.models] if prefix else self.models
+
+    def lists(self, model: str) -> bool:
+        """Whether the backend lists the model under this name."""
+        return self.model_names is not None and model in self.model_names
 
     # ---- outcomes of inferences ----
 
@@ -201,7 +204,7 @@ class Member:
         is_lost, was_open = is_connection_failure(error), self.breakers.has_open
         if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
             # An unreachable backend is logged once, elsewhere; to find a request too long is no failure.
-            self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._record_unreachable(error)
         if is_interrupted(error):
@@ -250,8 +253,8 @@ class Member:
                 await self.provider.models()
 
     def _set_models(self, models: Iterable[Model]) -> None:
-        self.listing = tuple({model.id: model for model in models}.values())
-        self.routing_entry = replace(self.routing_entry, models=frozenset(model.id for model in self.listing))
+        self.models = tuple({model.id: model for model in models}.values())
+        self.model_names = frozenset(model.id for model in self.models)
 
     def _record_failed_check(self, error: AntwortError) -> None:
         was_open = self.breakers.has_open
@@ -264,19 +267,19 @@ class Member:
 
     def _note_opened(self, *, was_open: bool) -> None:
         if self.breakers.has_open and not was_open:
-            self._log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
+            _log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _record_unreachable(self, error: AntwortError) -> None:
         if not self.is_unreachable:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
-            self._log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
+            _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self.is_unreachable = self._was_contacted = True
         self._has_listed_since_recovery = False
         self.error = error
 
     def _record_recovery(self) -> None:
         if self.is_unreachable:
-            self._log.info("the backend %s is back", self.name)
+            _log.info("the backend %s is back", self.name)
             self.is_unreachable = False
         self._was_contacted = True
         self.error = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from antwort.api.decoding import Steps
+from msgspec import Raw
+
 from antwort.api.wire import UNSET, Plain, UnsetType, encode
+from antwort.event_loop import Pace
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
-from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_steps
+from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_parts
 from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
 from antwort.providers.token_counter import Post, post_for_input_tokens
 
@@ -31,12 +33,16 @@ class ResponsesProvider(HttpProvider):
         files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
     )
 
-    def _body(self, request: ChatRequest) -> bytes:
-        return encode(responses_request(request))
-
-    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
-        body = responses_request(request)
-        return encode({**body, "input": (yield from encode_steps(body["input"]))})
+    async def serialize(self, request: ChatRequest) -> bytes:
+        body, pace = responses_request(request), Pace()
+        items: list[Any] = []
+        for item in body["input"]:
+            if content := item.get("content"):
+                items.append({**item, "content": await encode_parts(content, pace)})
+            else:
+                items.append(Raw(encode(item)))
+                await pace.pause()
+        return encode({**body, "input": items})
 
 
 # ---- the request ----

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, Plain, replace
 from antwort.errors import AntwortError, RequestError
@@ -27,9 +29,9 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
+from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
 from antwort.providers.models import MAX_TRACKED_MODELS, ModelCache
-from antwort.providers.routing import adapt
 from antwort.providers.tool_emulation.answer_schema import response_format
 from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
 from antwort.providers.tool_emulation.prompt import rewrite_messages
@@ -114,7 +116,7 @@ class ToolEmulation:
         else:
             step = "native_first"
         is_plain = step in _NATIVE_STEPS and kind not in MUST_CALL and not _names_allowed_tools(request)
-        return None if is_plain else EmulatedInference(request, kind, step, self._inner, self._findings)
+        return None if is_plain else EmulatedInference(request, kind, step, self._inner)
 
     def begin_after_refusal(self, request: ChatRequest, error: AntwortError) -> EmulatedInference | None:
         """Begin an inference again that the backend has answered with an error. Return None where the error stands."""
@@ -123,7 +125,16 @@ class ToolEmulation:
         kind = choice_kind(request)
         if self._findings.get(request.model, kind) == "neither":
             return None
-        return EmulatedInference(request, kind, "constrained_after_refusal", self._inner, self._findings, error)
+        return EmulatedInference(request, kind, "constrained_after_refusal", self._inner, error)
+
+    def record(self, found: Found) -> None:
+        """Remember for ten minutes what an inference has found out, and log that calls are constrained from now on."""
+        if self._findings.get(found.model, found.kind) == found.finding:
+            return
+        self._findings.put(found.model, found.kind, found.finding)
+        if found.finding == "constrained":
+            message = f"tool calls are constrained for ten minutes: {found.reason}"
+            note(_log, logging.INFO, message, model=found.model, choice=found.kind)
 
 
 class FindingCache:
@@ -156,6 +167,16 @@ class FindingCache:
 
 # ---- one inference ----
 
+
+class Found(msgspec.Struct, frozen=True):
+    """What an inference has found out about the tool calls of a model, for one kind of choice."""
+
+    model: str
+    kind: ChoiceKind
+    finding: Finding
+    reason: str = ""
+
+
 EmulationStep: TypeAlias = Literal[
     "native",
     "native_first",
@@ -183,11 +204,11 @@ class EmulatedInference:
     """One inference in one or more requests to a backend.
 
     As long as there is a `request`: send it, give each batch of its answer to `feed`, and call `finish` at its end.
+    After each of them, `found` is what `ToolEmulation.record` is to be told, if anything.
     """
 
     __slots__ = (
         "_buffer",
-        "_findings",
         "_first_answer",
         "_first_end",
         "_has_begun",
@@ -197,6 +218,7 @@ class EmulatedInference:
         "_parser",
         "_refusal",
         "_step",
+        "found",
         "request",
     )
 
@@ -206,11 +228,11 @@ class EmulatedInference:
         kind: ChoiceKind,
         step: EmulationStep,
         inner: Callable[[str], Capabilities],
-        findings: FindingCache,
         refusal: AntwortError | None = None,
     ) -> None:
-        self._original, self._kind, self._inner, self._findings = request, kind, inner, findings
+        self._original, self._kind, self._inner = request, kind, inner
         self._refusal = refusal
+        self.found: Found | None = None
         self._first_answer: list[Delta] = []
         """An answer without the required call."""
         self._first_end: Finished | None = None
@@ -243,13 +265,9 @@ class EmulatedInference:
         if batch and not self._has_begun:
             self._has_begun = True
             if self._step == "constrained_after_refusal":
-                self._note_constrained("the backend refuses tools")
-            elif (
-                self._step == "constrained_after_miss"
-                and not _is_cut(self._first_end)
-                and self._findings.get(self._original.model, self._kind) != "constrained"
-            ):
-                self._note_constrained("the call that was asked for did not come")
+                self._find("constrained", "the backend refuses tools")
+            elif self._step == "constrained_after_miss" and not _is_cut(self._first_end):
+                self._find("constrained", "the call that was asked for did not come")
         return batch if self._first_end is None else add_usage(batch, self._first_end.usage)
 
     def finish(self, error: AntwortError | None = None) -> list[Delta]:
@@ -268,7 +286,8 @@ class EmulatedInference:
                 return self._first_answer
             case "constrained_after_refusal" if isinstance(error, RequestError) and not self._has_begun:
                 assert self._refusal is not None
-                self._note_refused_schema(error)
+                if refuses_schemas(error):
+                    self._find("neither")
                 raise self._refusal from error
             case "constrained_after_miss" if self._buffer is not None:
                 return self._without_call(self._buffer.held, error)
@@ -280,24 +299,14 @@ class EmulatedInference:
     def _without_call(self, second: Sequence[Delta], error: AntwortError | None) -> list[Delta]:
         """Return the first answer, with the cost of both, as the call has not come in the `second` one either."""
         end = _end_of(second)
-        if error is not None:
-            self._note_refused_schema(error)
         has_text = any(isinstance(delta, TextDelta) for delta in second)
-        if has_text and end is not None and not _is_cut(end) and not _is_cut(self._first_end):
-            # The schema that allows only calls was not enforced.
-            self._findings.put(self._original.model, self._kind, "neither")
+        is_unenforced = has_text and end is not None and not _is_cut(end) and not _is_cut(self._first_end)
+        if is_unenforced or (error is not None and refuses_schemas(error)):
+            self._find("neither")  # the backend refuses or ignores the schema that allows only calls
         return add_usage(self._first_answer, end.usage if end else None)
 
-    def _note_constrained(self, reason: str) -> None:
-        model = self._original.model
-        self._findings.put(model, self._kind, "constrained")
-        note(
-            _log, logging.INFO, f"tool calls are constrained for ten minutes: {reason}", model=model, choice=self._kind
-        )
-
-    def _note_refused_schema(self, error: AntwortError) -> None:
-        if refuses_schemas(error):
-            self._findings.put(self._original.model, self._kind, "neither")
+    def _find(self, finding: Finding, reason: str = "") -> None:
+        self.found = Found(self._original.model, self._kind, finding, reason)
 
 
 class CallBuffer:
