@@ -97,6 +97,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     definition: ToolDefinition
+    decoded: dict[str, Any] | None = None
+    """The object that `arguments` is, which the limits of an executor decode once for all who read it. None: nobody has
+    decoded it yet.
+    """
 
 
 Output: TypeAlias = str | tuple[ResultPart, ...]

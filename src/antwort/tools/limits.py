@@ -20,7 +20,7 @@ from antwort.api.items import ResultPart
 from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.identity import Identity
-from antwort.schema.validate import find_problem, find_problem_bounded, has_references
+from antwort.schema.validate import decode_object, find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
     BaseExecutor,
     ClientsTurn,
@@ -310,21 +310,26 @@ class Limited(BaseExecutor):
             taken.pop().abandon(task)
 
     async def _work(self, call: ToolCall, context: ToolContext, allowed: CallLimits) -> object:
-        """Check the arguments and run the tool.
+        """Decode and check the arguments, and run the tool.
 
         The operator's own schemas are checked whole. With references that can take long, so a thread does it.
         """
+        value = decode_object(call.arguments)
+        if isinstance(value, str):
+            return _refused(call, context, value)
         schema = call.definition.parameters if allowed.checks_schema else None
-        if schema is None or allowed.is_untrusted:
-            problem = find_problem_bounded(call.arguments, schema)
+        if not schema:
+            problem = None
+        elif allowed.is_untrusted:
+            problem = find_problem_bounded(value, schema, call.arguments)
         elif has_references(schema):
-            problem = await run_in_thread(partial(find_problem, call.arguments, schema), "antwort-arguments")
+            problem = await run_in_thread(partial(find_problem, value, schema), "antwort-arguments")
         else:
-            problem = find_problem(call.arguments, schema)
+            problem = find_problem(value, schema)
         if problem is not None:
             return _refused(call, context, problem)
         context.began()
-        return await self._executor.execute(call, context)
+        return await self._executor.execute(replace(call, decoded=value), context)
 
 
 def _expire(task: asyncio.Task[Any], expired: list[bool]) -> None:

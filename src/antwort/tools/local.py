@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.wire import encode
-from antwort.schema.validate import NOT_JSON
+from antwort.schema.validate import decode_object
 from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
 from antwort.tools.threads import post, start_thread
@@ -161,12 +161,14 @@ class LocalExecutor:
         if not self.can_execute(call.definition):
             raise LookupError(f"There is no function named {call.name!r} here.")
         local = self._tools[call.definition.name]
+        text = call.arguments.strip() or "{}"
+        value = decode_object(text) if call.decoded is None else call.decoded
+        if isinstance(value, str):
+            return ToolResult(call.id, value, is_error=True)
         try:
-            arguments = local.signature.read(call.arguments.strip() or "{}")
+            arguments = local.signature.read(value, text)
         except msgspec.ValidationError as error:
             return ToolResult(call.id, f"The arguments do not fit: {error}", is_error=True)
-        except NOT_JSON as error:
-            return ToolResult(call.id, f"The arguments are not valid JSON: {error}", is_error=True)
         try:
             return _result(call.id, await local.run(arguments, context))
         except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop, and all other runs with it

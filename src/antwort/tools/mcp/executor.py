@@ -19,6 +19,7 @@ from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
+from antwort.schema.validate import decode_object
 from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
@@ -245,8 +246,8 @@ class McpExecutor:
         tool = call.definition
         if tool.declared is None or not self.can_execute(tool):
             raise LookupError(f"There is no tool named {call.name!r} here.")
-        arguments = call.arguments.strip() or "{}"
-        if not _is_object(arguments):
+        arguments = call.arguments.strip() or "{}"  # it becomes part of a message, which it must not end
+        if call.decoded is None and isinstance(decode_object(arguments), str):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         spec = self._spec(tool.declared, context.identity)
         session = (self._sessions or self._pool()).get(spec)
@@ -343,14 +344,3 @@ def _with_label(fault: ServerUnavailable, label: str) -> ServerUnavailable:
     named = type(fault)(text)
     named.details = fault.details
     return named
-
-
-_decode = msgspec.json.Decoder().decode
-
-
-def _is_object(arguments: str) -> bool:
-    """Return whether it is the text of one JSON object: it becomes part of a message, which it must not end."""
-    try:
-        return isinstance(_decode(arguments), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
