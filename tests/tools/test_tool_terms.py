@@ -90,16 +90,6 @@ class Steady(Knowing):
     holds_to_its_word = True
 
 
-async def test_limits_are_looked_up_once_for_each_definition() -> None:
-    steady, asked = Steady(), call("far", kind=ToolKind.MCP)
-    executor = Limited(steady)
-    await executor.execute(asked, context())
-    steady.limits = ToolLimits(output_bytes=10)
-    assert str((await executor.execute(asked, context())).output) == "x" * 100
-    other = replace(asked, definition=replace(asked.definition))
-    assert str((await executor.execute(other, context())).output).startswith("x" * 10 + "\n")
-
-
 class Derived(Steady):
     """Says nothing of itself."""
 
