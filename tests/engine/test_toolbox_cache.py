@@ -147,7 +147,7 @@ async def test_a_server_that_cannot_say_for_a_moment_whether_it_runs_a_tool_is_a
 
 
 class Steady(Docs):
-    holds_to_its_word = True
+    is_steady = True
 
 
 @pytest.mark.parametrize(("kind", "claims"), [(Docs, 2), (Steady, 1)])

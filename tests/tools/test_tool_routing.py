@@ -292,7 +292,7 @@ class Counting(ServerByName):
 
 
 class Steady(Counting):
-    holds_to_its_word = True
+    is_steady = True
 
 
 def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:

@@ -30,7 +30,9 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
     given_arguments,
+    is_steady,
     is_tool_server,
+    labels_of,
 )
 from antwort.tools.limiter import Limiter, SlotsStuck
 from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
@@ -128,8 +130,8 @@ class CallLimits(NamedTuple):
 class Limited(BaseExecutor):
     """An executor within limits. `execute` raises only when it is cancelled, or hands the call to the client.
 
-    It adapts any class with the three members of `ToolExecutor`: it has the optional members of that, and the defaults
-    of `BaseExecutor` for the rest.
+    It adapts any class with the three members of `ToolExecutor`: it has the other members that the executor has, and
+    the defaults of `BaseExecutor` for the rest.
     """
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
@@ -137,9 +139,8 @@ class Limited(BaseExecutor):
         self.kind = executor.kind
         self.is_server = is_tool_server(executor)
         self.describes_functions = bool(getattr(executor, "describes_functions", hasattr(executor, "describe")))
-        # Only where the class itself says so: one that is derived from it may change its answers.
-        self.is_steady = vars(type(executor)).get("holds_to_its_word") is True
-        for name in _ADAPTED:
+        self.is_steady = is_steady(executor)
+        for name in _OPTIONAL:
             if hasattr(executor, name):
                 setattr(self, name, getattr(executor, name))
         self._limits = limits or ToolLimits()
@@ -310,7 +311,7 @@ class Limited(BaseExecutor):
         return await self._executor.execute(replace(call, decoded=value), context)
 
 
-_ADAPTED = (
+_OPTIONAL = (
     *("can_execute", "describe", "discover", "instruct", "refresh", "standing", "remember_with", "open", "close"),
     *("limits_of", "timeout_of", "ends_when_told"),
 )
@@ -329,14 +330,6 @@ def _serial_limiter(key: Hashable) -> Limiter:
 
 Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]
 """What a program can give an engine to run tools with."""
-
-
-def labels_of(executor: object) -> Sequence[str]:
-    """Return the labels of an executor's tool servers: `labels`, or its only `label`."""
-    if (labels := getattr(executor, "labels", None)) is None:
-        label = getattr(executor, "label", None)
-        return () if label is None else (label,)
-    return tuple(labels)
 
 
 def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:

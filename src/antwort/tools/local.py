@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from antwort.api.items import ResultPart
 from antwort.api.wire import encode
 from antwort.schema.validate import decode_object
-from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import BaseExecutor, Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
 from antwort.tools.threads import post, start_thread
 
@@ -120,11 +120,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return LocalTool(function, **options) if function is not None else partial(LocalTool, **options)
 
 
-class LocalExecutor:
+class LocalExecutor(BaseExecutor):
     """Runs functions of this process, also where a request declares a function of the same name."""
 
     kind = ToolKind.LOCAL
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(self, *tools: LocalTool[..., Any] | Callable[..., Any]) -> None:
         self._tools: dict[str, LocalTool[..., Any]] = {}

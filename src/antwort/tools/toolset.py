@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import Identity
-from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.local import NAME, LocalExecutor, LocalTool
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class ToolsetInfo(msgspec.Struct, frozen=True):
     """The module, file or installed package that it is from."""
 
 
-class Toolset:
+class Toolset(BaseExecutor):
     """A labelled tool server made of functions of this process.
 
     A request reaches it by `{"type": "mcp", "server_label": name}`, and only so: a function that a request declares
@@ -46,7 +46,7 @@ class Toolset:
     """
 
     kind = ToolKind.LOCAL  # it is the operator's or the program's own, so it counts as registered in every request
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(
         self, name: str, *tools: LocalTool[..., Any] | Callable[..., Any], instructions: str | None = None

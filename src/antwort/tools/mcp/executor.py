@@ -10,7 +10,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import is_
-from typing import Literal
 
 import msgspec
 
@@ -20,7 +19,15 @@ from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
 from antwort.schema.validate import decode_object
-from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import (
+    BaseExecutor,
+    NoteWritingTools,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolKind,
+    ToolResult,
+)
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
 from antwort.tools.mcp.conversion import (
@@ -74,7 +81,7 @@ class _Definitions(msgspec.Struct, frozen=True):
         return self.listed() is listed and self.declared == declared and all(map(is_, self.writing, writing))
 
 
-class McpExecutor:
+class McpExecutor(BaseExecutor):
     """Runs the tools of MCP servers.
 
         docs = McpServer("docs", url="https://docs.example.com/mcp")
@@ -86,8 +93,8 @@ class McpExecutor:
     """
 
     kind = ToolKind.MCP
-    holds_to_its_word = True
-    ends_when_told: Literal[True] = True
+    is_steady = True
+    ends_when_told = True
     """A cancelled call ends at once; the server is told in the background."""
 
     def __init__(
