@@ -19,7 +19,6 @@ from antwort.engine.prompt.tool_names import OWN
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.grammar import Checks
 from antwort.tools.routing import Route, route
-from antwort.tools.search import is_search
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ def display_of(plan: Plan, name: str, run: Run, checks: Checks) -> Shown:
         label = definition.server_label or HOUSE_LABEL
         if is_ours and definition.needs_approval:
             return Shown(definition.own_name, label, counts=True, asks=partial(is_asked, calls_left(run, plan)))
-        return Shown(definition.own_name, label, counts=is_ours and not is_search(definition))
+        return Shown(definition.own_name, label, counts=is_ours and not definition.is_search)
     if is_refused and _refuses_as_server(plan):
         return Shown(name, HOUSE_LABEL)
     if definition is None:

@@ -29,7 +29,6 @@ from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
 from antwort.tools.grammar import Grammar
 from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
-from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
 UNFIT = "The input does not match the grammar of the tool {!r}.{} Call it again with one that does."
@@ -153,7 +152,7 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
     if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
         return False
     tool = toolbox.tools.get(item.name)
-    return tool is not None and is_search(tool)
+    return tool is not None and tool.is_search
 
 
 # ---- answers to calls ----

@@ -239,16 +239,11 @@ def _cache_key(
             return None
         if tool.server_url is not UNSET:
             owner = (identity.tenant, identity.owner)
-    return (
-        owner,
-        request.tools,
-        tuple(additional),
-        request.tool_choice,
-        request.allowed_tools,
-        tuple(joining),
-        discovery.capabilities,
-        *[(id(offer.found), offer.instructions, offer.problem) for offer in offers],
-    )
+    key: ToolboxKey = (owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools)
+    key += (tuple(joining), discovery.capabilities)
+    for offer in offers:
+        key += (id(offer.found), offer.instructions, offer.problem)
+    return key
 
 
 def _request_bytes(request: CreateRequest, key: ToolboxKey, offers: Sequence[ToolOffer]) -> int:
