@@ -121,8 +121,6 @@ class CallLimits(NamedTuple):
     """A slot of each is taken, in this order: of the tool, and of its server."""
     serial: Limiter | None
     """The first of them, where calls of the tool must not overlap."""
-    checks_schema: bool
-    """Whether the arguments must fit the tool's schema; otherwise they need only be an object."""
     is_untrusted: bool
     """Whether a server or a request wrote the schema."""
 
@@ -211,7 +209,6 @@ class Limited(BaseExecutor):
             bounds.output_bytes or limits.output_bytes,
             limiters if serial is None else (serial, *limiters),
             serial,
-            limits.check_arguments,
             is_untrusted,
         )
 
@@ -296,7 +293,7 @@ class Limited(BaseExecutor):
         value = decode_object(call.arguments)
         if isinstance(value, str):
             return _refused(call, context, value)
-        schema = call.definition.parameters if allowed.checks_schema else None
+        schema = call.definition.parameters if allowed.limits.check_arguments else None
         if not schema:
             problem = None
         elif allowed.is_untrusted:

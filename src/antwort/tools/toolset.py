@@ -127,23 +127,22 @@ class Toolset(BaseExecutor):
 
     def timeout_of(self, tool: ToolDefinition) -> float | None:
         own = self._own(tool)
-        return None if own is None else self._functions.timeout_of(own)
+        return None if own is None else own.timeout
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         own = self._own(call.definition)
         if own is None:
             raise LookupError(f"There is no function named {call.name!r} here.")
-        return await self._functions.execute(replace(call, name=own.name, definition=own), context)
+        return await own.execute(call, context)
 
     def _labelled(self, local: LocalTool[..., Any]) -> ToolDefinition:
         return replace(local.definition, kind=ToolKind.MCP, server_label=self.label)
 
-    def _own(self, tool: ToolDefinition) -> ToolDefinition | None:
-        """Return the local definition of a tool that `discover` has returned."""
+    def _own(self, tool: ToolDefinition) -> LocalTool[..., Any] | None:
+        """Return the function of a tool that `discover` has returned."""
         if tool.kind is not ToolKind.MCP or tool.server_label != self.label:
             return None
-        own = replace(tool, kind=ToolKind.LOCAL, name=tool.own_name, server_tool=None)
-        return own if self._functions.can_execute(own) else None
+        return self._functions.find(tool.own_name)
 
 
 def _checked_label(name: str) -> str:
