@@ -270,6 +270,19 @@ async def test_servers_that_join_the_request_of_one_client_do_not_join_that_of_a
         assert list((await desk.made())[0].tools) == names
 
 
+class WithKey(Docs):
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return [McpTool(server_label="docs", headers={"X-Key": "s3cret"})]
+
+
+async def test_what_a_server_that_joins_brings_to_log_in_is_not_remembered() -> None:
+    desk = Desk()
+    desk.docs = WithKey("find")
+    desk.executors = (desk.docs,)
+    assert list((await desk.made())[0].tools) == ["find"]
+    assert not len(desk.boxes)
+
+
 async def test_only_the_last_few_are_remembered() -> None:
     desk = Desk()
     for number in range(100):

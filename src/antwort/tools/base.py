@@ -275,7 +275,7 @@ def is_tool_server(executor: object) -> bool:
 
 def labels_of(executor: object) -> Sequence[str]:
     """Return the labels of an executor's tool servers: `labels`, or its only `label`."""
-    labels, label = tuple(getattr(executor, "labels", ())), getattr(executor, "label", None)
+    labels, label = tuple(getattr(executor, "labels", None) or ()), getattr(executor, "label", None)
     return labels if labels or label is None else (label,)
 
 
