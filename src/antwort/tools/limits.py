@@ -138,9 +138,8 @@ class Limited(BaseExecutor):
         self.is_server = is_tool_server(executor)
         self.describes_functions = bool(getattr(executor, "describes_functions", hasattr(executor, "describe")))
         self.is_steady = is_steady(executor)
-        for name in _OPTIONAL:
-            if hasattr(executor, name):
-                setattr(self, name, getattr(executor, name))
+        for name in _MEMBERS:
+            setattr(self, name, getattr(executor, name, getattr(self, name)))
         self._limits = limits or ToolLimits()
         self._limiters: dict[tuple[Hashable, ...], Limiter] = {}
         self._left_behind: set[asyncio.Task[object]] = set()
@@ -308,7 +307,7 @@ class Limited(BaseExecutor):
         return await self._executor.execute(replace(call, decoded=value), context)
 
 
-_OPTIONAL = (
+_MEMBERS = (
     *("can_execute", "describe", "discover", "instruct", "refresh", "standing", "remember_with", "open", "close"),
     *("limits_of", "timeout_of", "ends_when_told"),
 )
