@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import msgspec
 
 from antwort.config.problems import CannotStart
-from antwort.tools.base import ToolExecutor, ToolKind
-from antwort.tools.limits import labels_of
+from antwort.tools.base import ToolExecutor, ToolKind, labels_of
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.toolset import Toolset, ToolsetInfo
 

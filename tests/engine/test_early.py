@@ -28,6 +28,7 @@ from antwort.providers.base import CallDelta, Finished
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolResult
+from antwort.tools.grammar import Checks
 from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
@@ -281,7 +282,7 @@ async def test_to_decide_about_a_call_takes_no_longer_the_more_there_are(setting
 
 def written(plan: Plan, *names: str) -> Turn:
     """A turn that calls these tools, as somebody who starts them early sees it."""
-    turn = Turn(0, partial(display_of, plan, run=Run(plan.response)), is_eager=True)
+    turn = Turn(0, partial(display_of, plan, run=Run(plan.response), checks=Checks()), is_eager=True)
     for at, name in enumerate(names):
         turn.feed(CallDelta(at, name, "{}"))
     return turn

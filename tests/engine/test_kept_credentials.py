@@ -284,5 +284,5 @@ async def test_what_is_summed_up_leaves_them_with_nothing_that_others_have_too(h
     engine = house.engine(answer(say("Ada likes tea.")))
     response = await engine.create(ask([*TALK, TRIGGER], tools=[SERVER]))
     assert [tool["server_label"] for tool in response.tools] == ["depot"]
-    (made,) = engine._planner.toolboxes._of_operator
+    (made,) = engine._planner.toolboxes.values()
     assert not made.toolbox.tools

@@ -12,6 +12,7 @@ from antwort.engine.plan import Plan, draft_response
 from antwort.engine.prompt.chat_request import chat_request
 from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.tools.base import ToolDefinition
+from antwort.tools.grammar import Checks
 from engine_kit import SERVER, ask, weather_tool
 from plan_kit import depot, plan_of, run_of
 
@@ -42,18 +43,18 @@ async def test_how_a_call_shows_follows_who_runs_it() -> None:
     plan = await planned(weather_tool(), server)
     run = run_of(plan)
     counted, uncounted = Shown("stock", "depot", counts=True), Shown("stock", "depot")
-    assert display_of(plan, "depot_stock", run) == counted
+    assert display_of(plan, "depot_stock", run, Checks()) == counted
     server.wants = False
-    assert display_of(plan, "depot_stock", run) == uncounted
+    assert display_of(plan, "depot_stock", run, Checks()) == uncounted
     server.wants = True
-    assert display_of(plan, "depot_stock", run) == counted
+    assert display_of(plan, "depot_stock", run, Checks()) == counted
 
 
 async def test_a_call_that_is_to_be_approved_is_asked_for_by_what_the_run_may_still_call() -> None:
     plan = await plan_of(ask(tools=[{**SERVER, "require_approval": "always"}], max_tool_calls=1), depot())
     run = run_of(plan)
-    asks = display_of(plan, "depot_stock", run).asks
-    asks_no_more = display_of(plan, "depot_stock", replace(run, calls_run=1)).asks
+    asks = display_of(plan, "depot_stock", run, Checks()).asks
+    asks_no_more = display_of(plan, "depot_stock", replace(run, calls_run=1), Checks()).asks
     assert asks is not None
     assert asks_no_more is not None
     assert (asks("{}", 0), asks_no_more("{}", 0)) == (True, False)
@@ -62,11 +63,11 @@ async def test_a_call_that_is_to_be_approved_is_asked_for_by_what_the_run_may_st
 async def test_a_toolbox_that_is_made_of_another_keeps_nothing_of_it() -> None:
     plan = await planned(depot())
     run, toolbox = run_of(plan), plan.toolbox
-    assert display_of(plan, "depot_stock", run).name == "stock"
+    assert display_of(plan, "depot_stock", run, Checks()).name == "stock"
     chat_request(run, plan)
     renamed = {"depot_stock": replace(toolbox.tools["depot_stock"], server_tool="shelf", description="Anew")}
     other = replace(plan, toolbox=replace(toolbox, tools=renamed))
-    assert display_of(other, "depot_stock", run).name == "shelf"
+    assert display_of(other, "depot_stock", run, Checks()).name == "shelf"
     assert [tool.function.description for tool in chat_request(run, other).tools or ()] == ["Anew"]
 
 

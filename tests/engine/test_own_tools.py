@@ -16,6 +16,7 @@ from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolDefinition, ToolKind
+from antwort.tools.grammar import Checks
 from antwort.tools.local import LocalExecutor
 from antwort.tools.routing import Route, route
 from codex_kit import AGENTS, APPLY_PATCH, APPLY_PATCH_GRAMMAR
@@ -145,13 +146,15 @@ async def test_a_free_form_tool_is_the_clients_whoever_has_a_function_of_its_nam
 
 async def test_a_call_of_a_free_form_tool_shows_as_one() -> None:
     plan = await plan_with(NOTE, namespace("a", NOTE))
-    assert display_of(plan, "note", run_of(plan)) == Shown("note", is_custom=True, is_clients=True)
-    assert display_of(plan, "a__note", run_of(plan)) == Shown("note", namespace="a", is_custom=True, is_clients=True)
+    assert display_of(plan, "note", run_of(plan), Checks()) == Shown("note", is_custom=True, is_clients=True)
+    assert display_of(plan, "a__note", run_of(plan), Checks()) == Shown(
+        "note", namespace="a", is_custom=True, is_clients=True
+    )
 
 
 async def test_an_input_is_held_against_a_grammar_that_was_only_told() -> None:
     plan = await plan_with(DIGITS)
-    fits = display_of(plan, "dial", run_of(plan)).fits
+    fits = display_of(plan, "dial", run_of(plan), Checks()).fits
     assert fits is not None
     assert (fits("007"), fits("seven")) == (True, False)
 
@@ -175,15 +178,15 @@ async def test_an_input_goes_to_the_client_unchecked(
     grammar: Any, fields: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     plan = await plan_of(ask(tools=[DIGITS], **fields), capabilities=Capabilities(grammar=grammar), **settings)
-    assert display_of(plan, "dial", run_of(plan)) == Shown("dial", is_custom=True, is_clients=True)
+    assert display_of(plan, "dial", run_of(plan), Checks()) == Shown("dial", is_custom=True, is_clients=True)
 
 
 async def test_a_second_wrong_input_is_the_clients() -> None:
     plan = await plan_with(DIGITS, namespace("a", DIGITS))
     failed = server_called(1, "dial", label="antwort", status="failed", error="It does not fit.")
     run = run_of(plan, failed)
-    assert display_of(plan, "dial", run).fits is None
-    assert display_of(plan, "a__dial", run).fits is not None
+    assert display_of(plan, "dial", run, Checks()).fits is None
+    assert display_of(plan, "a__dial", run, Checks()).fits is not None
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ async def test_a_second_wrong_input_is_the_clients() -> None:
 async def test_a_free_form_tool_that_is_not_allowed_is_never_the_clients(refused_calls: str, shown: Shown) -> None:
     allowed = [{"type": "custom", "name": "dial"}]
     plan = await plan_of(ask(tools=[NOTE, DIGITS], allowed_tools=allowed), refused_calls=refused_calls)
-    assert display_of(plan, "note", run_of(plan)) == shown
+    assert display_of(plan, "note", run_of(plan), Checks()) == shown
 
 
 @pytest.mark.proves("FR-009")
@@ -217,7 +220,7 @@ async def test_a_namespace_is_flattened_for_the_model() -> None:
     )
     assert spawn.description == "Tools for spawning and managing sub-agents.\n\nSpawns an agent."
     assert close.description == "Tools for spawning and managing sub-agents."
-    assert display_of(plan, close.name, run_of(plan)) == Shown(
+    assert display_of(plan, close.name, run_of(plan), Checks()) == Shown(
         "close_agent", namespace="multi_agent_v1", is_clients=True
     )
 
@@ -245,7 +248,7 @@ async def test_a_name_that_backends_refuse_is_written_otherwise_and_comes_back_a
     plan = await plan_with(function("files.read"), namespace("crm", function(long)), function(long))
     names = list(plan.toolbox.tools)
     assert all(LEGAL.fullmatch(name) for name in names)
-    assert [display_of(plan, name, run_of(plan)) for name in names] == [
+    assert [display_of(plan, name, run_of(plan), Checks()) for name in names] == [
         Shown("files.read", is_clients=True),
         Shown(long, namespace="crm", is_clients=True),
         Shown(long, is_clients=True),
@@ -276,5 +279,5 @@ def declared(tools: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
 async def test_every_name_is_legal_and_leads_back_to_what_was_declared(tools: list[dict[str, Any]]) -> None:
     plan = await plan_with(*tools)
     assert all(LEGAL.fullmatch(name) for name in plan.toolbox.tools)
-    shown = [display_of(plan, name, run_of(plan)) for name in plan.toolbox.tools]
+    shown = [display_of(plan, name, run_of(plan), Checks()) for name in plan.toolbox.tools]
     assert sorted(((one.namespace, one.name) for one in shown), key=str) == sorted(declared(tools), key=str)

@@ -33,6 +33,7 @@ from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
 from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
 from antwort.tools.function import FunctionExecutor
+from antwort.tools.grammar import Checks
 from antwort.tools.limits import all_limited
 from antwort.tools.routing import Route, Toolbox, route
 from engine_kit import CLOCK, SERVER, WEATHER, ask, replies, weather_tool
@@ -289,7 +290,7 @@ async def _full_plan(**fields: Any) -> Plan:
 
 
 def shown(plan: Plan, name: str) -> Shown:
-    return display_of(plan, name, run_of(plan))
+    return display_of(plan, name, run_of(plan), Checks())
 
 
 @pytest.mark.proves("RULING-1")

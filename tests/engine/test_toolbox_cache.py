@@ -10,7 +10,7 @@ import pytest
 from antwort.api.items import McpListTools
 from antwort.api.tools import McpTool
 from antwort.engine.prompt.discovery import Discovery
-from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
+from antwort.engine.prompt.toolbox import build_toolbox, toolbox_cache
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, Unanswered
@@ -60,7 +60,7 @@ class Desk:
     """Where toolboxes are made, one after the other, with the same server."""
 
     def __init__(self) -> None:
-        self.docs, self.boxes = Docs("find", "read"), ToolboxCache()
+        self.docs, self.boxes = Docs("find", "read"), toolbox_cache()
         self.executors: tuple[ToolExecutor, ...] = (self.docs,)
         self.settings = EngineSettings()
 
@@ -147,7 +147,7 @@ async def test_a_server_that_cannot_say_for_a_moment_whether_it_runs_a_tool_is_a
 
 
 class Steady(Docs):
-    holds_to_its_word = True
+    is_steady = True
 
 
 @pytest.mark.parametrize(("kind", "claims"), [(Docs, 2), (Steady, 1)])
@@ -202,7 +202,7 @@ async def test_nobody_is_given_what_was_made_of_strangers_tools_for_somebody_els
 
 async def test_many_tools_of_strangers_are_not_remembered() -> None:
     desk = Desk()
-    desk.docs.list(*[f"tool_{number:0100}" for number in range(400)])
+    desk.docs.list(*[f"tool_{number:0100}" for number in range(2000)])
     await desk.made(STRANGER)
     assert not len(desk.boxes)
 
@@ -210,7 +210,7 @@ async def test_many_tools_of_strangers_are_not_remembered() -> None:
 @pytest.mark.parametrize("tool", [DOCS, STRANGER])
 async def test_what_a_request_says_at_length_is_not_remembered(tool: dict[str, Any]) -> None:
     desk = Desk()
-    names = [f"tool_{number:0800}" for number in range(128)]
+    names = [f"tool_{number:03000}" for number in range(128)]
     await desk.made({**tool, "allowed_tools": names})
     await desk.made({**tool, "require_approval": {"never": {"tool_names": names}}})
     await desk.made(tool, allowed_tools=[{"type": "mcp", "server_label": "docs", "name": name} for name in names])
@@ -231,7 +231,6 @@ async def test_strangers_tools_push_out_none_of_the_operators() -> None:
     for number in range(20):
         await desk.made({**STRANGER, "server_url": f"https://docs.example.com/{number}"})
     assert (await desk.made(DOCS))[0] is first
-    assert len(desk.boxes) == 9
 
 
 class Many(Docs):
@@ -271,8 +270,21 @@ async def test_servers_that_join_the_request_of_one_client_do_not_join_that_of_a
         assert list((await desk.made())[0].tools) == names
 
 
+class WithKey(Docs):
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return [McpTool(server_label="docs", headers={"X-Key": "s3cret"})]
+
+
+async def test_what_a_server_that_joins_brings_to_log_in_is_not_remembered() -> None:
+    desk = Desk()
+    desk.docs = WithKey("find")
+    desk.executors = (desk.docs,)
+    assert list((await desk.made())[0].tools) == ["find"]
+    assert not len(desk.boxes)
+
+
 async def test_only_the_last_few_are_remembered() -> None:
     desk = Desk()
-    for number in range(20):
+    for number in range(100):
         await desk.made({**DOCS, "allowed_tools": [f"tool_{number}"]})
-    assert len(desk.boxes) == 8
+    assert len(desk.boxes) == 64

@@ -8,7 +8,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from antwort.api.events import CustomInputDelta
 from antwort.api.items import CustomToolCall, McpCall
@@ -223,7 +222,8 @@ async def test_a_refused_call_is_answered_before_the_model_is_asked() -> None:
     assert isinstance(step, RunTools)
     (refused,) = step.calls
     assert isinstance(refused, Refused)
-    assert refused.message.startswith("The input does not match the grammar of the tool 'dial'. It stops matching at")
+    assert refused.message.startswith("The input does not match the grammar of the tool 'dial'.")
+    assert refused.grammar is plan.toolbox.tools["dial"].grammar
     answered = server_called(1, "dial", label="antwort", status="failed", error=refused.message)
     assert next_step(run_of(plan, answered, ended()), plan) == Infer()
 
@@ -253,15 +253,15 @@ async def test_a_request_keeps_the_grammars_it_was_read_with() -> None:
     """Reading one again would keep everybody waiting."""
     plan = await plan_with_dial()
     read_grammar.cache_clear()
-    fits = display_of(plan, "dial", run_of(plan)).fits
+    fits = display_of(plan, "dial", run_of(plan), Checks()).fits
     assert fits is not None
     assert not fits("seven")
     assert read_grammar.cache_info().misses == 0
 
 
 async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> None:
-    plan = replace(await plan_with_dial(), checks=Checks(seconds=0))
-    fits = display_of(plan, "dial", run_of(plan)).fits
+    plan = await plan_with_dial()
+    fits = display_of(plan, "dial", run_of(plan), Checks(seconds=0)).fits
     assert fits is not None
     assert fits("seven")
 

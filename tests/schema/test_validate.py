@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from antwort.schema import validate
-from antwort.schema.validate import find_problem, find_problem_bounded, has_references
+from antwort.schema.validate import decode_object, has_references
 
 SEARCH: dict[str, Any] = {
     "type": "object",
@@ -26,6 +26,16 @@ SEARCH: dict[str, Any] = {
 }
 
 
+def find_problem(arguments: str, schema: dict[str, Any]) -> str | None:
+    value = decode_object(arguments)
+    return value if isinstance(value, str) else validate.find_problem(value, schema)
+
+
+def find_problem_bounded(arguments: str, schema: dict[str, Any]) -> str | None:
+    value = decode_object(arguments)
+    return value if isinstance(value, str) else validate.find_problem_bounded(value, schema, arguments)
+
+
 @pytest.mark.parametrize(
     "arguments", ['{"query": "x"}', ' {"query": "x", "limit": null, "sites": [{"host": "h"}], "kind": "b"} ']
 )
@@ -36,8 +46,8 @@ def test_arguments_that_fit_are_no_problem(arguments: str) -> None:
 @pytest.mark.proves("EDGE-4")
 @pytest.mark.parametrize("arguments", ['{"query": "x"', "{query: 1}", "NaN", "", '{"a": ' + "[" * 5000, '"\ud800"'])
 def test_what_is_not_json_is_said_to_be_none(arguments: str) -> None:
-    problem = find_problem_bounded(arguments, None)
-    assert problem is not None
+    problem = decode_object(arguments)
+    assert isinstance(problem, str)
     assert problem.startswith("The arguments are not valid JSON: ")
 
 

@@ -23,7 +23,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, refuse, say, think, tokens
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, ToolServer
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, is_tool_server
 from engine_kit import ask, engine_of, replies, text_of
 
 
@@ -179,7 +179,7 @@ def context() -> ToolContext:
 
 async def test_a_fake_server_is_found_by_its_label_and_names_its_tools() -> None:
     server = ToolServerFake("depot", "depot_", stock=replies("3"))
-    assert isinstance(server, ToolServer)
+    assert is_tool_server(server)
     assert await server.discover(McpTool(server_label="shop"), ANONYMOUS) is None
     assert await server.discover(McpTool(server_label="depot"), ANONYMOUS) == [
         ToolDefinition(name="depot_stock", kind=ToolKind.MCP, server_label="depot", server_tool="stock")

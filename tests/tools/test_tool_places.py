@@ -123,7 +123,7 @@ async def test_a_label_with_an_address_of_the_requests_shares_nothing_with_the_o
 
 
 class SteadyHouse(House):
-    holds_to_its_word = True
+    is_steady = True
 
 
 async def test_clients_that_call_the_same_definition_have_slots_of_their_own() -> None:

@@ -292,7 +292,7 @@ class Counting(ServerByName):
 
 
 class Steady(Counting):
-    holds_to_its_word = True
+    is_steady = True
 
 
 def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:
@@ -325,4 +325,4 @@ def test_a_toolbox_that_is_made_of_another_is_asked_about_anew() -> None:
 def test_names_that_models_make_up_are_not_remembered() -> None:
     toolbox = box(mcp, executors=(limited(Steady()),), may_run=True)
     assert {route(f"made up {n}", toolbox) for n in range(100)} == {Route.UNKNOWN}
-    assert not toolbox.ways
+    assert [*toolbox.ways] == ["m"]

@@ -7,6 +7,7 @@ import enum
 import typing  # noqa: F401 - for the hint that is written as text
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypedDict
 
 import jsonschema_rs
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from antwort.tools.base import ToolContext
-from antwort.tools.schema import read_signature
+from antwort.tools.schema import Signature, read_signature
 
 
 class Unit(enum.Enum):
@@ -45,6 +46,10 @@ def takes(hint: object, *default: object) -> Callable[..., None]:
     function.__annotations__ = {"x": hint}
     function.__defaults__ = default or None
     return function
+
+
+def given(signature: Signature, arguments: str) -> dict[str, object]:
+    return signature.read(msgspec.json.decode(arguments), arguments)
 
 
 def schema_of(hint: object) -> object:
@@ -162,7 +167,7 @@ def test_a_function_of_nothing_takes_an_empty_object() -> None:
 
     signature = read_signature(nothing)
     assert signature.parameters == {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
-    assert signature.read("{}") == {}
+    assert given(signature, "{}") == {}
 
 
 def test_every_schema_is_valid_and_recursive_types_keep_their_references() -> None:
@@ -173,14 +178,16 @@ def test_every_schema_is_valid_and_recursive_types_keep_their_references() -> No
 
 
 def test_arguments_are_read_as_the_functions_own_types() -> None:
-    given = read_signature(weather).read('{"city": "Bonn", "where": {"x": 1}, "unit": "kelvin", "box": {"width": 2}}')
-    assert given == {"city": "Bonn", "where": Point(1.0), "unit": Unit.KELVIN, "box": {"width": 2}}
+    values = given(
+        read_signature(weather), '{"city": "Bonn", "where": {"x": 1}, "unit": "kelvin", "box": {"width": 2}}'
+    )
+    assert values == {"city": "Bonn", "where": Point(1.0), "unit": Unit.KELVIN, "box": {"width": 2}}
 
 
 @pytest.mark.parametrize("default", [None, object(), [], [1], float("nan")])
 def test_an_argument_that_is_not_given_is_left_to_the_functions_own_default(default: object) -> None:
     signature = read_signature(takes(Any, default))
-    assert signature.read("{}") == {}
+    assert given(signature, "{}") == {}
     assert signature.parameters["required"] == []
 
 
@@ -189,7 +196,7 @@ def test_a_default_that_json_cannot_show_is_not_shown() -> None:
 
 
 def test_a_given_null_is_not_the_same_as_an_absent_argument() -> None:
-    assert read_signature(takes(int | None, 5)).read('{"x": null}') == {"x": None}
+    assert given(read_signature(takes(int | None, 5)), '{"x": null}') == {"x": None}
 
 
 @pytest.mark.parametrize(
@@ -200,10 +207,17 @@ def test_a_given_null_is_not_the_same_as_an_absent_argument() -> None:
         (dict[str, int], '{"a": 2.0}', {"a": 2}),
         (float, "3", 3.0),
         (float, "3.5", 3.5),
+        (dict[int, int], '{"1": 2.0}', {1: 2}),
     ],
 )
 def test_a_whole_number_written_with_a_point_is_an_integer(hint: object, written: str, expected: object) -> None:
-    assert read_signature(takes(hint)).read(f'{{"x": {written}}}') == {"x": expected}
+    assert given(read_signature(takes(hint)), f'{{"x": {written}}}') == {"x": expected}
+
+
+@pytest.mark.parametrize("written", ["1.10", '"1.10"', "12345678901234567890.123456789"])
+def test_a_decimal_has_the_digits_that_were_written(written: str) -> None:
+    assert str(given(read_signature(takes(Decimal)), f'{{"x": {written}}}')["x"]) == written.strip('"')
+    assert str(given(read_signature(takes(Decimal | None)), f'{{"x": {written}}}')["x"]) == written.strip('"')
 
 
 @pytest.mark.parametrize(
@@ -220,7 +234,7 @@ def test_a_whole_number_written_with_a_point_is_an_integer(hint: object, written
 )
 def test_what_does_not_fit_is_named(arguments: str, words: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=words.replace("$", r"\$")):
-        read_signature(weather).read(arguments)
+        given(read_signature(weather), arguments)
 
 
 def star(*numbers: int) -> None: ...
@@ -284,6 +298,6 @@ def test_a_parameter_that_python_cannot_call_so_is_called_by_the_word_itself() -
     assert signature.parameters["required"] == ["from", "to"]
     assert properties["from"] == {"type": "string", "description": "Where it is."}
     assert properties["class"] == {"type": "integer", "default": 1}
-    assert signature.read('{"from": "a", "to": "b", "class": 4}') == {"from_": "a", "to": "b", "class_": 4}
+    assert given(signature, '{"from": "a", "to": "b", "class": 4}') == {"from_": "a", "to": "b", "class_": 4}
     with pytest.raises(msgspec.ValidationError):
-        signature.read('{"from_": "a", "to": "b"}')
+        given(signature, '{"from_": "a", "to": "b"}')

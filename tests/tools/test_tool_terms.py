@@ -87,21 +87,15 @@ async def test_limits_that_change_hold_for_the_next_call() -> None:
 
 
 class Steady(Knowing):
-    holds_to_its_word = True
-
-
-async def test_limits_are_looked_up_once_for_each_definition() -> None:
-    steady, asked = Steady(), call("far", kind=ToolKind.MCP)
-    executor = Limited(steady)
-    await executor.execute(asked, context())
-    steady.limits = ToolLimits(output_bytes=10)
-    assert str((await executor.execute(asked, context())).output) == "x" * 100
-    other = replace(asked, definition=replace(asked.definition))
-    assert str((await executor.execute(other, context())).output).startswith("x" * 10 + "\n")
+    is_steady = True
 
 
 class Derived(Steady):
     """Says nothing of itself."""
+
+
+class SteadyByOldName(Knowing):
+    holds_to_its_word = True
 
 
 def test_our_own_executors_say_that_their_word_holds() -> None:
@@ -111,6 +105,7 @@ def test_our_own_executors_say_that_their_word_holds() -> None:
 
     ours: list[ToolExecutor] = [LocalExecutor(far), Toolset("maps", far), McpExecutor()]
     assert [Limited(each).is_steady for each in ours] == [True, True, True]
+    assert Limited(SteadyByOldName()).is_steady
     assert not Limited(Knowing()).is_steady
     assert not Limited(Derived()).is_steady
 

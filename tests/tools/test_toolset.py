@@ -11,7 +11,7 @@ from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.testing.executors import ExecutorContract, context
-from antwort.tools.base import ToolCall, ToolDefinition, ToolExecutor, ToolKind, ToolServer
+from antwort.tools.base import ToolCall, ToolDefinition, ToolExecutor, ToolKind
 from antwort.tools.limits import ToolLimits, limited
 from antwort.tools.local import LocalTool, tool
 from antwort.tools.toolset import Toolset, ToolsetInfo
@@ -58,7 +58,7 @@ class TestToolset(ExecutorContract):
 
 
 def test_a_toolset_is_a_tool_server_and_stays_one_within_limits() -> None:
-    assert isinstance(calc(), ToolServer)
+    assert calc().is_server
     assert limited(calc()).is_server
 
 

@@ -28,7 +28,6 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
 from antwort.storage.base import CallClaim, Decision, Link
-from antwort.tools.grammar import Checks
 from antwort.tools.routing import Toolbox
 
 OpenCall = PendingCall
@@ -116,8 +115,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
     """The tool lists of the servers that the request names, to be shown first."""
-    checks: Checks = msgspec.field(default_factory=Checks)
-    """Checks the inputs of free-form tools against their grammars."""
     compacts: bool = False
     """Whether the response is a summary of the history."""
     compact_threshold: int | None = None

@@ -44,7 +44,7 @@ from antwort.engine.prompt.content_checks import check_capabilities, has_media, 
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_choice import check_choice
-from antwort.engine.prompt.toolbox import ToolboxCache, build_toolbox
+from antwort.engine.prompt.toolbox import build_toolbox, toolbox_cache
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
@@ -97,7 +97,7 @@ class Planner:
         """The memory that the histories of all requests share."""
         self.resources, self.live = resources, live
         self._meter = TokenEstimator(resources.provider)
-        self.toolboxes = ToolboxCache()
+        self.toolboxes = toolbox_cache()
         self._media = MediaHosts(limits.media_hosts)
 
     async def models(self, identity: Identity) -> list[Model]:

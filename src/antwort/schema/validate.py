@@ -33,15 +33,21 @@ _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
 _decode = msgspec.json.Decoder().decode
 
 
-def find_problem(arguments: str, schema: Plain) -> str | None:
-    """Return what is wrong with the arguments, in words that the model can use, or None.
+def decode_object(arguments: str) -> dict[str, Any] | str:
+    """Return the JSON object in the text, or what is wrong with the text, in words that the model can use."""
+    try:
+        value = _decode(arguments)
+    except NOT_JSON as error:
+        return f"The arguments are not valid JSON: {error}"
+    return value if isinstance(value, dict) else "The arguments must be a JSON object."
+
+
+def find_problem(value: dict[str, Any], schema: Plain) -> str | None:
+    """Return what is wrong with the arguments of a call, in words that the model can use, or None.
 
     For schemas of the operator's own functions: the time is not bounded where the schema has references. A schema that
     is broken or points to another document accepts everything: nothing is ever fetched.
     """
-    value = _decoded(arguments)
-    if isinstance(value, str):
-        return value
     try:
         validator = _validator(msgspec.json.encode(schema))
     except _NOT_ENCODABLE:
@@ -58,26 +64,14 @@ def has_references(schema: Plain) -> bool:
     return any(reference in encoded for reference in _REFERENCES)
 
 
-def find_problem_bounded(arguments: str, schema: Plain | None) -> str | None:
-    """Do the same for an untrusted schema, in a time that the size of both bounds, so that the event loop can do it."""
-    value = _decoded(arguments)
-    if isinstance(value, str):
-        return value
-    if not schema:
-        return None
+def find_problem_bounded(value: dict[str, Any], schema: Plain, arguments: str) -> str | None:
+    """Do the same for an untrusted schema, in a time that the size of both bounds, so that the event loop can do it.
+    `arguments` is the text that the value was decoded from.
+    """
     _, validator, nodes = _reduced_cache.get(id(schema)) or _reduce_cached(schema)
     if validator is None or (nodes * len(arguments) >= _MAX_WORK and nodes * _max_values(arguments) > _MAX_WORK):
         return None
     return None if validator.is_valid(value) else _problems(validator, value)
-
-
-def _decoded(arguments: str) -> dict[str, Any] | str:
-    """Return the object, or the problem."""
-    try:
-        value = _decode(arguments)
-    except NOT_JSON as error:
-        return f"The arguments are not valid JSON: {error}"
-    return value if isinstance(value, dict) else "The arguments must be a JSON object."
 
 
 def _max_values(arguments: str) -> int:

@@ -7,6 +7,7 @@ may take is bounded before it is evaluated, so that no expression takes long.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, NoReturn, TypeAlias
@@ -32,7 +33,7 @@ def calculate(expression: str) -> Number:
     if len(expression) > LONGEST:
         raise CannotCalculate(f"The expression is longer than {LONGEST} characters.")
     try:
-        return _Reader(_tokens(_plain(expression))).value()
+        return _Parser(_tokens(_plain(expression))).value()
     except ZeroDivisionError:
         raise CannotCalculate("The expression divides by zero.") from None
     except OverflowError:
@@ -110,14 +111,23 @@ def _power(base: Number, exponent: Number) -> Number:
     return result
 
 
-_BINARY: Mapping[str, Callable[[Number, Number], Number]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "of": lambda a, b: a * b,
-    "/": lambda a, b: a / b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+class _Operator(NamedTuple):
+    binding: int
+    """Operators with a higher one are applied first."""
+    run: Callable[[Number, Number], Number]
+
+
+_SIGN_BINDING = 3
+_OPERATORS: Mapping[str, _Operator] = {
+    "+": _Operator(1, operator.add),
+    "-": _Operator(1, operator.sub),
+    "*": _Operator(2, operator.mul),
+    "of": _Operator(2, operator.mul),
+    "/": _Operator(2, operator.truediv),
+    "//": _Operator(2, operator.floordiv),
+    "%": _Operator(2, operator.mod),
+    "**": _Operator(4, _power),
+    "^": _Operator(4, _power),
 }
 
 
@@ -174,19 +184,18 @@ FUNCTIONS: Mapping[str, _Function] = {
 CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
 
 
-# ---- reading ----
+# ---- parsing ----
 
 
-class _Reader:
-    """A recursive descent parser that evaluates: sums, products, signs, powers, percentages, atoms."""
+class _Parser:
+    """An operator-precedence parser that evaluates as it goes."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._at = 0
-        self._depth = 0
 
     def value(self) -> Number:
-        value = self._sum()
+        value = self._evaluate(0, 0)
         if self._next.kind != "end":
             self._refuse()
         return value
@@ -195,81 +204,64 @@ class _Reader:
     def _next(self) -> _Token:
         return self._tokens[self._at]
 
-    def _take(self, *kinds: str) -> _Token | None:
-        """Take the next token if it is one of these."""
+    def _evaluate(self, least: int, depth: int) -> Number:
+        """Evaluate an operand and the operators after it that bind more than `least`. `depth` counts parentheses, signs
+        and powers around it.
+        """
+        if depth > DEEPEST:
+            raise CannotCalculate(f"The expression has more than {DEEPEST} levels.")
+        value = self._operand(depth)
+        while (sign := _OPERATORS.get(self._next.text)) is not None and sign.binding > least:
+            self._at += 1
+            if sign.run is _power:  # from right to left
+                right = self._evaluate(_SIGN_BINDING, depth + 1)
+            else:
+                right = self._evaluate(sign.binding, depth)
+            value = _bounded(sign.run(value, right))
+        return value
+
+    def _operand(self, depth: int) -> Number:
         token = self._next
-        if token.kind not in kinds:
-            return None
+        if token.kind not in ("number", "name", "(", "+", "-"):
+            self._refuse()
         self._at += 1
-        return token
-
-    def _sum(self) -> Number:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            value = _bounded(_BINARY[sign.kind](value, self._product()))
-        return value
-
-    def _product(self) -> Number:
-        value = self._signed()
-        while sign := self._take("*", "/", "//", "%") or self._take_of():
-            value = _bounded(_BINARY[sign.text](value, self._signed()))
-        return value
-
-    def _take_of(self) -> _Token | None:
-        return self._take("name") if self._next.text == "of" else None
-
-    def _signed(self) -> Number:
-        if sign := self._take("+", "-"):
-            value = self._deeper(self._signed)
-            return -value if sign.kind == "-" else value
-        return self._powered()
-
-    def _powered(self) -> Number:
-        base = self._percentage()
-        if self._take("**", "^"):
-            return _bounded(_power(base, self._deeper(self._signed)))
-        return base
-
-    def _percentage(self) -> Number:
-        """Parse a percentage: `%` is a hundredth where no operand follows, also before a sign: `50% - 3`."""
-        value = self._atom()
-        following = self._tokens[self._at + 1] if self._next.kind == "%" else self._next
-        is_operand = following.kind in ("number", "(") or (following.kind == "name" and following.text != "of")
-        if self._next.kind == "%" and not is_operand:
+        match token.kind:
+            case "+" | "-":
+                value = self._evaluate(_SIGN_BINDING, depth + 1)
+                return -value if token.kind == "-" else value
+            case "number":
+                value = _bounded(int(token.text) if token.text.isdigit() else float(token.text))
+            case "(":
+                value = self._evaluate(0, depth + 1)
+                self._close()
+            case _:
+                value = self._named(token.text.lower(), depth)
+        if self._next.kind == "%" and not self._is_operand(self._tokens[self._at + 1]):
             self._at += 1
             return value / 100
         return value
 
-    def _atom(self) -> Number:
-        if token := self._take("number"):
-            return _bounded(int(token.text) if token.text.isdigit() else float(token.text))
-        if token := self._take("name"):
-            return self._named(token.text.lower())
-        if self._take("("):
-            value = self._deeper(self._sum)
-            return self._closed(value)
-        return self._refuse()
+    def _is_operand(self, token: _Token) -> bool:
+        """Return whether an operand follows a `%`. If not, it means a hundredth, also before a sign: `50% - 3`."""
+        return token.kind in ("number", "(") or (token.kind == "name" and token.text != "of")
 
-    def _closed(self, value: Number) -> Number:
-        if not self._take(")"):
-            self._refuse()
-        return value
-
-    def _named(self, name: str) -> Number:
-        if self._next.kind == "(" and name in FUNCTIONS:
+    def _named(self, name: str, depth: int) -> Number:
+        function = FUNCTIONS.get(name)
+        if self._next.kind == "(" and function is not None:
             self._at += 1
-            return self._called(name, FUNCTIONS[name])
+            return self._called(name, function, depth + 1)
         if name in CONSTANTS:
             return CONSTANTS[name]
         known = f"there are {', '.join(FUNCTIONS)}, and {', '.join(CONSTANTS)}"
-        what = f"{name} is a function: write {name}(…)" if name in FUNCTIONS else f"There is no {name!r}; {known}"
+        what = f"There is no {name!r}; {known}" if function is None else f"{name} is a function: write {name}(…)"
         raise CannotCalculate(f"{what}.")
 
-    def _called(self, name: str, function: _Function) -> Number:
-        arguments = [] if self._next.kind == ")" else [self._deeper(self._sum)]
-        while arguments and self._take(","):
-            arguments.append(self._deeper(self._sum))
-        self._closed(0)
+    def _called(self, name: str, function: _Function, depth: int) -> Number:
+        arguments = [] if self._next.kind == ")" else [self._evaluate(0, depth)]
+        while arguments and self._next.kind == ",":
+            self._at += 1
+            arguments.append(self._evaluate(0, depth))
+        self._close()
         if not function.least <= len(arguments) <= function.most:
             raise CannotCalculate(f"{name} cannot be given {len(arguments)} arguments.")
         try:
@@ -279,20 +271,15 @@ class _Reader:
         except ValueError:
             raise CannotCalculate(_NOT_REAL) from None
 
-    def _deeper(self, read: Callable[[], Number]) -> Number:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise CannotCalculate(f"The expression has more than {DEEPEST} levels.")
-        value = read()
-        self._depth -= 1
-        return value
+    def _close(self) -> None:
+        if self._next.kind != ")":
+            self._refuse()
+        self._at += 1
 
     def _refuse(self) -> NoReturn:
         token = self._next
         if token.kind == "end":
             raise CannotCalculate("The expression ends too early." if self._at else "The expression is empty.")
         hint = "; write * to multiply" if token.kind in ("number", "name", "(") else ""
-        raise CannotCalculate(f"{token.text!r} cannot stand where it does, after {self._before()!r}{hint}.")
-
-    def _before(self) -> str:
-        return "".join(token.text for token in self._tokens[max(self._at - 4, 0) : self._at])
+        before = "".join(token.text for token in self._tokens[max(self._at - 4, 0) : self._at])
+        raise CannotCalculate(f"{token.text!r} cannot stand where it does, after {before!r}{hint}.")

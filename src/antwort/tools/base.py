@@ -97,6 +97,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     definition: ToolDefinition
+    decoded: dict[str, Any] | None = None
+    """The object that `arguments` is, which the limits of an executor decode once for all who read it. None: nobody has
+    decoded it yet.
+    """
 
 
 Output: TypeAlias = str | tuple[ResultPart, ...]
@@ -163,9 +167,9 @@ class Unanswered(Exception):
 class ToolExecutor(Protocol):
     """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result.
 
-    Any class with these three members is one; it need not inherit. Of whatever kind, it is asked about the functions
-    that requests declare (definitions of kind `FUNCTION`), and runs those that it claims. To offer tools of its own, it
-    must be a `ToolServer`, and is then asked about those only.
+    Any class with these three members is one; it need not inherit. `BaseExecutor` has all that it may offer besides.
+    Of whatever kind, it is asked about the functions that requests declare (definitions of kind `FUNCTION`), and runs
+    those that it claims. One with `discover` offers tools of its own, and is asked about those only.
 
     `ClientsTurn` is the one exception that makes no result: it hands the call of a declared function to the client.
     """
@@ -180,29 +184,6 @@ class ToolExecutor(Protocol):
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
 
 
-@runtime_checkable
-class ToolServer(Protocol):
-    """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`.
-
-    It knows its tools by `server_label` and `own_name`: the model may see other names.
-    """
-
-    @property
-    def kind(self) -> ToolKind: ...
-
-    def can_execute(self, tool: ToolDefinition) -> bool: ...
-
-    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
-
-    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        """Return the tools behind `declared`, or None when that is not this server's label.
-
-        Raises `InvalidField`, naming a field of `declared`, when the label is right and the rest is not. Whatever else
-        is raised shows as a list of tools that is not available, and the response goes on.
-        """
-        ...
-
-
 NoteWritingTools: TypeAlias = Callable[[str, str, Collection[str]], Awaitable[frozenset[str] | None]]
 """Records, for a tenant and a server, the tools that the server lists as writing. Returns all that were ever recorded,
 or None for every tool of the server. Raises `StoreFault`."""
@@ -212,17 +193,28 @@ class BaseExecutor:
     """Defaults for all that an executor may offer beside the three members of `ToolExecutor`.
 
     An executor need not inherit it: the engine adapts each executor once, and uses the members that it has.
+
+    One that has a `discover` of its own is a tool server: requests reach it by a label, `{"type": "mcp",
+    "server_label": …}`. It knows its tools by `server_label` and `own_name`: the model may see other names.
     """
 
     kind: ToolKind
-    is_server = False
-    """Whether it offers tools of its own: see `ToolServer`."""
-    describes_functions = False
-    """Whether it knows its functions by their names: then `describe` says which it runs."""
     ends_when_told = False
     """Whether its calls always end when they are cancelled, so that none is left behind."""
     is_steady = False
-    """Whether it always gives the same answers about a tool, so that they may be cached."""
+    """Whether it always gives the same answers about a tool, so that they may be cached. Of the class that says so
+    itself: one that is derived from it may change its answers.
+    """
+
+    @cached_property
+    def is_server(self) -> bool:
+        """Whether it offers tools of its own."""
+        return type(self).discover is not BaseExecutor.discover
+
+    @cached_property
+    def describes_functions(self) -> bool:
+        """Whether it knows its functions by their names: then `describe` says which it runs."""
+        return type(self).describe is not BaseExecutor.describe
 
     @property
     def labels(self) -> Sequence[str]:
@@ -248,7 +240,11 @@ class BaseExecutor:
         return None
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:  # noqa: ARG002
-        """Return the tools behind `declared`, as a `ToolServer` does."""
+        """Return the tools behind `declared`, or None when that is not this server's label.
+
+        Raises `InvalidField`, naming a field of `declared`, when the label is right and the rest is not. Whatever else
+        is raised shows as a list of tools that is not available, and the response goes on.
+        """
         return None
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:  # noqa: ARG002
@@ -275,6 +271,18 @@ class BaseExecutor:
 def is_tool_server(executor: object) -> bool:
     """Return whether an executor offers tools of its own, whether it inherits `BaseExecutor` or not."""
     return bool(getattr(executor, "is_server", hasattr(executor, "discover")))
+
+
+def labels_of(executor: object) -> Sequence[str]:
+    """Return the labels of an executor's tool servers: `labels`, or its only `label`."""
+    labels, label = tuple(getattr(executor, "labels", None) or ()), getattr(executor, "label", None)
+    return labels if labels or label is None else (label,)
+
+
+def is_steady(executor: object) -> bool:
+    """Return whether an executor always gives the same answers about a tool: whether its own class says so."""
+    said = vars(type(executor))
+    return said.get("is_steady", said.get("holds_to_its_word")) is True  # the name that the member once had
 
 
 _NO_ARGUMENTS = frozenset({"", "null"})

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta
@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.wire import UNSET
-from antwort.caching import Cache
 from antwort.identity import Identity
-from antwort.schema.validate import find_problem, find_problem_bounded, has_references
+from antwort.schema.validate import decode_object, find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
     BaseExecutor,
     ClientsTurn,
@@ -31,7 +30,9 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
     given_arguments,
+    is_steady,
     is_tool_server,
+    labels_of,
 )
 from antwort.tools.limiter import Limiter, SlotsStuck
 from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
@@ -42,8 +43,6 @@ _log = logging.getLogger("antwort.tools")
 
 _MAX_LIMITERS = 1024
 """Beyond, those that no call uses are dropped: requests can name any number of tools and servers."""
-_MAX_CACHED = 1024
-"""Definitions whose limits are cached."""
 _MAX_CAUSES = 3
 
 _Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
@@ -122,20 +121,15 @@ class CallLimits(NamedTuple):
     """A slot of each is taken, in this order: of the tool, and of its server."""
     serial: Limiter | None
     """The first of them, where calls of the tool must not overlap."""
-    checks_schema: bool
-    """Whether the arguments must fit the tool's schema; otherwise they need only be an object."""
     is_untrusted: bool
     """Whether a server or a request wrote the schema."""
-    tool: ref[ToolDefinition]
-    owner: tuple[str, str] | None
-    """The tenant and the owner that they are of; None: of all."""
 
 
 class Limited(BaseExecutor):
     """An executor within limits. `execute` raises only when it is cancelled, or hands the call to the client.
 
-    It adapts any class with the three members of `ToolExecutor`: it has the optional members of that, and the defaults
-    of `BaseExecutor` for the rest.
+    It adapts any class with the three members of `ToolExecutor`: it has the other members that the executor has, and
+    the defaults of `BaseExecutor` for the rest.
     """
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
@@ -143,15 +137,11 @@ class Limited(BaseExecutor):
         self.kind = executor.kind
         self.is_server = is_tool_server(executor)
         self.describes_functions = bool(getattr(executor, "describes_functions", hasattr(executor, "describe")))
-        # Only where the class itself says so: one that is derived from it may change its answers.
-        self.is_steady = vars(type(executor)).get("holds_to_its_word") is True
-        for name in _ADAPTED:
-            if hasattr(executor, name):
-                setattr(self, name, getattr(executor, name))
+        self.is_steady = is_steady(executor)
+        for name in _MEMBERS:
+            setattr(self, name, getattr(executor, name, getattr(self, name)))
         self._limits = limits or ToolLimits()
         self._limiters: dict[tuple[Hashable, ...], Limiter] = {}
-        self._cache = Cache[int, CallLimits](_MAX_CACHED)
-        """By the identity of the definition, which servers make once for many requests."""
         self._left_behind: set[asyncio.Task[object]] = set()
 
     @property
@@ -186,10 +176,6 @@ class Limited(BaseExecutor):
         return replace(result, output=cut_output(output, most, allowed.limits.media_bytes))
 
     def _limits_for(self, tool: ToolDefinition, identity: Identity) -> CallLimits:
-        owner = (identity.tenant, identity.owner)
-        known = self._cache.get(id(tool))
-        if known is not None and known.tool() is tool and (known.owner is None or known.owner == owner):
-            return known
         limits, name, wish = self.limits_of(tool) or self._limits, tool.own_name, self.timeout_of(tool)
         bounds = limits.tools.get(name, _NO_BOUNDS)
         is_serial, declared = tool.is_serial or not bounds.parallel, tool.declared
@@ -201,10 +187,10 @@ class Limited(BaseExecutor):
                 is_untrusted = own is None or own.parameters != tool.parameters
         server: Hashable = tool.server_label
         serial_key: Hashable = (server, name)
-        is_shared = declared is None or declared.server_url is UNSET
-        if declared is not None and not is_shared:
+        if declared is not None and declared.server_url is not UNSET:
             # A label with an address of the request's is not the operator's, and each client has slots of its own.
-            server, serial_key = (declared.server_url, *owner), (declared.server_url, name)
+            server = (declared.server_url, identity.tenant, identity.owner)
+            serial_key = (declared.server_url, name)
         tool_key = (server, name, bounds.concurrency or limits.concurrency)
         server_key = (server, limits.total)
         limiters = (
@@ -215,26 +201,19 @@ class Limited(BaseExecutor):
         seconds = bounds.timeout or limits.timeouts.get(name) or (limits.timeout if wish is None else float(wish))
         if math.isnan(seconds):
             raise ValueError("a time limit must be a number of seconds")
-        allowed = CallLimits(
+        return CallLimits(
             limits,
             seconds,
             bounds.arguments_bytes or limits.arguments_bytes,
             bounds.output_bytes or limits.output_bytes,
             limiters if serial is None else (serial, *limiters),
             serial,
-            limits.check_arguments,
             is_untrusted,
-            ref(tool),
-            None if is_shared else owner,
         )
-        if self.is_steady and tool.kind is not ToolKind.FUNCTION:  # a request's function is not met again
-            self._cache.put(id(tool), allowed)
-        return allowed
 
     def _new_limiter(self, key: tuple[Hashable, ...]) -> Limiter:
         if len(self._limiters) >= _MAX_LIMITERS:
             self._limiters = {each: limiter for each, limiter in self._limiters.items() if not limiter.is_idle}
-            self._cache.clear()  # it refers to those that are dropped
         limit = key[-1]
         assert isinstance(limit, int)
         limiter = self._limiters[key] = Limiter(limit)
@@ -245,27 +224,23 @@ class Limited(BaseExecutor):
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None, "tools run in tasks"
-        cancelling, expired = task.cancelling(), list[bool]()
+        cancelling = task.cancelling()
         ends = loop.time() + allowed.seconds
         if context.deadline is None or ends < context.deadline:
             context = replace(context, deadline=ends)
-        timer = loop.call_at(ends, _expire, task, expired)  # `asyncio.timeout` takes 2 µs more
+        timeout = asyncio.timeout_at(ends)
         try:
-            try:
+            async with timeout:
                 if self.ends_when_told:
                     outcome: object = await self._work(call, context, allowed)
                 else:
-                    outcome = await self._run_in_task(call, context, allowed, taken, expired)
-            finally:
-                timer.cancel()
-                if expired:
-                    task.uncancel()
+                    outcome = await self._run_in_task(call, context, allowed, taken, timeout)
         except BaseException as error:
             if task.cancelling() > cancelling:
                 raise asyncio.CancelledError from None
-            if not expired:
+            if not timeout.expired():
                 return _failure(call, context, error)
-        if expired:
+        if timeout.expired():
             context.failed("timeout")
             _report(call, context, f"no answer within {allowed.seconds:g} s")
             return ToolResult(call.id, _LATE.format(call.name, allowed.seconds), is_error=True)
@@ -274,7 +249,7 @@ class Limited(BaseExecutor):
         return _checked(outcome, call, context)
 
     async def _run_in_task(
-        self, call: ToolCall, context: ToolContext, allowed: CallLimits, taken: list[Limiter], expired: Sequence[bool]
+        self, call: ToolCall, context: ToolContext, allowed: CallLimits, taken: list[Limiter], timeout: asyncio.Timeout
     ) -> object:
         """Run a tool that may ignore that it is cancelled. One that does is left behind, with its slots.
 
@@ -291,7 +266,7 @@ class Limited(BaseExecutor):
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            grace = allowed.limits.grace if expired else min(allowed.limits.grace, context.grace)
+            grace = allowed.limits.grace if timeout.expired() else min(allowed.limits.grace, context.grace)
             task.cancel()
             try:
                 await asyncio.wait({task}, timeout=grace)
@@ -310,29 +285,29 @@ class Limited(BaseExecutor):
             taken.pop().abandon(task)
 
     async def _work(self, call: ToolCall, context: ToolContext, allowed: CallLimits) -> object:
-        """Check the arguments and run the tool.
+        """Decode and check the arguments, and run the tool.
 
         The operator's own schemas are checked whole. With references that can take long, so a thread does it.
         """
-        schema = call.definition.parameters if allowed.checks_schema else None
-        if schema is None or allowed.is_untrusted:
-            problem = find_problem_bounded(call.arguments, schema)
+        value = decode_object(call.arguments)
+        if isinstance(value, str):
+            return _refused(call, context, value)
+        schema = call.definition.parameters if allowed.limits.check_arguments else None
+        if not schema:
+            problem = None
+        elif allowed.is_untrusted:
+            problem = find_problem_bounded(value, schema, call.arguments)
         elif has_references(schema):
-            problem = await run_in_thread(partial(find_problem, call.arguments, schema), "antwort-arguments")
+            problem = await run_in_thread(partial(find_problem, value, schema), "antwort-arguments")
         else:
-            problem = find_problem(call.arguments, schema)
+            problem = find_problem(value, schema)
         if problem is not None:
             return _refused(call, context, problem)
         context.began()
-        return await self._executor.execute(call, context)
+        return await self._executor.execute(replace(call, decoded=value), context)
 
 
-def _expire(task: asyncio.Task[Any], expired: list[bool]) -> None:
-    expired.append(True)
-    task.cancel()
-
-
-_ADAPTED = (
+_MEMBERS = (
     *("can_execute", "describe", "discover", "instruct", "refresh", "standing", "remember_with", "open", "close"),
     *("limits_of", "timeout_of", "ends_when_told"),
 )
@@ -351,14 +326,6 @@ def _serial_limiter(key: Hashable) -> Limiter:
 
 Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]
 """What a program can give an engine to run tools with."""
-
-
-def labels_of(executor: object) -> Sequence[str]:
-    """Return the labels of an executor's tool servers: `labels`, or its only `label`."""
-    if (labels := getattr(executor, "labels", None)) is None:
-        label = getattr(executor, "label", None)
-        return () if label is None else (label,)
-    return tuple(labels)
 
 
 def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:

@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.wire import encode
-from antwort.schema.validate import NOT_JSON
-from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.schema.validate import decode_object
+from antwort.tools.base import BaseExecutor, Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
 from antwort.tools.threads import post, start_thread
 
@@ -76,7 +76,22 @@ class LocalTool(Generic[P, R]):
         result: R = self._function(*args, **kwargs)
         return result
 
-    async def run(self, arguments: dict[str, object], context: ToolContext) -> object:
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Run the function. Arguments that do not fit are an error result; exceptions of the function are raised."""
+        text = call.arguments.strip() or "{}"
+        value = decode_object(text) if call.decoded is None else call.decoded
+        if isinstance(value, str):
+            return ToolResult(call.id, value, is_error=True)
+        try:
+            arguments = self.signature.read(value, text)
+        except msgspec.ValidationError as error:
+            return ToolResult(call.id, f"The arguments do not fit: {error}", is_error=True)
+        try:
+            return _result(call.id, await self._run(arguments, context))
+        except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop, and all other runs with it
+            raise RuntimeError(f"The function raised {error!r}.") from error
+
+    async def _run(self, arguments: dict[str, object], context: ToolContext) -> object:
         """Call the function: a coroutine function here, any other in a thread."""
         is_async = inspect.iscoroutinefunction(self._function)
         stop = _Stop(context.cancelled)
@@ -120,11 +135,11 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return LocalTool(function, **options) if function is not None else partial(LocalTool, **options)
 
 
-class LocalExecutor:
+class LocalExecutor(BaseExecutor):
     """Runs functions of this process, also where a request declares a function of the same name."""
 
     kind = ToolKind.LOCAL
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(self, *tools: LocalTool[..., Any] | Callable[..., Any]) -> None:
         self._tools: dict[str, LocalTool[..., Any]] = {}
@@ -145,6 +160,9 @@ class LocalExecutor:
     def definitions(self) -> tuple[ToolDefinition, ...]:
         return tuple(local.definition for local in self._tools.values())
 
+    def find(self, name: str) -> LocalTool[..., Any] | None:
+        return self._tools.get(name)
+
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind in (ToolKind.FUNCTION, ToolKind.LOCAL) and tool.name in self._tools
 
@@ -157,20 +175,9 @@ class LocalExecutor:
         return self._tools[tool.name].timeout if self.can_execute(tool) else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        """Run the function. Arguments that do not fit are an error result; exceptions of the function are raised."""
         if not self.can_execute(call.definition):
             raise LookupError(f"There is no function named {call.name!r} here.")
-        local = self._tools[call.definition.name]
-        try:
-            arguments = local.signature.read(call.arguments.strip() or "{}")
-        except msgspec.ValidationError as error:
-            return ToolResult(call.id, f"The arguments do not fit: {error}", is_error=True)
-        except NOT_JSON as error:
-            return ToolResult(call.id, f"The arguments are not valid JSON: {error}", is_error=True)
-        try:
-            return _result(call.id, await local.run(arguments, context))
-        except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop, and all other runs with it
-            raise RuntimeError(f"The function raised {error!r}.") from error
+        return await self._tools[call.definition.name].execute(call, context)
 
 
 class _Stop(asyncio.Event):

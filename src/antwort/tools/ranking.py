@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import islice
 from threading import Lock
 from typing import TypeAlias
 
+from antwort.caching import Cache
 from antwort.tools.base import ToolDefinition
 
 _K1, _B = 1.2, 0.75
@@ -17,8 +19,8 @@ _NAME_WEIGHT = 3
 """A word of the name weighs as much as so many in the description."""
 _LONGEST_DESCRIPTION, _LONGEST_ABOUT, _MOST_PARAMETERS = 2000, 300, 64
 """The parts of a definition that are indexed: servers are untrusted."""
-_LONGEST_QUERY, _MOST_WORDS = 1000, 32_768
-_MOST_KEPT = 16_384
+_LONGEST_QUERY, _MAX_WORDS = 1000, 32_768
+_MAX_CACHED = 16_384
 """Tools in all cached indexes."""
 
 _WORD = re.compile(r"[^\W_]+")
@@ -76,9 +78,9 @@ class Index:
 def words_in(text: str) -> list[str]:
     """Return the words of a text, each as its stem; stop words are empty."""
     if text.isascii():  # three times as fast: there may be thousands of tools
-        return [*map(_stems.__getitem__, text.encode().translate(_LETTERS).split())]
+        return [*map(_stem, text.encode().translate(_LETTERS).split())]
     words = _WORD.findall(f"{text} {' '.join(_pairs(text))}".lower())
-    return [_stems[word.encode(errors="replace")] for word in words]
+    return [_stem(word.encode(errors="replace")) for word in words]
 
 
 def _name(name: str) -> str:
@@ -114,22 +116,12 @@ def _pairs(text: str) -> Iterator[str]:
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
 
 
-class _StemCache(dict[bytes, str]):
-    """A cache of words and their stems, which are looked up by the hundred thousand."""
-
-    def __missing__(self, word: bytes) -> str:
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        text = word.decode(errors="replace")
-        plain = self[word] = "" if text in _EMPTY else _stem(text)
-        return plain
-
-
-_stems = _StemCache()
-
-
-def _stem(word: str) -> str:
-    """Return the stem of a word: without endings of plurals and verbs."""
+@lru_cache(maxsize=_MAX_WORDS)
+def _stem(text: bytes) -> str:
+    """Return the stem of a word: without endings of plurals and verbs. Empty for a stop word."""
+    word = text.decode(errors="replace")
+    if word in _EMPTY:
+        return ""
     if word.endswith("ies") and len(word) > 4:
         word = f"{word[:-3]}y"
     elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
@@ -149,22 +141,18 @@ def _stem(word: str) -> str:
 _Key: TypeAlias = tuple[tuple[str, str | None, str | None, str | None, str | None, int], ...]
 
 _lock = Lock()
-_indexes: OrderedDict[_Key, Index] = OrderedDict()
+_indexes = Cache[_Key, Index](_MAX_CACHED, _MAX_CACHED)
+"""Sized by their tools."""
 
 
 def index_of(tools: Sequence[ToolDefinition]) -> Index:
     """Return the cached index of these tools, or make it. Safe in any thread."""
     key = _key(tools)
-    with _lock:
-        if (known := _indexes.get(key)) is not None:
-            _indexes.move_to_end(key)
-            return known
-    made = Index(tools)
-    with _lock:
-        _indexes[key] = made
-        while len(_indexes) > 1 and sum(map(len, _indexes)) > _MOST_KEPT:
-            _indexes.popitem(last=False)
-    return made
+    if (index := _indexes.get(key)) is None:
+        index = Index(tools)
+        with _lock:
+            _indexes.put(key, index, min(len(tools), _MAX_CACHED))
+    return index
 
 
 def is_indexed(tools: Sequence[ToolDefinition]) -> bool:

@@ -49,9 +49,11 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The labels of servers that did not list their tools, each with a message about it."""
 
     @cached_property
-    def ways(self) -> dict[str, Way]:
-        """A cache of where calls go, as far as the executors always give the same answers."""
-        return {}
+    def ways(self) -> Mapping[str, Way]:
+        """Where a call to each of the tools goes; empty where an executor may change its answers."""
+        if not all(executor.is_steady for executor in self.executors):
+            return {}
+        return {name: _find_way(name, self) for name in self.tools}
 
 
 class Route(enum.Enum):
@@ -102,13 +104,15 @@ def is_registered(executors: Iterable[BaseExecutor], tools: Mapping[str, ToolDef
 
 
 def route(name: str, toolbox: Toolbox) -> Route:
-    return (toolbox.ways.get(name) or routed(name, toolbox))[0]
+    return (toolbox.ways.get(name) or _find_way(name, toolbox))[0]
 
 
 def routed(name: str, toolbox: Toolbox) -> Way:
-    """Return where a call goes and which executor runs it. Several steps ask that for each call, so it is cached."""
-    if (known := toolbox.ways.get(name)) is not None:
-        return known
+    """Return where a call goes and which executor runs it."""
+    return toolbox.ways.get(name) or _find_way(name, toolbox)
+
+
+def _find_way(name: str, toolbox: Toolbox) -> Way:
     definition = toolbox.tools.get(name)
     if definition is None and toolbox.may_run:
         return Route.UNKNOWN, None
@@ -116,13 +120,6 @@ def routed(name: str, toolbox: Toolbox) -> Way:
         return Route.REJECTED, None
     if definition is None:
         return Route.CLIENT, None
-    way = _way_of(definition, toolbox)
-    if all(executor.is_steady for executor in toolbox.executors):
-        toolbox.ways[name] = way
-    return way
-
-
-def _way_of(definition: ToolDefinition, toolbox: Toolbox) -> Way:
     executor = find_executor(definition, toolbox.executors)
     if executor is not None and toolbox.may_run:
         return Route.SERVER, executor

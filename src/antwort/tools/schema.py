@@ -29,18 +29,25 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON schema of the arguments, an object that takes nothing else."""
     context_parameter: str | None
     """The parameter that gets the call's context. The schema leaves it out."""
-    decoder: msgspec.json.Decoder[msgspec.Struct]
+    struct: type[msgspec.Struct]
+    """Has a field for each argument."""
+    has_decimals: bool
+    """Whether an argument is a `Decimal`, whose digits a decoded number does not keep."""
 
-    def read(self, arguments: str) -> dict[str, object]:
-        """Parse arguments into keyword arguments of the function's own types; those not given are absent.
+    def read(self, arguments: dict[str, object], text: str) -> dict[str, object]:
+        """Convert arguments, decoded from `text`, into keyword arguments of the function's own types; those not given
+        are absent.
 
-        Raises `msgspec.DecodeError`, whose message names the path of what does not fit.
+        Raises `msgspec.ValidationError`, whose message names the path of what does not fit.
         """
         try:
-            given = self.decoder.decode(arguments)
+            if self.has_decimals:
+                given = msgspec.json.decode(text, type=self.struct)
+            else:
+                given = msgspec.convert(arguments, self.struct, str_keys=True)
         except msgspec.ValidationError:
-            # To a JSON schema 3.0 is an integer, to the decoder it is not.
-            given = msgspec.convert(_whole(msgspec.json.decode(arguments)), self.decoder.type)
+            # To a JSON schema 3.0 is an integer, here it is not.
+            given = msgspec.convert(_whole(arguments), self.struct, str_keys=True)
         values = ((name, getattr(given, name)) for name in given.__struct_fields__)
         return {name: value for name, value in values if value is not UNSET}
 
@@ -61,18 +68,20 @@ def read_signature(function: Callable[..., object]) -> Signature:
     """Raises `TypeError` naming the function and the parameter that no schema can be made for."""
     label = getattr(function, "__qualname__", repr(function))
     hints = _hints(function, label)
-    parameters = {name: _checked(each, hints, label) for name, each in inspect.signature(function).parameters.items()}
-    contexts = [name for name in parameters if _is_context(hints[name])]
+    named = {name: _checked(each, hints, label) for name, each in inspect.signature(function).parameters.items()}
+    contexts = [name for name in named if _is_context(hints[name])]
     if len(contexts) > 1:
         raise TypeError(f"{label}: only one parameter can take the ToolContext, not {' and '.join(contexts)}")
-    offered = {name: each for name, each in parameters.items() if name not in contexts}
+    offered = {name: each for name, each in named.items() if name not in contexts}
     struct = _struct(label, {name: (hints[name], each) for name, each in offered.items()})
     documented = read_docstring(function)
+    parameters = _schema(struct, offered, {**documented.parameters, **_notes(hints)})
     return Signature(
         description=documented.summary,
-        parameters=_schema(struct, offered, {**documented.parameters, **_notes(hints)}),
+        parameters=parameters,
         context_parameter=contexts[0] if contexts else None,
-        decoder=msgspec.json.Decoder(struct),
+        struct=struct,
+        has_decimals=b'"format":"decimal"' in msgspec.json.encode(parameters),
     )
 
 

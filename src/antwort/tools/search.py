@@ -84,7 +84,7 @@ class ToolSearch(BaseExecutor):
         self._catalogue = tuple(catalogue)
 
     def can_execute(self, tool: ToolDefinition) -> bool:
-        return is_search(tool) and tool.name == self.definition.name
+        return tool.is_search and tool.name == self.definition.name
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         context.began()
@@ -115,11 +115,6 @@ def _limit(said: float | str | None) -> int | None:
     except (ValueError, OverflowError):
         return None
     return None if math.isnan(number) else int(min(max(number or FOUND_AT_ONCE, 1), MOST_FOUND))
-
-
-def is_search(tool: ToolDefinition) -> bool:
-    """Return whether it is the search function, and not another tool of that name."""
-    return tool.is_search
 
 
 # ---- what was found, written and read ----

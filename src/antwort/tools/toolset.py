@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import Identity
-from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.local import NAME, LocalExecutor, LocalTool
 
 P = ParamSpec("P")
@@ -38,7 +38,7 @@ class ToolsetInfo(msgspec.Struct, frozen=True):
     """The module, file or installed package that it is from."""
 
 
-class Toolset:
+class Toolset(BaseExecutor):
     """A labelled tool server made of functions of this process.
 
     A request reaches it by `{"type": "mcp", "server_label": name}`, and only so: a function that a request declares
@@ -46,7 +46,7 @@ class Toolset:
     """
 
     kind = ToolKind.LOCAL  # it is the operator's or the program's own, so it counts as registered in every request
-    holds_to_its_word = True
+    is_steady = True
 
     def __init__(
         self, name: str, *tools: LocalTool[..., Any] | Callable[..., Any], instructions: str | None = None
@@ -127,23 +127,22 @@ class Toolset:
 
     def timeout_of(self, tool: ToolDefinition) -> float | None:
         own = self._own(tool)
-        return None if own is None else self._functions.timeout_of(own)
+        return None if own is None else own.timeout
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         own = self._own(call.definition)
         if own is None:
             raise LookupError(f"There is no function named {call.name!r} here.")
-        return await self._functions.execute(replace(call, name=own.name, definition=own), context)
+        return await own.execute(call, context)
 
     def _labelled(self, local: LocalTool[..., Any]) -> ToolDefinition:
         return replace(local.definition, kind=ToolKind.MCP, server_label=self.label)
 
-    def _own(self, tool: ToolDefinition) -> ToolDefinition | None:
-        """Return the local definition of a tool that `discover` has returned."""
+    def _own(self, tool: ToolDefinition) -> LocalTool[..., Any] | None:
+        """Return the function of a tool that `discover` has returned."""
         if tool.kind is not ToolKind.MCP or tool.server_label != self.label:
             return None
-        own = replace(tool, kind=ToolKind.LOCAL, name=tool.own_name, server_tool=None)
-        return own if self._functions.can_execute(own) else None
+        return self._functions.find(tool.own_name)
 
 
 def _checked_label(name: str) -> str:

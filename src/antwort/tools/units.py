@@ -245,25 +245,20 @@ _TABLE: Mapping[str, tuple[tuple[str, float, str], ...]] = {
         ("radians", 1, "rad"),
         ("turns", 2 * math.pi, "revolution"),
     ),
-}
-_TEMPERATURES = (
-    (Unit("temperature", "degrees Celsius", 1, 273.15), "C|celsius|centigrade|degree celsius|deg c|degree c|degrees c"),
-    (
-        Unit("temperature", "degrees Fahrenheit", 5 / 9, 459.67 * 5 / 9),
-        "F|fahrenheit|degree fahrenheit|deg f|degree f|degrees f",
+    "temperature": (
+        ("degrees Celsius", 1, "C|celsius|centigrade|degree celsius|deg c|degree c|degrees c"),
+        ("degrees Fahrenheit", 5 / 9, "F|fahrenheit|degree fahrenheit|deg f|degree f|degrees f"),
+        ("kelvins", 1, "K|degrees kelvin"),
     ),
-    (Unit("temperature", "kelvins", 1), "K|degrees kelvin"),
-)
-
-
+}
+_OFFSETS = {"degrees Celsius": 273.15, "degrees Fahrenheit": 459.67 * 5 / 9}
 _SHORT = 3
 
 
 def _units() -> Iterator[tuple[Unit, str]]:
     for kind, rows in _TABLE.items():
         for name, scale, others in rows:
-            yield Unit(kind, name, scale), others
-    yield from _TEMPERATURES
+            yield Unit(kind, name, scale, _OFFSETS.get(name, 0.0)), others
 
 
 def _spellings(unit: Unit, others: str) -> Iterator[str]:

@@ -24,7 +24,6 @@ from antwort.tools.base import (
     ToolExecutor,
     ToolKind,
     ToolResult,
-    ToolServer,
 )
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerUnavailable, Unauthorized
@@ -86,9 +85,8 @@ class TestMcpExecutor(ExecutorContract):
 
 def test_it_is_all_that_the_engine_asks_for() -> None:
     executor = executor_of(ScriptedServer())
-    assert isinstance(executor, ToolServer)
-    for member in ("labels", "instruct", "standing", "refresh", "remember_with", "limits_of", "open", "close"):
-        assert hasattr(executor, member)
+    assert executor.is_server
+    assert executor.labels == ("docs",)
 
 
 # ---- discovery ----

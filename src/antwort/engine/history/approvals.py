@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from antwort.api.items import InputItem, McpApprovalResponse
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
 from antwort.api.wire import UNSET, UnsetType
 from antwort.errors import Conflict
+from antwort.schema.validate import decode_object
 from antwort.tools.base import ToolDefinition, given_arguments
 
 # ---- results of calls that were not run ----
@@ -87,11 +87,8 @@ def is_asked(left: int | None, arguments: str, before: int) -> bool:
 
 def unasked(arguments: str) -> str | None:
     """Return why a call with these arguments is refused without asking, in words for the model; None if it is not."""
-    try:
-        value = msgspec.json.decode(given_arguments(arguments))
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return f"The arguments are not valid JSON: {error}"
-    return None if isinstance(value, dict) else "The arguments must be a JSON object."
+    value = decode_object(given_arguments(arguments))
+    return value if isinstance(value, str) else None
 
 
 # ---- decisions ----

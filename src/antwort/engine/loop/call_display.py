@@ -17,8 +17,8 @@ from antwort.engine.plan import Plan
 from antwort.engine.prompt.declared_tools import is_enforced
 from antwort.engine.prompt.tool_names import OWN
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.grammar import Checks
 from antwort.tools.routing import Route, route
-from antwort.tools.search import is_search
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -41,8 +41,10 @@ class Shown(msgspec.Struct, frozen=True):
     turn count before this one. Such a call is held; as long as this is set, it shows as a request for approval."""
 
 
-def display_of(plan: Plan, name: str, run: Run) -> Shown:
-    """Return how a call to `name` shows: never as a client's call if the client must not run it."""
+def display_of(plan: Plan, name: str, run: Run, checks: Checks) -> Shown:
+    """Return how a call to `name` shows: never as a client's call if the client must not run it. `checks` are those of
+    free-form inputs.
+    """
     way, definition = route(name, plan.toolbox), plan.toolbox.tools.get(name)
     is_ours, is_clients = way is Route.SERVER, way is Route.CLIENT
     is_refused = way is Route.REJECTED or way is Route.UNKNOWN
@@ -50,7 +52,7 @@ def display_of(plan: Plan, name: str, run: Run) -> Shown:
         label = definition.server_label or HOUSE_LABEL
         if is_ours and definition.needs_approval:
             return Shown(definition.own_name, label, counts=True, asks=partial(is_asked, calls_left(run, plan)))
-        return Shown(definition.own_name, label, counts=is_ours and not is_search(definition))
+        return Shown(definition.own_name, label, counts=is_ours and not definition.is_search)
     if is_refused and _refuses_as_server(plan):
         return Shown(name, HOUSE_LABEL)
     if definition is None:
@@ -58,7 +60,7 @@ def display_of(plan: Plan, name: str, run: Run) -> Shown:
     own, namespace = definition.own_name, definition.namespace
     if is_refused or definition.kind is not ToolKind.CUSTOM:
         return Shown(own, namespace=namespace, is_clients=is_clients, counts=is_ours)
-    fits = _input_check(definition, run, plan)
+    fits = _input_check(definition, run, plan, checks)
     return Shown(own, namespace=namespace, is_custom=True, is_clients=is_clients, fits=fits)
 
 
@@ -77,7 +79,7 @@ def _refuses_as_server(plan: Plan) -> bool:
     return plan.settings.refused_calls == "mcp_call" and not plan.settings.strict
 
 
-def _input_check(definition: ToolDefinition, run: Run, plan: Plan) -> Callable[[str], bool] | None:
+def _input_check(definition: ToolDefinition, run: Run, plan: Plan, checks: Checks) -> Callable[[str], bool] | None:
     """Return the check of a free-form tool's input, unless the backend makes it. A tool has one second try: then the
     client gets the input as it is.
     """
@@ -93,7 +95,7 @@ def _input_check(definition: ToolDefinition, run: Run, plan: Plan) -> Callable[[
         and item.error is not None
         for item in run.response.output
     )
-    return None if was_refused else lambda text: plan.checks.mismatch(grammar, text) is None
+    return None if was_refused else lambda text: checks.mismatch(grammar, text) is None
 
 
 # ---- calls that are shown later ----

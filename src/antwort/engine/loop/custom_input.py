@@ -52,13 +52,7 @@ def as_object(arguments: str) -> str:
     wrote.
     """
     arguments = given_arguments(arguments)
-    try:
-        _read_object(arguments)
-    except (ValueError, RecursionError):
-        is_object = False
-    else:
-        is_object = True
-    return arguments if is_object else msgspec.json.encode({"input": arguments}).decode()
+    return arguments if is_object(arguments) else msgspec.json.encode({"input": arguments}).decode()
 
 
 class _AnyObject(msgspec.Struct):
@@ -66,6 +60,15 @@ class _AnyObject(msgspec.Struct):
 
 
 _read_object = msgspec.json.Decoder(_AnyObject).decode
+
+
+def is_object(text: str) -> bool:
+    """Return whether a text is a whole JSON object, without decoding what is in it."""
+    try:
+        _read_object(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class InputReader:

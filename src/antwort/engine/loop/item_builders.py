@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Literal, TypeAlias
 
-import msgspec
-
 from antwort.api.events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -50,7 +48,7 @@ from antwort.api.items import (
 from antwort.api.requests import ReasoningOptions
 from antwort.api.wire import replace
 from antwort.engine.history.calls import call_id_of
-from antwort.engine.loop.custom_input import InputReader
+from antwort.engine.loop.custom_input import InputReader, is_object
 from antwort.providers.base import TextDelta
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
@@ -216,14 +214,6 @@ class Arguments:
         self._scanned = len(pieces)
         self.is_whole = self._is_over and is_object(self.text)
         return self.is_whole
-
-
-def is_object(text: str) -> bool:
-    """Return whether it is a whole JSON object. Nothing but space can follow one."""
-    try:
-        return isinstance(msgspec.json.decode(text), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 class OpenCall:

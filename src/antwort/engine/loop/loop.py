@@ -38,6 +38,7 @@ from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
+from antwort.tools.grammar import Checks
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -169,7 +170,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
     plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
     stop = closing(before, plan) if plan.settings.final_answer else None
-    turn = _new_turn(plan, before, stop)
+    turn = _new_turn(plan, before, stop, tools.checks)
     whole, window = live.prompt.request(before), window_of(plan, live.provider)
     has_answered = False
     failure: Exception | None = None
@@ -227,12 +228,12 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     window.learn(whole, request, turn.usage)
 
 
-def _new_turn(plan: Plan, run: Run, stop: str | None) -> Turn:
+def _new_turn(plan: Plan, run: Run, stop: str | None, checks: Checks) -> Turn:
     """Return the turn of the next inference; `stop` says why it is the last one, made without tools."""
     request, settings, sealed = plan.request, plan.settings, plan.sealed
     return Turn(
         len(run.response.output),
-        partial(display_of, plan, run=run) if stop is None else partial(display_of_refused, plan),
+        partial(display_of, plan, run=run, checks=checks) if stop is None else partial(display_of_refused, plan),
         "text" if request.reasoning is None else reasoning_style(request.reasoning),
         None if request.include is None else sealed.seal_for(request),
         is_eager=stop is None and settings.eager and plan.toolbox.may_run,

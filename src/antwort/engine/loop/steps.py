@@ -21,17 +21,17 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.history.approvals import CHANGED, unasked
 from antwort.engine.history.calls import call_id_of, lost_calls, results_in
-from antwort.engine.loop.custom_input import input_of
 from antwort.engine.loop.fold import Finish, Run, open_among
 from antwort.engine.loop.limits import NO_MORE, calls_left, closing, stop_reason, tokens_left, tokens_spent
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
+from antwort.tools.grammar import Grammar
 from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
-from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
+UNFIT = "The input does not match the grammar of the tool {!r}.{} Call it again with one that does."
 LOST = (
     "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It "
     "is not run a second time."
@@ -74,6 +74,8 @@ class Refused(msgspec.Struct, frozen=True):
     """It was begun before, and may have run."""
     is_declined: bool = False
     """The request declines it for good."""
+    grammar: Grammar | None = None
+    """Of a free-form tool, where the input does not match it: the answer also says where it stops matching."""
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -150,7 +152,7 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
     if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
         return False
     tool = toolbox.tools.get(item.name)
-    return tool is not None and is_search(tool)
+    return tool is not None and tool.is_search
 
 
 # ---- answers to calls ----
@@ -205,7 +207,7 @@ def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
     """Return the answer to the call by itself, whatever else was called; None: it waits for the client."""
     toolbox = plan.toolbox
     if is_unfit(call.item, toolbox):
-        return Refused(call, _unfit_refusal(call, plan))
+        return Refused(call, UNFIT.format(call.name, ""), grammar=toolbox.tools[call.name].grammar)
     way, executor = routed(call.name, toolbox)
     if way is Route.SERVER:
         if not toolbox.tools[call.name].needs_approval:
@@ -225,13 +227,6 @@ def is_unfit(item: InputItem, toolbox: Toolbox) -> bool:
         return False
     tool = toolbox.tools.get(item.name)
     return tool is not None and tool.kind is ToolKind.CUSTOM and route(item.name, toolbox) is Route.CLIENT
-
-
-def _unfit_refusal(call: OpenCall, plan: Plan) -> str:
-    grammar = plan.toolbox.tools[call.name].grammar
-    place = None if grammar is None else plan.checks.mismatch(grammar, input_of(call.arguments))
-    where = "" if place is None else f" It stops matching at {place}."
-    return f"The input does not match the grammar of the tool {call.name!r}.{where} Call it again with one that does."
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> list[Ready | Refused]:

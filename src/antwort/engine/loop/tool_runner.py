@@ -21,10 +21,11 @@ import msgspec
 
 from antwort.api.events import Batch
 from antwort.api.items import FunctionCall, McpCall
+from antwort.engine.loop.custom_input import input_of
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import calls_left
 from antwort.engine.loop.result_events import INTERRUPTED, Answers, Handed, Outcome
-from antwort.engine.loop.steps import Ready, Refused, RunTools, answer_to
+from antwort.engine.loop.steps import UNFIT, Ready, Refused, RunTools, answer_to
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import OpenCall, Plan
 from antwort.storage.run_log import DETACHED
@@ -38,6 +39,7 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
 )
+from antwort.tools.grammar import Checks
 from antwort.tools.routing import Route, find_executor, route
 
 if TYPE_CHECKING:
@@ -86,6 +88,8 @@ class ToolRunner:
     def __init__(self, live: LiveRun) -> None:
         self._live: LiveRun = weakref.proxy(live)  # so that a run is freed without a garbage collection
         self._plan, self._signal = live.plan, live.signal
+        self.checks = Checks()
+        """Checks the inputs of free-form tools against their grammars."""
         self.has_acted = live.run.calls_run > 0
         """Whether a tool was started: to run the response again could do twice what it did."""
         self.running: set[str] = set()
@@ -337,10 +341,13 @@ class ToolRunner:
         """Return the result of a call that is not run here. An earlier response's call may have a result already."""
         if self._live.hooks.on_call:
             self._report(refused.call, refused.call.name, "refused", 0.0)
-        call_id, records = refused.call.call_id, self._plan.call_records
+        call_id, message, records = refused.call.call_id, refused.message, self._plan.call_records
+        if refused.grammar is not None:
+            place = self.checks.mismatch(refused.grammar, input_of(refused.call.arguments))
+            message = message if place is None else UNFIT.format(refused.call.name, f" It stops matching at {place}.")
         if refused.call.at is not None or records is None:
-            return ToolResult(call_id, refused.message, is_error=True)
-        return await self._signal.race(partial(records.refuse, call_id, refused.message, for_good=refused.is_declined))
+            return ToolResult(call_id, message, is_error=True)
+        return await self._signal.race(partial(records.refuse, call_id, message, for_good=refused.is_declined))
 
     def _report(
         self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: BaseExecutor | None = None

@@ -20,13 +20,7 @@ from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.tools.base import (
-    HOUSE_LABEL,
-    BaseExecutor,
-    ToolDefinition,
-    Unanswered,
-)
-from antwort.tools.limits import labels_of
+from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, Unanswered, labels_of
 
 _tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
 

@@ -10,7 +10,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import is_
-from typing import Literal
 
 import msgspec
 
@@ -19,7 +18,16 @@ from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
-from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.schema.validate import decode_object
+from antwort.tools.base import (
+    BaseExecutor,
+    NoteWritingTools,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolKind,
+    ToolResult,
+)
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
 from antwort.tools.mcp.conversion import (
@@ -73,7 +81,7 @@ class _Definitions(msgspec.Struct, frozen=True):
         return self.listed() is listed and self.declared == declared and all(map(is_, self.writing, writing))
 
 
-class McpExecutor:
+class McpExecutor(BaseExecutor):
     """Runs the tools of MCP servers.
 
         docs = McpServer("docs", url="https://docs.example.com/mcp")
@@ -85,8 +93,8 @@ class McpExecutor:
     """
 
     kind = ToolKind.MCP
-    holds_to_its_word = True
-    ends_when_told: Literal[True] = True
+    is_steady = True
+    ends_when_told = True
     """A cancelled call ends at once; the server is told in the background."""
 
     def __init__(
@@ -245,8 +253,8 @@ class McpExecutor:
         tool = call.definition
         if tool.declared is None or not self.can_execute(tool):
             raise LookupError(f"There is no tool named {call.name!r} here.")
-        arguments = call.arguments.strip() or "{}"
-        if not _is_object(arguments):
+        arguments = call.arguments.strip() or "{}"  # it becomes part of a message, which it must not end
+        if call.decoded is None and isinstance(decode_object(arguments), str):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         spec = self._spec(tool.declared, context.identity)
         session = (self._sessions or self._pool()).get(spec)
@@ -343,14 +351,3 @@ def _with_label(fault: ServerUnavailable, label: str) -> ServerUnavailable:
     named = type(fault)(text)
     named.details = fault.details
     return named
-
-
-_decode = msgspec.json.Decoder().decode
-
-
-def _is_object(arguments: str) -> bool:
-    """Return whether it is the text of one JSON object: it becomes part of a message, which it must not end."""
-    try:
-        return isinstance(_decode(arguments), dict)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return False
