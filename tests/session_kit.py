@@ -30,11 +30,11 @@ async def until(claim: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def pooled(
-    limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None
+    limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None, patience: float = PATIENCE
 ) -> AsyncGenerator[SessionPool, None]:
     pool = SessionPool(limit=limit, idle=idle, reach=reach)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             yield pool
     finally:
         await pool.close()
