@@ -25,8 +25,8 @@ async def test_a_change_soon_after_a_list_is_followed_when_its_time_has_come() -
     listed.timer.begin()
     listed.timer.end()
     await asyncio.sleep(0.3)
-    listed.timer.hear()
-    listed.timer.hear()
+    listed.timer.mark_changed()
+    listed.timer.mark_changed()
     await asyncio.sleep(0.6)
     assert listed.asked == 0
     await asyncio.sleep(0.2)
@@ -41,7 +41,7 @@ async def test_a_change_while_the_list_is_asked_for_is_followed_by_another() -> 
     listed = Listed()
     listed.timer.begin()
     await asyncio.sleep(5)
-    listed.timer.hear()
+    listed.timer.mark_changed()
     await asyncio.sleep(5)
     assert listed.asked == 0  # it has not come yet
     listed.timer.end()
@@ -55,7 +55,7 @@ async def test_a_change_long_after_the_last_list_is_followed_at_once() -> None:
     listed.timer.begin()
     listed.timer.end()
     await asyncio.sleep(5)
-    listed.timer.hear()
+    listed.timer.mark_changed()
     await asyncio.sleep(0.01)
     assert listed.asked == 1
 
@@ -64,8 +64,8 @@ async def test_a_change_long_after_the_last_list_is_followed_at_once() -> None:
 async def test_a_change_that_will_be_in_the_list_anyway_is_not_followed() -> None:
     listed = Listed()
     listed.timer.begin()
-    listed.timer.hear()
-    listed.timer.cover()
+    listed.timer.mark_changed()
+    listed.timer.mark_current()
     listed.timer.end()
     await asyncio.sleep(10)
     assert listed.asked == 0
@@ -76,7 +76,7 @@ async def test_what_is_left_asks_for_nothing() -> None:
     listed = Listed()
     listed.timer.begin()
     listed.timer.end()
-    listed.timer.hear()
+    listed.timer.mark_changed()
     listed.timer.stop()
     await asyncio.sleep(10)
     assert listed.asked == 0

@@ -17,9 +17,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSI
 
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.pool import SessionPool
 from mcp_versions_peer import NO_CHANNEL, TRANSPORTS, Restart, peer
-from session_kit import pooled, until
+from session_kit import KitPool, pooled, until
 
 VERSIONS = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "mcp-versions.md"
@@ -32,7 +31,7 @@ SECONDS = 90.0
 class Case:
     """A session with the server in one version, by one transport."""
 
-    def __init__(self, version: str, transport: str, pool: SessionPool, spec: ServerSpec, restart: Restart | None):
+    def __init__(self, version: str, transport: str, pool: KitPool, spec: ServerSpec, restart: Restart | None):
         self.transport, self.session, self.restart = transport, pool.get(spec), restart
         self.is_modern = version in MODERN_PROTOCOL_VERSIONS and has_transport(version, transport)
 
