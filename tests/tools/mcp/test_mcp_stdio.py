@@ -75,7 +75,7 @@ def is_alive(number: int) -> bool:
     """A process that has ended and only waits to be collected is not."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -66,7 +66,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def server_id(self) -> str:
-        """Identify a server, whatever its label is and however its address is written. It is a digest, because an
+        """Identify a server independently of its label and of the spelling of its address. It is a digest, because an
         address may hold a key. A subprocess is identified by its label.
         """
         return _digest(f"program {self.label}") if self.transport == "stdio" else server_id_of(self.url)

@@ -92,7 +92,7 @@ class SessionPool:
         limits = self._limits
         self._is_over_limit = len(self._sessions) > limits.sessions or list_bytes > limits.list_bytes_each
         if not self._is_over_limit:
-            return  # no limit is reached, whoever owns the sessions
+            return
         candidates = [
             Candidate(key, owner, session.list_bytes if session.spec.is_untrusted else 0, not session.uses)
             for key, session in self._sessions.items()

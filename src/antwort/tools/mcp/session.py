@@ -291,7 +291,7 @@ class RefreshTimer:
         self._schedule()
 
     def begin(self) -> None:
-        """A list is requested, for whatever reason."""
+        """A list is requested."""
         self._is_busy = True
         self._begun_at = asyncio.get_running_loop().time()
         self.mark_current()
