@@ -38,7 +38,7 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.sse import SseTransport
 from antwort.tools.mcp.stdio import StdioTransport
-from antwort.tools.mcp.throttle import Allowance, Unsolicited
+from antwort.tools.mcp.throttle import HEAVY_BYTES, LIGHT_BYTES, PROGRESS_BYTES, Allowance, Decliner
 from antwort.tools.mcp.transport import McpTransport
 from antwort.version import __version__
 
@@ -81,7 +81,7 @@ class McpConnection:
         """Whether nothing was answered yet. A connection that ends so counts as a failure to connect."""
         self.over = asyncio.Event()
         self.agreement = Agreement(version="", is_modern=False)
-        self.unsolicited = Unsolicited(allowance, self._take_progress, self._take_change, self._acknowledge)
+        self.allowance = allowance
         self._spec, self._policy, self._on_change = spec, policy, on_change
         self._transport: McpTransport | None = None
         self._on_progress: dict[object, OnProgress] = {}
@@ -282,22 +282,6 @@ class McpConnection:
             self._templates[name] = template
         return template
 
-    def _take_progress(self, params: object) -> bool:
-        """Pass progress on. Return whether it belongs to a call in progress. Errors of the callback are only logged."""
-        if (found := progress_of(params)) is None or not isinstance(found[0], str | int):
-            return False
-        if (on_progress := self._on_progress.get(found[0])) is None:
-            return False
-        try:
-            on_progress(found[1])
-        except Exception:
-            _log.exception("The progress of a call could not be told.")
-        return True
-
-    def _take_change(self) -> None:
-        if not self.over.is_set():  # otherwise the next connection requests a list anyway
-            self._on_change()
-
     # ---- handshake ----
 
     def _make_transport(self) -> McpTransport:
@@ -368,12 +352,50 @@ class McpConnection:
         self.transport.agree(agreement)
         return agreement
 
-    # ---- change notices of the modern version ----
+    # ---- unsolicited messages ----
 
-    def _acknowledge(self) -> None:
-        if self._was_acknowledged:
-            self._take_change()  # there were no notices in between
-        self._was_acknowledged = True
+    async def take_unsolicited(self, message: object, size: int, decliner: Decliner) -> bool:
+        """Handle a message that answers no request. Return False when the server has sent too many requests. Raises
+        `Flooded`.
+        """
+        if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
+            await self.skip(size)
+        elif "id" in message:
+            await self.allowance.spend(size + HEAVY_BYTES)
+            return await decliner.decline(message["id"], method)
+        elif method == "notifications/tools/list_changed":
+            await self.allowance.spend(size + HEAVY_BYTES)
+            self._report_change()
+        elif method == "notifications/subscriptions/acknowledged":
+            await self.allowance.spend(size + HEAVY_BYTES)
+            if self._was_acknowledged:  # notices were missed since the last subscription ended
+                self._report_change()
+            self._was_acknowledged = True
+        elif method == "notifications/progress" and self._take_progress(message.get("params")):
+            await self.allowance.spend(size + PROGRESS_BYTES, only_waits=True)
+        else:  # an operator's tool may log each line of its work, and that must not end calls
+            await self.allowance.spend(size + LIGHT_BYTES, only_waits=not self.allowance.is_untrusted)
+        return True
+
+    async def skip(self, size: int) -> None:
+        """Count a comment, an empty event or an invalid line. Raises `Flooded`."""
+        await self.allowance.spend(size + LIGHT_BYTES)
+
+    def _take_progress(self, params: object) -> bool:
+        """Pass progress on. Return whether it belongs to a call in progress. Errors of the callback are only logged."""
+        if (found := progress_of(params)) is None or not isinstance(found[0], str | int):
+            return False
+        if (on_progress := self._on_progress.get(found[0])) is None:
+            return False
+        try:
+            on_progress(found[1])
+        except Exception:
+            _log.exception("The progress of a call could not be told.")
+        return True
+
+    def _report_change(self) -> None:
+        if not self.over.is_set():  # otherwise the next connection requests a list anyway
+            self._on_change()
 
     async def _listen(self) -> None:
         """Subscribe to change notices, and again when the stream ends, if the server has acknowledged it before."""
@@ -386,7 +408,7 @@ class McpConnection:
             except (Unsent, ServerUnavailable):
                 if not self._was_acknowledged:
                     return
-            await asyncio.sleep(max(_RELISTEN_SECONDS, self.unsolicited.allowance.pause()))
+            await asyncio.sleep(max(_RELISTEN_SECONDS, self.allowance.pause()))
 
 
 def is_repeatable(tool: ServerTool) -> bool:

@@ -227,7 +227,7 @@ class StreamableHttp(McpTransport):
         if self._session is None:
             return
         stream, failures = _UnsolicitedStream(self._connection), 0
-        allowance = self._connection.unsolicited.allowance
+        allowance = self._connection.allowance
         wait = allowance.pause()
         while failures < _MAX_FAILURES:
             await asyncio.sleep(wait)
@@ -246,7 +246,7 @@ class _Stream:
     """A stream of events. When it is resumed, it spans several HTTP answers."""
 
     def __init__(self, connection: McpConnection) -> None:
-        self._unsolicited = connection.unsolicited
+        self._connection = connection
         self.decliner = Decliner(connection.transport.notify_safely, connection.spawn)
         self.last_id: str | None = None
         """The id of the last event with an id, after which the server can resume."""
@@ -265,7 +265,7 @@ class _Stream:
             self._pause = event.retry / 1000
         if event.kind == b"message" and event.data:
             return event.data
-        await self._unsolicited.skip(event.size)
+        await self._connection.skip(event.size)
         return None
 
 
@@ -301,17 +301,13 @@ class _AnswerStream(_Stream):
         message = await decode_message(data)
         if "method" not in message:
             return message
-        if not await self._unsolicited.take(message, event.size, self.decliner):
+        if not await self._connection.take_unsolicited(message, event.size, self.decliner):
             raise ServerUnavailable(TOO_CURIOUS)
         return None
 
 
 class _UnsolicitedStream(_Stream):
     """The stream of unsolicited messages, in which no answers come."""
-
-    def __init__(self, connection: McpConnection) -> None:
-        super().__init__(connection)
-        self._connection = connection
 
     async def read(self, reply: HttpResponse) -> None:
         parser = EventParser()
@@ -323,11 +319,11 @@ class _UnsolicitedStream(_Stream):
                     message = decode(body)
                 except ValueError:
                     message = None
-                if not await self._unsolicited.take(message, event.size, self.decliner):
+                if not await self._connection.take_unsolicited(message, event.size, self.decliner):
                     self._connection.end()
                     return
             if parser.open_size > _MAX_UNSOLICITED_BYTES:
-                raise self._unsolicited.allowance.closed()
+                raise self._connection.allowance.closed()
 
 
 def _is_of_request(message: JsonRpcMessage, request_id: str | int) -> bool:

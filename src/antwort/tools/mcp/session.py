@@ -70,7 +70,10 @@ class McpSession:
         self._list: ServerTools | None = None
         self._tools: dict[str, ServerTool] = {}
         self._stale_at = 0.0
-        self._timer = RefreshTimer(self._refresh, _REFRESH_SECONDS)
+        self._listed_at = float("-inf")
+        self._has_changed = False
+        """Whether the server announced a change after the last list was requested."""
+        self._timer: asyncio.TimerHandle | None = None
         self._cut_log = LogThrottle(_LOG_SECONDS)
         self._change_log = LogThrottle(_LOG_SECONDS, _MAX_CHANGE_LINES)
         self._listing: Once[ServerTools] | None = None
@@ -136,9 +139,8 @@ class McpSession:
         """Close the connection now, and keep the list. The returned coroutine waits until all is closed."""
         listing, self._listing = self._listing, None
         if listing is not None:
-            self._timer.end()
             listing.fail(ServerUnavailable(ALL_CLOSING))
-        self._timer.stop()
+        self._stop_timer()
         if self._task is not None:
             self._task.cancel()
         return _closed(self._task, self._connector.close())
@@ -184,14 +186,16 @@ class McpSession:
             is_unwanted = self.spec.is_untrusted and not self._waiting and self._listing is listing
             if is_unwanted and self._task is not None:  # no caller waits any more for an untrusted server
                 self._listing = None
-                self._timer.end()
+                self._refresh_if_changed()
                 self._task.cancel()
 
     def _refresh(self) -> Once[ServerTools]:
         """Request the list, unless it is already requested."""
         if self._listing is None:
             self._listing = Once()
-            self._timer.begin()
+            self._listed_at = self._now()
+            self._has_changed = False
+            self._stop_timer()
             self._task = asyncio.create_task(self._fetch(self._listing), name="mcp list", context=Context())
         return self._listing
 
@@ -215,7 +219,7 @@ class McpSession:
         finally:
             if self._listing is listing:
                 self._listing = None
-                self._timer.end()
+                self._refresh_if_changed()
             if not listing.is_set:
                 self._stale_at = self._now() + min(self.spec.list_age, _RETRY_SECONDS)
                 note(_log, logging.INFO, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
@@ -224,7 +228,7 @@ class McpSession:
     async def _pages(self, connection: McpConnection) -> ServerTools:
         found = ToolList(connection.allows, MAX_UNTRUSTED_LIST_BYTES if self.spec.is_untrusted else None)
         self._stale_at = self._now() + self.spec.list_age
-        self._timer.mark_current()
+        self._has_changed = False
         cursor: str | None = None
         try:
             while (cursor := found.feed(await connection.page(cursor))) is not None:
@@ -257,7 +261,19 @@ class McpSession:
         """The server says that its list has changed, or it may have changed without notice."""
         self._stale_at = 0.0
         if self._list is not None or self._listing is not None:
-            self._timer.mark_changed()
+            self._has_changed = True
+            self._refresh_if_changed()
+
+    def _refresh_if_changed(self) -> None:
+        """Schedule a refresh of a changed list, also if no caller wants it: at most one in `_REFRESH_SECONDS`."""
+        if self._has_changed and self._listing is None and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._listed_at + _REFRESH_SECONDS, self._refresh)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -273,49 +289,3 @@ def _has_changed(before: ServerTool | None, after: ServerTool) -> bool:
     """Return whether a known tool is described to the model, or annotated, in another way."""
     fields = ("title", "description", "input_schema", "annotations")
     return before is not None and any(getattr(before, field) != getattr(after, field) for field in fields)
-
-
-class RefreshTimer:
-    """Refresh a changed list: soon, at most once in `seconds`, and also while no caller wants it."""
-
-    def __init__(self, refresh: Callable[[], object], seconds: float) -> None:
-        self._refresh = refresh
-        self._seconds = seconds
-        self._begun_at = float("-inf")
-        self._is_busy = self._has_changed = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def mark_changed(self) -> None:
-        """The list has changed, or may have."""
-        self._has_changed = True
-        self._schedule()
-
-    def begin(self) -> None:
-        """A list is requested."""
-        self._is_busy = True
-        self._begun_at = asyncio.get_running_loop().time()
-        self.mark_current()
-
-    def mark_current(self) -> None:
-        """All changes up to now will be in the requested list."""
-        self._has_changed = False
-        self.stop()
-
-    def end(self) -> None:
-        """The requested list has come, or has failed."""
-        self._is_busy = False
-        self._schedule()
-
-    def stop(self) -> None:
-        """Refresh no more until the next change."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _schedule(self) -> None:
-        if self._has_changed and not self._is_busy and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(self._begun_at + self._seconds, self._fire)
-
-    def _fire(self) -> None:
-        self._timer = None
-        self._refresh()

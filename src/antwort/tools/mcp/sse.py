@@ -122,7 +122,7 @@ class SseTransport(DuplexTransport):
                     if parser.open_size > self._max_bytes:
                         raise ServerUnavailable(TOO_LONG)
                     if not self.is_waiting and parser.open_size > MAX_HANDSHAKE_BYTES:
-                        raise self._connection.unsolicited.allowance.closed()
+                        raise self._connection.allowance.closed()
         except ServerUnavailable as exc:
             fault = exc
         except HttpError:
@@ -138,7 +138,7 @@ class SseTransport(DuplexTransport):
         elif event.kind == b"message" and event.data:
             await self.receive(event.data, event.size)
         else:
-            await self._connection.unsolicited.skip(event.size)
+            await self._connection.skip(event.size)
 
     def _endpoint(self, path: str) -> McpEndpoint:
         home = self._clients.home

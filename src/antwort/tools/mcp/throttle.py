@@ -66,11 +66,11 @@ class LogThrottle:
 # ---- traffic ----
 
 FLOODED = "The MCP server sends too much that nobody asked for."
-_LIGHT_BYTES = 1024
+LIGHT_BYTES = 1024
 """Added to the size of each message: reading a short one costs as much."""
-_PROGRESS_BYTES = 256
+PROGRESS_BYTES = 256
 """The same for progress of a call that reports it."""
-_HEAVY_BYTES = 8 * 1024
+HEAVY_BYTES = 8 * 1024
 """The same for a message that causes work: a request that is declined, a change of the list of tools."""
 _WINDOW_SECONDS = 4.0
 """Time in which the whole allowance is restored."""
@@ -135,48 +135,6 @@ class Allowance:
         text = "A stream of an MCP server is closed: it sends too much that nobody asked for."
         note(_log, self._level, text, server=self._label, pause=round(self._cooldown.left(now)))
         return Flooded(FLOODED)
-
-
-class Unsolicited:
-    """Handles the messages of one server that answer no request.
-
-    `progress` returns whether a call reports it; `changed` is called when the list of tools has changed,
-    `acknowledged` when the server begins to send change notices.
-    """
-
-    def __init__(
-        self,
-        allowance: Allowance,
-        progress: Callable[[Any], bool],
-        changed: Callable[[], None],
-        acknowledged: Callable[[], None],
-    ) -> None:
-        self.allowance = allowance
-        self._progress = progress
-        self._handlers = {
-            "notifications/tools/list_changed": changed,
-            "notifications/subscriptions/acknowledged": acknowledged,
-        }
-
-    async def skip(self, size: int) -> None:
-        """Count a comment, an empty event or an invalid line. Raises `Flooded`."""
-        await self.allowance.spend(size + _LIGHT_BYTES)
-
-    async def take(self, message: object, size: int, decliner: Decliner) -> bool:
-        """Return False when the server has sent too many requests. Raises `Flooded`."""
-        if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
-            await self.skip(size)
-        elif "id" in message:
-            await self.allowance.spend(size + _HEAVY_BYTES)
-            return await decliner.decline(message["id"], method)
-        elif (handle := self._handlers.get(method)) is not None:
-            await self.allowance.spend(size + _HEAVY_BYTES)
-            handle()
-        elif method == "notifications/progress" and self._progress(message.get("params")):
-            await self.allowance.spend(size + _PROGRESS_BYTES, only_waits=True)
-        else:  # an operator's tool may log each line of its work, and that must not end calls
-            await self.allowance.spend(size + _LIGHT_BYTES, only_waits=not self.allowance.is_untrusted)
-        return True
 
 
 # ---- requests of the server ----

@@ -115,7 +115,6 @@ class DuplexTransport(McpTransport):
         message that is too large and cannot be assigned to a request.
         """
         size = len(data) if size is None else size
-        unsolicited = self._connection.unsolicited
         try:
             message = await decode_aside(data)
         except TooHeavy as exc:
@@ -125,7 +124,7 @@ class DuplexTransport(McpTransport):
         except ValueError:
             if self.fail(find_id(data), ServerUnavailable(NOT_AN_ANSWER)):
                 return True
-            await unsolicited.skip(size)
+            await self._connection.skip(size)
             return False
         if isinstance(message, dict) and "method" not in message and self._settle(message.get("id"), message):
             return True
@@ -133,7 +132,7 @@ class DuplexTransport(McpTransport):
             failed = [self.fail(each, ServerUnavailable(NOT_AN_ANSWER)) for each in _ids(message)]
             if any(failed):
                 return True
-        if not await unsolicited.take(message, size, self._decliner):
+        if not await self._connection.take_unsolicited(message, size, self._decliner):
             self._connection.end()
         return isinstance(message, dict)
 
