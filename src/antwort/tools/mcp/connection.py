@@ -156,7 +156,7 @@ class McpConnection:
                 if self._tasks:
                     await asyncio.wait(self._tasks)
                 if self._transport is not None:
-                    await self._transport.leave()
+                    await self._transport.end_session()
         except TimeoutError:
             pass
         finally:

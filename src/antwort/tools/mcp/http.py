@@ -123,7 +123,7 @@ class StreamableHttp(McpTransport):
     async def close(self) -> None:
         await self._clients.close()
 
-    async def leave(self) -> None:
+    async def end_session(self) -> None:
         """End the session at the server."""
         if self._session is not None and self._agreement is not None:
             with suppress(HttpError, ServerUnavailable):

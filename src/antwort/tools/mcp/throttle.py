@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from itertools import chain, repeat
 from typing import Any
@@ -160,9 +159,9 @@ class Decliner:
     ) -> None:
         self._send = send
         self._spawn = spawn
-        self._waiting: deque[JsonRpcMessage] = deque()
-        self._is_busy = False
-        self._taken = asyncio.Event()
+        self._answers: asyncio.Queue[JsonRpcMessage] | None = None
+        """Created with the first request: most servers send none."""
+        self._is_sending = False
 
     async def decline(self, request_id: object, method: str) -> bool:
         """Queue an answer, if need be after a wait, in which the caller reads nothing. Return False if the queue stays
@@ -170,33 +169,31 @@ class Decliner:
         """
         if not _is_id(request_id):
             return True
-        try:
-            async with asyncio.timeout(_DECLINE_SECONDS):
-                while len(self._waiting) >= MAX_UNANSWERED:
-                    self._taken.clear()
-                    await self._taken.wait()
-        except TimeoutError:
-            return False
         unsupported = {"code": -32601, "message": "Not supported by this client."}
         answer = {"result": {}} if method == "ping" else {"error": unsupported}
-        self._waiting.append({"jsonrpc": "2.0", "id": request_id, **answer})
-        if not self._is_busy:
-            self._is_busy = True
-            self._spawn(self._answer())
+        if self._answers is None:
+            self._answers = asyncio.Queue(MAX_UNANSWERED)
+        try:
+            async with asyncio.timeout(_DECLINE_SECONDS):
+                await self._answers.put({"jsonrpc": "2.0", "id": request_id, **answer})
+        except TimeoutError:
+            return False
+        if not self._is_sending:
+            self._is_sending = True
+            self._spawn(self._send_all(self._answers))
         return True
 
     def drop(self) -> None:
         """Drop the answers that are not sent yet, because the request they came with is over."""
-        self._waiting.clear()
+        while self._answers is not None and not self._answers.empty():
+            self._answers.get_nowait()
 
-    async def _answer(self) -> None:
+    async def _send_all(self, answers: asyncio.Queue[JsonRpcMessage]) -> None:
         try:
-            while self._waiting:
-                message = self._waiting.popleft()
-                self._taken.set()
-                await self._send(message)
+            while not answers.empty():
+                await self._send(answers.get_nowait())
         finally:
-            self._is_busy = False
+            self._is_sending = False
 
 
 def _is_id(value: object) -> bool:

@@ -63,7 +63,7 @@ class McpTransport:
     async def listen(self) -> None:
         """Read the stream of unsolicited messages, in versions with a handshake that have one."""
 
-    async def leave(self) -> None:
+    async def end_session(self) -> None:
         """End the session at the server. Raises nothing."""
 
     async def close(self) -> None:
