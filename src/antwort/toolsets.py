@@ -221,7 +221,7 @@ def _make_importable(folder: Path) -> None:
 
 
 def _here() -> Path | None:
-    """The current folder, unless it is gone."""
+    """Return the current folder, or None if it no longer exists."""
     try:
         return Path.cwd()
     except OSError:

@@ -33,7 +33,7 @@ _Metadata = TypeVar("_Metadata", bound=msgspec.Struct)
 
 
 class Token(msgspec.Struct, frozen=True):
-    """`seconds`: how long it may be used; None: until it is refused."""
+    """An access token. `seconds`: how long it may be used; None: until it is refused."""
 
     value: str
     seconds: float | None = None

@@ -76,7 +76,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def server_id_of(url: str) -> str:
-    """`ServerSpec.server_id` of a server at this address. Raises `AddressNotAllowed`."""
+    """Return the `ServerSpec.server_id` of a server at this address. Raises `AddressNotAllowed`."""
     return _digest(canonical_address(url))
 
 

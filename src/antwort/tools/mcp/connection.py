@@ -70,8 +70,9 @@ class _CallTemplate(NamedTuple):
 
 
 class McpConnection:
-    """It is opened and closed once. Requests run in the tasks of their callers. `on_change` is called when the server
-    says that its list of tools has changed.
+    """A connection to a server, opened and closed once. Requests run in the tasks of their callers.
+
+    `on_change` is called when the server says that its list of tools has changed.
     """
 
     def __init__(

@@ -28,7 +28,10 @@ _CLOSE_SECONDS = 3.0
 
 
 class Connector:
-    """`on_change` is called when the list of tools has changed, or may have."""
+    """Open the connections of one session.
+
+    `on_change` is called when the list of tools has changed, or may have.
+    """
 
     def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, on_change: Callable[[], None]) -> None:
         self._spec = spec

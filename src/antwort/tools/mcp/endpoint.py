@@ -183,6 +183,6 @@ class McpEndpoint:
 
 
 def check_coding(reply: HttpResponse) -> None:
-    """Raises `InvalidResponse` for a compressed answer, because no compression was accepted."""
+    """Check that an answer is not compressed, because no compression was offered. Raises `InvalidResponse`."""
     if reply.headers.coding not in _UNCODED:
         raise InvalidResponse("the answer is packed")

@@ -121,7 +121,9 @@ class McpExecutor:
     # ---- what a request is offered ----
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        """Raises `ServerUnavailable`, and `InvalidField` for an invalid declaration."""
+        """Return the tools of a declared server, or None for an unknown label. Raises `ServerUnavailable`, and
+        `InvalidField` for an invalid declaration.
+        """
         server = self._servers.get(declared.server_label)
         if server is None and declared.server_url is UNSET:
             return None
@@ -168,7 +170,7 @@ class McpExecutor:
         ]
 
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
-        """Raises `InvalidField`."""
+        """Return the spec of the session for a declaration. Raises `InvalidField`."""
         known: Hashable = None
         if declared.authorization is declared.headers is UNSET:
             known = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)

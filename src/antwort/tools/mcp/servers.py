@@ -119,10 +119,10 @@ def _problem(server: McpServer) -> str | None:
         return "has a command that is one text; write a tuple of the program and its arguments"
     if bool(server.url) == bool(server.command):
         return "needs either a url or a command"
-    return _problem_of_place(server) or _problem_of_login(server)
+    return _problem_of_address(server) or _problem_of_login(server)
 
 
-def _problem_of_place(server: McpServer) -> str | None:
+def _problem_of_address(server: McpServer) -> str | None:
     if server.transport not in ("http", "sse"):
         return f"has a transport that is none: {server.transport!r}; there are 'http' and 'sse'"
     if server.command and server.transport != "http":
@@ -174,15 +174,18 @@ _SCHEME = re.compile("(bearer|basic|dpop) +[!-~]", re.IGNORECASE)
 
 
 class HeaderRules:
-    """Which headers a request may send to a server. Names match in any case, a trailing `*` any ending; `deny` wins."""
+    """Rules for the headers that a request may send to a server.
+
+    Names match in any case, and a trailing `*` stands for any ending. `deny` overrides `allow`.
+    """
 
     def __init__(self, allow: Sequence[str] = ("*",), deny: Sequence[str] = ()) -> None:
         self._allow = tuple(name.lower() for name in allow)
         self._deny = (*_NEVER, *(name.lower() for name in deny))
 
     def check(self, declared: McpTool) -> dict[str, str]:
-        """The headers to send for the declaration: its `headers`, and its `authorization` as one of them. Raises
-        `InvalidField`, naming a field of the declaration; no message repeats a value.
+        """Return the headers to send for a declaration: its `headers`, and its `authorization` as one of them. Raises
+        `InvalidField` with a field of the declaration; no message repeats a value.
         """
         headers = {} if declared.headers is UNSET else declared.headers
         self._check_size(headers)
@@ -260,7 +263,7 @@ class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 # ---- specs ----
 
-_OWN_SHARE = 4
+_TRUSTED_FACTOR = 4
 """How much more an operator's server may send unsolicited: it is trusted."""
 
 
@@ -279,7 +282,7 @@ def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
         connect=server.connect,
         list_age=server.list_age,
         largest=policy.largest,
-        unsolicited=policy.unsolicited * _OWN_SHARE,
+        unsolicited=policy.unsolicited * _TRUSTED_FACTOR,
     )
 
 
@@ -309,7 +312,7 @@ def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         raise InvalidField("server_url", str(exc), code="server_not_allowed") from exc
     return ServerSpec(
         label=declared.server_label,
-        transport=_guess(declared.server_url),
+        transport=_guess_transport(declared.server_url),
         url=place.url,
         headers=policy.headers.check(declared),
         is_untrusted=True,
@@ -338,7 +341,7 @@ def _bearer(token: str) -> str:
     return token if token[:7].lower() == "bearer " else f"Bearer {token}"
 
 
-def _guess(url: str) -> TransportName:
+def _guess_transport(url: str) -> TransportName:
     """Guess the transport: by custom, the addresses of SSE servers end in `/sse`."""
     return "sse" if urlsplit(url).path.rstrip("/").endswith("/sse") else "http"
 

@@ -47,8 +47,9 @@ T = TypeVar("T")
 
 
 class McpSession:
-    """It connects when it is used, and again after a failure, with backoff. `SessionPool.session` returns it for a
-    `with` block; until that ends, it is in use.
+    """A session with a server. It connects when it is used, and again after a failure, with backoff.
+
+    `SessionPool.session` returns it for a `with` block. Until that ends, it is in use.
     """
 
     def __init__(
