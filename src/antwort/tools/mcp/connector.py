@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 3.0
 
 
 class Connector:
-    """Open the connections of one session.
+    """Opens the connections of one session.
 
     `on_change` is called when the list of tools has changed, or may have.
     """
