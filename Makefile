@@ -91,6 +91,7 @@ manifest: $(READY)  ## write the tests that carry each requirement id into the m
 
 reference: $(READY)  ## write what follows from the code into the pages of docs/reference
 	$(BIN)/python scripts/reference.py
+	MCP_VERSIONS=write $(BIN)/python -m pytest -q tests/tools/mcp/test_mcp_versions.py
 
 house: $(READY)  ## measure the code, and what a request passes in it (ARGS=--write: renew the table in docs/architecture.md)
 	@$(BIN)/python scripts/house.py $(ARGS)

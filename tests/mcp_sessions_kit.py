@@ -6,17 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from antwort.tools.base import Progress
-from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTool, ServerTools
+from antwort.tools.mcp.base import McpCallResult, ServerSpec, ServerTool, ServerTools
+from antwort.tools.mcp.pool import SessionPool
+from antwort.tools.mcp.session import McpSession
 
-Answer: TypeAlias = Callable[[str, str], Awaitable[CallOutcome]]
+Answer: TypeAlias = Callable[[str, str], Awaitable[McpCallResult]]
 """What a tool of a name answers to these arguments."""
 
 
-def text(words: str, *, is_error: bool = False) -> CallOutcome:
-    return CallOutcome(content=({"type": "text", "text": words},), is_error=is_error)
+def text(words: str, *, is_error: bool = False) -> McpCallResult:
+    return McpCallResult(content=({"type": "text", "text": words},), is_error=is_error)
 
 
-async def echo(name: str, arguments: str) -> CallOutcome:
+async def echo(name: str, arguments: str) -> McpCallResult:
     return text(f"{name} {arguments}")
 
 
@@ -26,8 +28,9 @@ def tools(*names: str, instructions: str | None = None) -> ServerTools:
     return ServerTools(tools=listed, instructions=instructions)
 
 
-class ScriptedSession:
-    def __init__(self, server: ScriptedServer) -> None:
+class ScriptedSession(McpSession):
+    def __init__(self, spec: ServerSpec, server: ScriptedServer) -> None:
+        super().__init__(spec)
         self._server = server
 
     async def tools(self) -> ServerTools:
@@ -41,7 +44,7 @@ class ScriptedSession:
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
-    ) -> CallOutcome:
+    ) -> McpCallResult:
         self._server.calls.append((name, arguments, key))
         if progress is not None:
             progress(Progress(done=1))
@@ -61,19 +64,20 @@ class ScriptedServer:
         self.calls: list[tuple[str, str, str]] = []
 
 
-class ScriptedSessions:
-    """One session for each key, as the contract has it; `specs` are all that were asked for."""
+class ScriptedSessions(SessionPool):
+    """One session for each key, as in any pool; `specs` are all that were asked for."""
 
     def __init__(self, servers: Mapping[str, ScriptedServer] | None = None, **by_label: ScriptedServer) -> None:
+        super().__init__()
         self._servers = {**(servers or {}), **by_label}
         self.sessions: dict[bytes, ScriptedSession] = {}
         self.specs: list[ServerSpec] = []
         self.is_closed = False
 
-    def get(self, spec: ServerSpec) -> ScriptedSession:
+    def session(self, spec: ServerSpec) -> ScriptedSession:
         self.specs.append(spec)
         server = self._servers.get(spec.url) or self._servers[spec.label]
-        return self.sessions.setdefault(spec.key, ScriptedSession(server))
+        return self.sessions.setdefault(spec.key, ScriptedSession(spec, server))
 
     async def close(self) -> None:
         self.is_closed = True

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Served, TryServer, served
-from antwort.tools.mcp.base import ServerSpec, Session
+from antwort.tools.base import Progress
+from antwort.tools.mcp.base import McpCallResult, ServerSpec, ServerTools
 from antwort.tools.mcp.pool import SessionPool
 from mcp_kit import STDIO
 
@@ -28,13 +29,39 @@ async def until(claim: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+class Session:
+    """A server, whose session is taken from the pool for each question, as the executor does."""
+
+    def __init__(self, pool: SessionPool, spec: ServerSpec) -> None:
+        self._pool, self._spec = pool, spec
+
+    async def tools(self) -> ServerTools:
+        with self._pool.session(self._spec) as session:
+            return await session.tools()
+
+    async def refresh(self) -> ServerTools:
+        with self._pool.session(self._spec) as session:
+            return await session.refresh()
+
+    async def call(
+        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
+    ) -> McpCallResult:
+        with self._pool.session(self._spec) as session:
+            return await session.call(name, arguments, key=key, progress=progress)
+
+
+class KitPool(SessionPool):
+    def get(self, spec: ServerSpec) -> Session:
+        return Session(self, spec)
+
+
 @asynccontextmanager
 async def pooled(
-    limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None
-) -> AsyncGenerator[SessionPool, None]:
-    pool = SessionPool(limit=limit, idle=idle, reach=reach)
+    limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None, patience: float = PATIENCE
+) -> AsyncGenerator[KitPool, None]:
+    pool = KitPool(limit=limit, idle=idle, reach=reach)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(patience):
             yield pool
     finally:
         await pool.close()

@@ -1,4 +1,4 @@
-"""The MCP servers of the settings as an executor. The settings have been checked."""
+"""Make the MCP executor from the settings, and find problems in the settings of MCP servers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from antwort.tools.mcp.servers import Audience, HeaderRules, McpPolicy, McpServe
 
 
 def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
-    """Nothing is connected to yet.
+    """Make the executor. It connects to no server yet.
 
-    `is_near` says whether nobody but this machine can reach antwort; unset, as `is_alone` says. Raises `CannotStart`.
+    `is_near`: whether only this machine can reach antwort; None: as `is_alone` returns. Raises `CannotStart`.
     """
     for problem in find_problems(settings):
         raise CannotStart(str(problem))
@@ -35,8 +35,8 @@ def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
 
 
 def is_alone(settings: Settings) -> bool:
-    """Whether only this machine's own people come. Where keys are asked for, others may by way of a proxy, whatever the
-    server listens on itself.
+    """Return whether requests come from this machine only. A server that requires keys may be behind a proxy, so it
+    counts as reachable by others even if it listens on loopback only.
     """
     return only_near(settings) and not keys_required(settings)
 
@@ -64,7 +64,7 @@ def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
 
 
 def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
-    """`limits` are what holds for all tools."""
+    """`limits` are those of all tools, which the server's own override."""
     return McpServer(
         label=server.label,
         url=server.url,
@@ -89,13 +89,13 @@ def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
 
 
 def find_problems(settings: Settings) -> Iterator[Problem]:
-    """Also what only those can say who read addresses for the connection."""
+    """Yield all problems of the settings of MCP servers, those of addresses included."""
     yield from about_servers(settings.mcp_servers)
     yield from find_network_problems(settings)
 
 
 def find_label_problems(settings: Settings, taken: Collection[str]) -> Iterator[Problem]:
-    """`taken` are the labels of toolsets."""
+    """Yield the servers whose label is `taken` by a toolset."""
     for at, server in enumerate(settings.mcp_servers):
         if server.label in taken:
             what = f"is that of a toolset, too: {server.label!r}"
@@ -148,8 +148,8 @@ def _tool(tool: McpToolSettings) -> McpToolPolicy:
     )
 
 
-def _or_none(said: bool | UnsetType) -> bool | None:
-    return None if said is UNSET else said
+def _or_none(value: bool | UnsetType) -> bool | None:
+    return None if value is UNSET else value
 
 
 def _limits(server: McpServerSettings, usual: ToolLimits) -> ToolLimits:
@@ -164,7 +164,7 @@ def _limits(server: McpServerSettings, usual: ToolLimits) -> ToolLimits:
 
 
 def _bounds(tool: McpToolSettings, usual: ToolBounds) -> ToolBounds:
-    """What is not said of the tool of this server is as for all tools of that name."""
+    """Return the bounds of a tool of this server. Those for all tools of that name fill the gaps."""
     return replace(
         usual,
         timeout=tool.timeout or usual.timeout,

@@ -1,8 +1,8 @@
-"""Load the tools that an operator offers: from modules, files and installed packages.
+"""Load the operator's tools: from modules, files and installed packages.
 
-Of a module, toolsets and executors are taken as they are. Its bare `@tool` functions, those in no toolset, become a
-toolset named after the module, or join the one of that name, and answer for functions of their names that requests
-declare, too.
+The toolsets and executors of a module are used as they are. Its bare `@tool` functions, those in no toolset, become a
+toolset named after the module, or join the one of that name. They also run functions that requests declare under their
+names.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Source(msgspec.Struct, frozen=True):
 def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False) -> LoadedTools:
     """Load the tools of modules (`mypkg.tools`, `path/to/tools.py`) and installed packages, and the demo tools.
 
-    Raises `CannotStart`. Modules are code: they are imported, and can do whatever the server can.
+    Modules are imported, so their code runs with all rights of the server. Raises `CannotStart`.
     """
     sources = [_read_module(name) for name in dict.fromkeys(modules)]
     if entry_points:
@@ -78,7 +78,7 @@ def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False
 
 
 def _warn_of_doubles(executors: Iterable[ToolExecutor]) -> None:
-    """Warn of functions with one name. Labels tell them apart, but of a declared function the first one is run."""
+    """Warn of functions with the same name. Labels tell them apart, but a declared function runs the first one."""
     local = [each for each in executors if isinstance(each, LocalExecutor)]
     names = Counter(definition.name for executor in local for definition in executor.definitions)
     for name in (name for name, number in names.items() if number > 1):
@@ -119,11 +119,11 @@ def _of_functions(
     try:
         toolset = namesake or Toolset(source.name)
     except ValueError as exc:
-        raise CannotStart(f"{problem}: {_told(exc)}; put them into a Toolset with a name of its own.") from exc
+        raise CannotStart(f"{problem}: {_error_text(exc)}; put them into a Toolset with a name of its own.") from exc
     try:
         return toolset.joined_by(bare), LocalExecutor(*bare)
     except ValueError as exc:
-        raise CannotStart(f"{problem}: {_told(exc)}; give one of them another with @tool(name=…).") from exc
+        raise CannotStart(f"{problem}: {_error_text(exc)}; give one of them another with @tool(name=…).") from exc
 
 
 def _objects(module: ModuleType) -> list[object]:
@@ -148,7 +148,7 @@ def _offered(objects: Iterable[object]) -> list[LocalTool[..., Any] | ToolExecut
 
 
 def _is_ours(value: object) -> TypeGuard[LocalTool[..., Any] | ToolExecutor]:
-    """Return whether it is a tool or an executor. Some objects have every attribute, and some raise when asked."""
+    """Return whether it is a tool or an executor. The attributes of some objects exist always, or raise."""
     try:
         return isinstance(value, LocalTool) or _is_executor(value)
     except Exception:
@@ -169,7 +169,7 @@ def _read_module(name: str) -> _Source:
     try:
         offered = _offered(_objects(module))
     except ValueError as exc:
-        raise CannotStart(f"The tools module {name!r} cannot be used: {_told(exc)}; mend it.") from exc
+        raise CannotStart(f"The tools module {name!r} cannot be used: {_error_text(exc)}; mend it.") from exc
     if not offered:
         problem = f"The tools module {name!r} offers nothing"
         raise CannotStart(f"{problem}: it needs @tool functions or a Toolset, by public names of its own.")
@@ -220,7 +220,7 @@ def _make_importable(folder: Path) -> None:
 
 
 def _here() -> Path | None:
-    """The current folder, unless it is gone."""
+    """Return the current folder, or None if it no longer exists."""
     try:
         return Path.cwd()
     except OSError:
@@ -229,16 +229,16 @@ def _here() -> Path | None:
 
 def _broken(name: str, exc: BaseException) -> CannotStart:
     _log.debug("the tools module %r cannot be imported", name, exc_info=exc)
-    return CannotStart(f"The tools module {name!r} cannot be imported: {_told(exc)}; {_DEBUG}.")
+    return CannotStart(f"The tools module {name!r} cannot be imported: {_error_text(exc)}; {_DEBUG}.")
 
 
 _DEBUG = "mend it, or see the whole traceback with --log-level debug"
 
 
-def _told(exc: BaseException) -> str:
+def _error_text(exc: BaseException) -> str:
     """Return the message of an exception as part of a sentence."""
-    said = " ".join(str(exc).split())
-    return (said if isinstance(exc, ValueError) else f"{type(exc).__name__}: {said}").rstrip(" :.")
+    text = " ".join(str(exc).split())
+    return (text if isinstance(exc, ValueError) else f"{type(exc).__name__}: {text}").rstrip(" :.")
 
 
 def _demo() -> _Source:
@@ -264,7 +264,7 @@ def _read_entry(entry: EntryPoint) -> _Source:
         offered = _offered(_contents(entry.load()))
     except (Exception, SystemExit) as exc:
         _log.debug("the entry point %r cannot be loaded", entry.name, exc_info=True)
-        problem = f"The tools {entry.name!r} of {origin} cannot be loaded: {_told(exc)}"
+        problem = f"The tools {entry.name!r} of {origin} cannot be loaded: {_error_text(exc)}"
         raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.") from exc
     if not offered:
         problem = f"The entry point {entry.name!r} of {origin} names no toolset, list of toolsets, or module with any"

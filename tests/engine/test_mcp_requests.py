@@ -17,12 +17,12 @@ from antwort.net.ssrf import AddressPolicy
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import CallOutcome, ServerTool, ServerTools, ServerUnavailable, Unauthorized
+from antwort.tools.mcp.base import McpCallResult, ServerSpec, ServerTool, ServerTools, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer
 from antwort.tools.toolset import Toolset
 from engine_kit import CLOCK, ask, engine_of, items_of, kinds, only, sent, server_calls, stream, text_of
-from mcp_sessions_kit import ScriptedServer, ScriptedSessions, text, tools
+from mcp_sessions_kit import ScriptedServer, ScriptedSession, ScriptedSessions, text, tools
 
 ANNE, BOB = Identity("acme", "anne"), Identity("acme", "bob")
 URL = "https://docs.example.com/mcp"
@@ -102,8 +102,8 @@ async def test_what_a_server_says_of_its_tools_shows_in_its_list() -> None:
 
 
 async def test_a_picture_is_shown_to_the_model_and_kept_beside_the_call() -> None:
-    async def draw(name: str, arguments: str) -> CallOutcome:
-        return CallOutcome(content=({"type": "image", "data": "AAAA", "mimeType": "image/png"},))
+    async def draw(name: str, arguments: str) -> McpCallResult:
+        return McpCallResult(content=({"type": "image", "data": "AAAA", "mimeType": "image/png"},))
 
     provider = done(answer(call("draw")))
     sessions = ScriptedSessions(docs=ScriptedServer(("draw",), draw))
@@ -114,7 +114,7 @@ async def test_a_picture_is_shown_to_the_model_and_kept_beside_the_call() -> Non
 
 
 async def test_an_error_of_a_tool_is_fed_back() -> None:
-    async def fail(name: str, arguments: str) -> CallOutcome:
+    async def fail(name: str, arguments: str) -> McpCallResult:
         return text("no such page", is_error=True)
 
     provider = done(answer(call("find")))
@@ -147,7 +147,7 @@ async def test_a_server_that_cannot_be_asked_shows_so_and_the_others_are_there(n
 async def test_a_server_that_hangs_holds_up_no_other_and_is_not_waited_for_long() -> None:
     asked = asyncio.Event()
 
-    class Slow:
+    class Slow(ScriptedSession):
         async def tools(self) -> ServerTools:
             await asked.wait()  # comes only when the next one is asked, so not before it
             await asyncio.Event().wait()
@@ -156,11 +156,11 @@ async def test_a_server_that_hangs_holds_up_no_other_and_is_not_waited_for_long(
     quick = ScriptedServer(("read",))
 
     class Sessions(ScriptedSessions):
-        def get(self, spec: Any) -> Any:
+        def session(self, spec: ServerSpec) -> ScriptedSession:
             if spec.label == "docs":
-                return Slow()
+                return Slow(spec, ScriptedServer())
             asked.set()
-            return super().get(spec)
+            return super().session(spec)
 
     provider = done()
     engine = engine_of(provider, executor(Sessions(news=quick)), discovery=0.05)
@@ -302,7 +302,7 @@ async def test_an_mcp_server_stands_in_for_a_hosted_tool() -> None:
 
 
 async def test_a_server_has_limits_of_its_own() -> None:
-    async def long(name: str, arguments: str) -> CallOutcome:
+    async def long(name: str, arguments: str) -> McpCallResult:
         return text("x" * 100)
 
     own = servers("docs", limits=ToolLimits(output_bytes=10))

@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from antwort.net.ssrf import AddressPolicy
-from antwort.tools.mcp.auth import FixedLogin, Login, Token, TokenLogin, make_login, read_token
+from antwort.tools.mcp.auth import Login, Token, make_login, read_token
 from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import Endpoint, HttpClients
+from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint
 from replay_backend import Answer, Backend, whole
 
 SECRET = "s3 cret/"
@@ -129,7 +129,6 @@ def both() -> pytest.MarkDecorator:
 async def test_headers_that_stay_the_same_have_no_second_try() -> None:
     spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", headers={"Authorization": "Bearer sesame"})
     login = make_login(spec, HttpClients(spec))
-    assert isinstance(login, FixedLogin)
     assert await login.headers() is await login.headers()
     assert await login.headers() == {"Authorization": "Bearer sesame"}
     assert not await login.renew(await login.headers())
@@ -138,7 +137,9 @@ async def test_headers_that_stay_the_same_have_no_second_try() -> None:
 async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
     spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_untrusted=True)
-    assert isinstance(make_login(spec, HttpClients(spec, AddressPolicy(loopback=True))), FixedLogin)
+    login = make_login(spec, HttpClients(spec, AddressPolicy(loopback=True)))
+    assert await login.headers() == {}
+    assert not await login.renew({})
 
 
 @both()
@@ -165,7 +166,7 @@ async def test_those_who_come_at_the_same_time_wait_for_one_renewal(direct: bool
 async def test_requests_carry_the_token_and_are_sent_again_when_it_is_refused(direct: bool) -> None:
     async with office() as there, login_at(there, direct=direct) as login:
         clients = HttpClients(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
-        endpoint = Endpoint(clients, login)
+        endpoint = McpEndpoint(clients, login)
         for expected in (1, 8):
             async with await endpoint.send("POST", {"X-Own": "1"}, b"{}") as reply:
                 assert reply.status == 200
@@ -264,7 +265,7 @@ async def test_one_refusal_that_lasts_is_one_more_try_and_no_more() -> None:
     async def fetch() -> Token:
         return given.pop(0)
 
-    login = TokenLogin({}, fetch)
+    login = Login({}, fetch)
     used = await login.headers()
     assert not await login.renew(used), "the same token again is not worth a try"
     assert await login.renew(used)
@@ -333,4 +334,4 @@ async def test_a_server_without_metadata_gives_out_tokens_itself() -> None:
 def test_nothing_shows_a_secret() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="sesame")
     spec = ServerSpec(label="depot", headers={"Authorization": "sesame"}, oauth=credentials)
-    assert "sesame" not in f"{credentials} {spec} {Token('sesame')} {FixedLogin(spec.headers)}"
+    assert "sesame" not in f"{credentials} {spec} {Token('sesame')} {Login(spec.headers)}"

@@ -12,7 +12,7 @@ from antwort.net.response import ConnectFailed, ConnectionLost, HttpError, Inval
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
-from antwort.tools.mcp.endpoint import Endpoint, HttpClients
+from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint
 from http_kit import CLOSED_UNANSWERED, OK, gone
 from replay_backend import Answer, Backend, serve, sse, whole
 
@@ -27,11 +27,11 @@ def origin_of(backend: Backend) -> str:
 @asynccontextmanager
 async def clients_of(
     backend: Backend, policy: AddressPolicy | None = None, **fields: object
-) -> AsyncGenerator[tuple[HttpClients, Endpoint], None]:
+) -> AsyncGenerator[tuple[HttpClients, McpEndpoint], None]:
     spec = ServerSpec(label="depot", url=f"{origin_of(backend)}/mcp", is_untrusted=policy is not None, **fields)  # type: ignore[arg-type]  # single fields of a spec
     clients = HttpClients(spec, policy)
     try:
-        yield clients, Endpoint(clients, make_login(spec, clients))
+        yield clients, McpEndpoint(clients, make_login(spec, clients))
     finally:
         await clients.close()
 
@@ -148,7 +148,7 @@ async def test_a_name_is_judged_by_what_it_stands_for_when_it_is_connected_to() 
         spec = ServerSpec(label="depot", url=f"http://tools.example.com:{port}/mcp", is_untrusted=True)
         clients = HttpClients(spec, AddressPolicy(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
         with pytest.raises(AddressNotAllowed) as caught:
-            await Endpoint(clients, make_login(spec, clients)).send("POST", NONE, b"{}")
+            await McpEndpoint(clients, make_login(spec, clients)).send("POST", NONE, b"{}")
         assert "127" not in str(caught.value)
         await clients.close()
     assert backend.connections == 0

@@ -26,8 +26,8 @@ from antwort.tools.base import (
     ToolResult,
 )
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.executor import McpExecutor, ServerStatus
+from antwort.tools.mcp.base import McpCallResult, ServerSpec, ServerTools, ServerUnavailable, Unauthorized
+from antwort.tools.mcp.executor import McpExecutor, McpServerStatus
 from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
 from mcp_sessions_kit import ScriptedServer, ScriptedSession, ScriptedSessions, text, tools
 
@@ -56,7 +56,7 @@ async def first(executor: McpExecutor, declared: McpTool = DOCS, identity: Ident
     return found[0]
 
 
-async def _script(name: str, arguments: str) -> CallOutcome:
+async def _script(name: str, arguments: str) -> McpCallResult:
     match name:
         case "hang":
             await asyncio.Event().wait()
@@ -138,9 +138,9 @@ async def test_how_servers_stand_is_counted_by_the_operators_labels_alone() -> N
         with pytest.raises(ServerUnavailable):
             await executor.discover(declared, ANNE)
     assert executor.status() == [
-        ServerStatus("docs", False, 2),
-        ServerStatus("more", None, 1),
-        ServerStatus(None, None, 1),
+        McpServerStatus("docs", False, 2),
+        McpServerStatus("more", None, 1),
+        McpServerStatus(None, None, 1),
     ]
 
 
@@ -237,8 +237,8 @@ async def test_a_call_is_made_in_the_name_of_whoever_asks_for_it() -> None:
 
 
 async def test_a_picture_comes_through() -> None:
-    async def draw(name: str, arguments: str) -> CallOutcome:
-        return CallOutcome(content=({"type": "image", "data": "AAAA", "mimeType": "image/png"},))
+    async def draw(name: str, arguments: str) -> McpCallResult:
+        return McpCallResult(content=({"type": "image", "data": "AAAA", "mimeType": "image/png"},))
 
     executor = executor_of(ScriptedServer(answer=draw))
     result = await executor.execute(call_of(await first(executor)), context())
@@ -338,15 +338,17 @@ async def test_a_server_that_is_down_at_the_start_keeps_nothing_from_starting() 
 async def test_closing_ends_a_start_that_hangs() -> None:
     began = asyncio.Event()
 
-    class Sessions(ScriptedSessions):
-        async def tools(self) -> Any:
+    class HangingSession(ScriptedSession):
+        async def tools(self) -> ServerTools:
             began.set()
             await asyncio.Event().wait()
+            raise AssertionError("it never ends")
 
-        def get(self, spec: Any) -> Any:
-            return self
+    class HangingSessions(ScriptedSessions):
+        def session(self, spec: ServerSpec) -> ScriptedSession:
+            return HangingSession(spec, ScriptedServer())
 
-    executor = McpExecutor([docs()], sessions=Sessions())
+    executor = McpExecutor([docs()], sessions=HangingSessions())
     await executor.open()
     await began.wait()
     before = asyncio.all_tasks()
@@ -409,14 +411,14 @@ def test_a_server_that_cannot_be_is_refused(fields: dict[str, Any], problem: str
 class Taking(ScriptedSession):
     """Knows in whose name it is."""
 
-    def __init__(self, server: ScriptedServer, spec: ServerSpec, made: list[tuple[object, object]]) -> None:
-        super().__init__(server)
-        self._spec, self._made = spec, made
+    def __init__(self, spec: ServerSpec, server: ScriptedServer, made: list[tuple[object, object]]) -> None:
+        super().__init__(spec, server)
+        self._made = made
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
-    ) -> CallOutcome:
-        self._made.append((self._spec.owner, self._spec.headers.get("Authorization")))
+    ) -> McpCallResult:
+        self._made.append((self.spec.owner, self.spec.headers.get("Authorization")))
         return await super().call(name, arguments, key=key, progress=progress)
 
 
@@ -425,8 +427,8 @@ class Names(ScriptedSessions):
         super().__init__(theirs=server)
         self._server, self.made = server, list[tuple[object, object]]()
 
-    def get(self, spec: ServerSpec) -> Taking:
-        return Taking(self._server, spec, self.made)
+    def session(self, spec: ServerSpec) -> Taking:
+        return Taking(spec, self._server, self.made)
 
 
 async def test_calls_in_turns_are_each_made_in_the_name_and_with_the_credentials_of_their_own() -> None:

@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.tools.mcp.base import ClientCredentials, ServerUnavailable
-from antwort.tools.mcp.pool import SessionPool
 from antwort.tools.mcp.throttle import MAX_UNANSWERED
 from jumping_time import jumping_time
-from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
+from session_kit import STREAM, TEXT, Asked, KitPool, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError
 
@@ -194,7 +193,7 @@ def test_how_long_to_wait_is_the_servers_to_say_within_bounds(said: int, waited:
             raise ENDED
 
         async with puppet(tools_call=begins, GET=go_on) as server:
-            pool = SessionPool()
+            pool = KitPool()
             await pool.get(server.spec).call("do", "{}", key="k")
             await pool.close()
 

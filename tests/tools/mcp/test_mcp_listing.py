@@ -9,18 +9,18 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.mcp.base import ServerTool, ServerTools
-from antwort.tools.mcp.conversion import Rules, define, instructions_of, rules_for, untrusted_rules
-from antwort.tools.mcp.servers import Approval, McpPolicy, McpServer, McpToolPolicy
+from antwort.tools.mcp.conversion import ToolRules, define, instructions_of, rules_for, untrusted_rules
+from antwort.tools.mcp.servers import ApprovalRule, McpPolicy, McpServer, McpToolPolicy
 
 DOCS = McpTool(server_label="docs")
-NO_RULES = Rules()
+NO_RULES = ToolRules()
 
 
 def listed(*tools: ServerTool) -> ServerTools:
     return ServerTools(tools=tools)
 
 
-def one(tool: ServerTool, rules: Rules = NO_RULES) -> ToolDefinition:
+def one(tool: ServerTool, rules: ToolRules = NO_RULES) -> ToolDefinition:
     (definition,) = define(listed(tool), DOCS, rules)
     return definition
 
@@ -66,7 +66,7 @@ def test_hints_say_what_a_call_does_and_show_as_they_came() -> None:
 
 
 def test_the_operator_knows_better_than_the_hints() -> None:
-    rules = Rules(tools={"find": McpToolPolicy(read_only=False, idempotent=False, parallel=False)})
+    rules = ToolRules(tools={"find": McpToolPolicy(read_only=False, idempotent=False, parallel=False)})
     found = one(hinted(readOnlyHint=True, idempotentHint=True), rules)
     assert (found.read_only, found.idempotent, found.is_serial) == (False, False, True)
 
@@ -96,14 +96,14 @@ def test_only_what_the_operator_allows_is_offered() -> None:
         ("always", True, True),
     ],
 )
-def test_the_operator_demands_approval(demand: Approval, read_only: bool, needs: bool) -> None:
+def test_the_operator_demands_approval(demand: ApprovalRule, read_only: bool, needs: bool) -> None:
     server = McpServer("docs", url="https://docs.example.com/mcp", require_approval=demand)
     assert one(hinted(readOnlyHint=read_only), rules_for(server)).needs_approval is needs
 
 
 def test_a_tool_may_need_approval_otherwise_than_its_server() -> None:
-    lax = Rules(require_approval="always", tools={"find": McpToolPolicy(require_approval=False)})
-    strict = Rules(require_approval="never", tools={"find": McpToolPolicy(require_approval=True)})
+    lax = ToolRules(require_approval="always", tools={"find": McpToolPolicy(require_approval=False)})
+    strict = ToolRules(require_approval="never", tools={"find": McpToolPolicy(require_approval=True)})
     assert [one(hinted(), rules).needs_approval for rules in (lax, strict)] == [False, True]
 
 

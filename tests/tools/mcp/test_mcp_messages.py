@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.conversion import MAX_PAGES, MAX_TOOLS, ToolList, read_tool
-from antwort.tools.mcp.messages import Refused, decode_message, outcome_of, progress_of, refusal_outcome, result_of
-from antwort.tools.mcp.throttle import Backoff
+from antwort.tools.mcp.messages import JsonRpcError, call_result, decode_message, error_result, progress_of, result_of
+from antwort.tools.mcp.throttle import Cooldown
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
 anything = st.recursive(
@@ -34,7 +34,7 @@ anything = st.recursive(
 @given(anything)
 def test_whatever_a_server_answers_is_an_outcome_or_a_server_that_cannot_be_used(value: Any) -> None:
     try:
-        outcome = outcome_of(value)
+        outcome = call_result(value)
     except ServerUnavailable:
         return
     assert all(isinstance(part, dict) for part in outcome.content)
@@ -43,15 +43,15 @@ def test_whatever_a_server_answers_is_an_outcome_or_a_server_that_cannot_be_used
 
 @given(st.dictionaries(st.sampled_from(["result", "error", "id"]), anything))
 def test_whatever_a_message_says_is_a_result_a_refusal_or_none(message: dict[str, Any]) -> None:
-    with suppress(ServerUnavailable, Refused):
+    with suppress(ServerUnavailable, JsonRpcError):
         assert result_of(message) == message.get("result")
 
 
 def test_a_refusal_is_the_tools_own_failure_in_the_servers_words() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(JsonRpcError) as refused:
         result_of({"error": {"code": -32602, "message": "no such tool"}})
-    assert refusal_outcome(refused.value).content == ({"type": "text", "text": "no such tool"},)
-    assert refusal_outcome(Refused(0, "")).content[0]["text"] == "The MCP server refused the call."
+    assert error_result(refused.value).content == ({"type": "text", "text": "no such tool"},)
+    assert error_result(JsonRpcError(0, "")).content[0]["text"] == "The MCP server refused the call."
 
 
 @given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
@@ -157,7 +157,7 @@ def test_what_a_server_says_of_a_tool_is_kept() -> None:
 
 
 def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minute() -> None:
-    pauses = Backoff()
+    pauses = Cooldown()
     lengths = []
     for _ in range(12):
         pauses.failed(100.0)

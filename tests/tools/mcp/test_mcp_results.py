@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antwort.api.items import InputFile, InputImage, InputText, ResultPart
 from antwort.api.wire import encode
-from antwort.tools.mcp.base import CallOutcome
+from antwort.tools.mcp.base import McpCallResult
 from antwort.tools.mcp.conversion import output_of
 from plan_kit import STEADY
 
@@ -19,8 +19,8 @@ PICTURE = b64encode(b"\x89PNG not really").decode()
 BYTES = b64encode(b"some bytes").decode()
 
 
-def outcome(*content: Any, structured: Any = None, is_error: bool = False) -> CallOutcome:
-    return CallOutcome(content=content, structured=structured, is_error=is_error)
+def outcome(*content: Any, structured: Any = None, is_error: bool = False) -> McpCallResult:
+    return McpCallResult(content=content, structured=structured, is_error=is_error)
 
 
 def said(text: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def test_parts_beyond_number_are_left_out() -> None:
 
 
 def test_content_that_is_no_list_is_none() -> None:
-    assert output_of(CallOutcome(content="surprise", structured=None)) == ""  # type: ignore[arg-type] # a server's word
+    assert output_of(McpCallResult(content="surprise", structured=None)) == ""  # type: ignore[arg-type] # a server's word
 
 
 JSON = st.recursive(
@@ -140,6 +140,6 @@ CONTENT = st.fixed_dictionaries(
 def test_whatever_a_server_sends_is_an_output_that_can_be_sent(
     content: list[Any], structured: Any, fails: bool
 ) -> None:
-    output = output_of(CallOutcome(content=content, structured=structured, is_error=fails))
+    output = output_of(McpCallResult(content=content, structured=structured, is_error=fails))
     assert isinstance(output, str) or all(isinstance(part, ResultPart) for part in output)
     assert encode(output)

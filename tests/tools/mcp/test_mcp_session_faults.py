@@ -13,13 +13,14 @@ from msgspec.structs import replace
 from antwort.net.ssrf import AddressPolicy
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.testing.mcp.faults import Garbage
-from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Session, Unauthorized
+from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
 from jumping_time import jumping_time
 from mcp_kit import STDIO, mcp_process
 from session_kit import (
     PATIENCE,
     Asked,
     Send,
+    Session,
     cuts,
     hangs,
     pooled,

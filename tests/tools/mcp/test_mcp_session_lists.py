@@ -11,15 +11,16 @@ from msgspec.structs import replace
 
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.tools.mcp import session as sessions
-from antwort.tools.mcp.base import NotReached, ServerTools, ServerUnavailable, Session
-from antwort.tools.mcp.pool import SessionPool
+from antwort.tools.mcp.base import NotReached, ServerTools, ServerUnavailable
 from jumping_time import jumping_time
 from session_kit import (
     TEXT,
     TOOL,
     WAYS,
     Asked,
+    KitPool,
     Send,
+    Session,
     hangs,
     puppet,
     result,
@@ -71,18 +72,18 @@ async def test_a_change_that_the_server_tells_of_is_seen(way: str) -> None:
 async def test_a_session_that_is_left_while_it_lists_hears_of_changes_when_it_is_back() -> None:
     changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     async with puppet() as server:
-        session = sessions.ServerSession(replace(server.spec, list_age=1e-9))
+        session = sessions.McpSession(replace(server.spec, list_age=1e-9))
         await session.tools()
         server.acts["tools/list"] = hangs
         await session.tools()  # begins to ask again
         await server.until("tools/list", 2)
-        await session.leave()
+        await session.close()
         session.spec = server.spec
         server.acts["tools/list"] = says({"tools": [{**TOOL, "name": "fresh"}]})
         server.acts["tools/call"] = streams(changed, answer=TEXT)
         await session.call("do", "{}", key="k")
         await server.until("tools/list", 3)  # though nobody asks for it
-        await session.leave()
+        await session.close()
 
 
 async def test_a_server_that_always_says_it_has_changed_is_not_asked_each_time() -> None:
@@ -220,7 +221,7 @@ DISCOVERED = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"l
 async def test_a_stream_of_changes_that_ends_is_asked_for_again_and_what_was_missed_is_a_change() -> None:
     listen = streams(ACKNOWLEDGED, CHANGED)
     async with puppet(server_discover=says(DISCOVERED), subscriptions_listen=listen) as server:
-        pool = SessionPool()
+        pool = KitPool()
         await pool.get(server.spec).tools()
         await asyncio.sleep(45)
         assert len(server.seen("subscriptions/listen")) == 2
@@ -233,7 +234,7 @@ async def test_a_stream_of_changes_that_ends_is_asked_for_again_and_what_was_mis
 async def test_a_server_that_tells_of_no_changes_after_all_is_not_asked_again() -> None:
     listen = sends(whole_answer(404))
     async with puppet(server_discover=says(DISCOVERED), subscriptions_listen=listen) as server:
-        pool = SessionPool()
+        pool = KitPool()
         await pool.get(server.spec).tools()
         await asyncio.sleep(100)
         assert len(server.seen("subscriptions/listen")) == 1

@@ -11,7 +11,15 @@ from antwort.api.tools import McpTool
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.mcp.base import ClientCredentials, ServerSpec
-from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
+from antwort.tools.mcp.servers import (
+    Audience,
+    McpPolicy,
+    McpServer,
+    base_spec,
+    needed_to_reach,
+    own_spec,
+    untrusted_spec,
+)
 
 ANNE, BOB = Identity("acme", "anne"), Identity("acme", "bob")
 OPEN = McpPolicy(declared=True)
@@ -127,9 +135,9 @@ def test_what_may_not_be_named_is_refused(fields: dict[str, Any], policy: McpPol
 
 def test_what_is_remembered_reaches_the_same_session() -> None:
     declared = declare(server_url=URL, headers={"X-Key": "k"}, allowed_tools=["a"], require_approval="never")
-    kept = remembered(declared)
+    kept = needed_to_reach(declared)
     assert untrusted_spec(kept, ANNE, OPEN).key == untrusted_spec(declared, ANNE, OPEN).key
-    assert kept == remembered(declare(server_url=URL, headers={"X-Key": "k"}))
+    assert kept == needed_to_reach(declare(server_url=URL, headers={"X-Key": "k"}))
 
 
 @pytest.mark.parametrize(

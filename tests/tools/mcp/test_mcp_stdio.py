@@ -20,10 +20,10 @@ from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS
 from antwort.testing.executors import context
 from antwort.tools.base import ToolCall
-from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerUnavailable, Session
+from antwort.tools.mcp.base import McpCallResult, ServerSpec, ServerUnavailable
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.servers import McpServer
-from session_kit import PATIENCE, pooled, session_with, until
+from session_kit import PATIENCE, Session, pooled, session_with, until
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
@@ -59,11 +59,11 @@ def program(called: str, **fields: Any) -> ServerSpec:
     return ServerSpec(label="x", transport="stdio", command=(sys.executable, "-c", script), connect=PATIENCE, **fields)
 
 
-def text_of(outcome: CallOutcome) -> str:
+def text_of(outcome: McpCallResult) -> str:
     return str(outcome.content[0]["text"])
 
 
-async def do(session: Session, arguments: str = "{}") -> CallOutcome:
+async def do(session: Session, arguments: str = "{}") -> McpCallResult:
     return await session.call("do", arguments, key="k")
 
 
@@ -75,7 +75,7 @@ def is_alive(number: int) -> bool:
     """A process that has ended and only waits to be collected is not."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -1,7 +1,7 @@
-"""Logging in to a server: the headers that each request carries, and tokens by OAuth 2.1 (`client_credentials`).
+"""Credentials for a server: fixed headers, and tokens by OAuth 2.1 (`client_credentials`).
 
-A token comes from where the server's own metadata say (RFC 9728, RFC 8414), or from an address that the operator has
-set. It is held for one session, in memory alone.
+The token endpoint is discovered by the server's metadata (RFC 9728, RFC 8414), or set by the operator. A token belongs
+to one session and is stored in memory only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import base64
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import msgspec
@@ -20,7 +20,7 @@ from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, Un
 from antwort.tools.mcp.endpoint import Fetched, HttpClients
 
 _LEEWAY_SECONDS = 30.0
-"""Time before its end at which a token is renewed; of a short-lived one, half of its life."""
+"""A token is renewed so long before it expires; a short-lived one at half of its lifetime."""
 _TOKEN = re.compile("[!-~]+")
 _PROBE = msgspec.json.encode({"jsonrpc": "2.0", "id": 0, "method": "ping"})
 _REFUSED = "The server could not be logged in to: no token was given out."
@@ -33,7 +33,7 @@ _Metadata = TypeVar("_Metadata", bound=msgspec.Struct)
 
 
 class Token(msgspec.Struct, frozen=True):
-    """`seconds`: how long it is used; None: until it is refused."""
+    """An access token. `seconds`: how long it may be used; None: until it is refused."""
 
     value: str
     seconds: float | None = None
@@ -42,63 +42,32 @@ class Token(msgspec.Struct, frozen=True):
         return "Token(…)"
 
 
-class Login(Protocol):
-    """The credentials of one session."""
+class Login:
+    """The headers that authenticate one session: fixed ones, and a token where `fetch` is given.
 
-    async def headers(self) -> Mapping[str, str]:
-        """Return what a request to the server carries now, the headers of the spec among them. The same object as long
-        as they are the same. Raises `ServerUnavailable` when it must be logged in first, and that fails.
-        """
-        ...
-
-    async def renew(self, used: Mapping[str, str]) -> bool:
-        """Return, after a 401 to a request with the headers `used`, whether there are others now and it is worth one
-        more try. Concurrent callers wait for one renewal. Raises `ServerUnavailable`.
-        """
-        ...
-
-
-def make_login(spec: ServerSpec, clients: HttpClients) -> Login:
-    """Return how the server is logged in to. Nothing is asked yet. There is no OAuth for a server that a request names:
-    the request brings what is sent.
-    """
-    if spec.oauth is None or spec.is_untrusted:
-        return FixedLogin(spec.headers)
-    return TokenLogin(spec.headers, TokenSource(spec.url, spec.oauth, clients).fetch)
-
-
-class FixedLogin:
-    """Headers that stay the same: a token, or what a request has brought."""
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = dict(headers)
-
-    async def headers(self) -> Mapping[str, str]:
-        return self._headers
-
-    async def renew(self, used: Mapping[str, str]) -> bool:
-        del used  # there are no others
-        return False
-
-
-class TokenLogin:
-    """A token that is given out for a while, beside headers that stay the same. `fetch` returns None when the server
-    wants no token.
+    `fetch` returns None when the server wants no token.
     """
 
-    def __init__(self, headers: Mapping[str, str], fetch: Callable[[], Awaitable[Token | None]]) -> None:
-        self._fixed, self._fetch = dict(headers), fetch
-        self._headers: Mapping[str, str] | None = None
+    def __init__(self, headers: Mapping[str, str], fetch: Callable[[], Awaitable[Token | None]] | None = None) -> None:
+        self._fixed: Mapping[str, str] = dict(headers)
+        self._fetch = fetch
+        self._headers = self._fixed if fetch is None else None
         self._expires_at: float | None = None
         self._lock = asyncio.Lock()
 
     async def headers(self) -> Mapping[str, str]:
-        if self._headers is None or self._has_expired():
+        """Return the headers for a request, the same object while they are the same. Raises `ServerUnavailable` when a
+        token is needed and cannot be had.
+        """
+        if self._headers is None or (self._expires_at is not None and self._has_expired()):
             return await self._renew(self._headers)
         return self._headers
 
     async def renew(self, used: Mapping[str, str]) -> bool:
-        return await self._renew(used) != used
+        """Return, after a 401 to a request with the headers `used`, whether other headers are worth another attempt.
+        Concurrent callers wait for one renewal. Raises `ServerUnavailable`.
+        """
+        return self._fetch is not None and await self._renew(used) != used
 
     def _has_expired(self) -> bool:
         return self._expires_at is not None and asyncio.get_running_loop().time() >= self._expires_at
@@ -106,8 +75,8 @@ class TokenLogin:
     async def _renew(self, used: Mapping[str, str] | None) -> Mapping[str, str]:
         async with self._lock:
             if self._headers is not None and self._headers != used and not self._has_expired():
-                return self._headers  # renewed meanwhile
-            token = await self._fetch()
+                return self._headers  # renewed by another caller
+            token = None if self._fetch is None else await self._fetch()
             now = asyncio.get_running_loop().time()
             self._expires_at = None if token is None or token.seconds is None else now + token.seconds
             more = {} if token is None else {"Authorization": f"Bearer {token.value}"}
@@ -115,11 +84,18 @@ class TokenLogin:
             return self._headers
 
 
+def make_login(spec: ServerSpec, clients: HttpClients) -> Login:
+    """Return the login of a session. For servers that requests name there is no OAuth, only headers of the request."""
+    if spec.oauth is None or spec.is_untrusted:
+        return Login(spec.headers)
+    return Login(spec.headers, TokenSource(spec.url, spec.oauth, clients).fetch)
+
+
 # ---- OAuth ----
 
 
 class _Resource(msgspec.Struct):
-    """RFC 9728, as far as it is used."""
+    """The used part of RFC 9728."""
 
     resource: str
     authorization_servers: list[str]
@@ -127,7 +103,7 @@ class _Resource(msgspec.Struct):
 
 
 class _Issuer(msgspec.Struct):
-    """RFC 8414, as far as it is used."""
+    """The used part of RFC 8414."""
 
     issuer: str
     token_endpoint: str
@@ -150,12 +126,12 @@ class TokenSource:
             raise NotReached(_UNREACHED) from exc
 
     async def _discover(self) -> Token | None:
-        """Follow what the server announces when it is asked without a token."""
+        """Send a request without a token, and follow the challenge in the answer."""
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
         answer = await self._clients.fetch("POST", self._url, _PROBE, headers)
         challenge = answer.headers.get("www-authenticate", "")
         if answer.status != 401 and not (answer.status == 403 and "insufficient_scope" in challenge):
-            return None  # what it answers otherwise does not matter: it wants no token
+            return None  # any other answer means that it wants no token
         resource = await self._resource(_parameter(challenge, "resource_metadata"))
         issuer = await self._issuer(resource)
         wanted = self._credentials.issuer
@@ -168,7 +144,7 @@ class TokenSource:
         return await self._request(url, scopes, None if resource is None else resource.resource)
 
     async def _resource(self, announced: str | None) -> _Resource | None:
-        """Return what the server publishes about itself. None: nothing."""
+        """Return the metadata that the server publishes, or None."""
         has_failed = False
         path = urlsplit(self._url).path
         places = [announced, f"{_METADATA_PATH}{path}" if path.strip("/") else None, _METADATA_PATH]
@@ -181,12 +157,12 @@ class TokenSource:
             if not _covers(found.resource, self._url):
                 raise Unauthorized(_REFUSED)
             return found
-        if has_failed:  # which says nothing about whether there is something published
+        if has_failed:  # so there may be metadata that could not be read
             raise Unauthorized(_REFUSED)
         return None
 
     async def _issuer(self, resource: _Resource | None) -> _Issuer | None:
-        """Return the metadata of the server that gives out tokens. None: it publishes none."""
+        """Return the metadata of the authorization server, or None if it publishes none."""
         url = _origin(self._url)
         if resource is not None:
             servers = resource.authorization_servers
@@ -213,7 +189,7 @@ class TokenSource:
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
         answer = await self._clients.fetch("POST", url, urlencode(form).encode(), {**headers, **basic})
-        if answer.status in (400, 401):  # some take the credentials in the form alone
+        if answer.status in (400, 401):  # some servers take the credentials in the form only
             form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
             answer = await self._clients.fetch("POST", url, urlencode(form).encode(), headers)
         if answer.status not in (200, 201):
@@ -225,7 +201,7 @@ class TokenSource:
 
 
 def read_token(fields: Mapping[str, Any]) -> Token:
-    """Return the token in an answer. Raises `Unauthorized` where there is none that can be sent."""
+    """Return the token in an answer. Raises `Unauthorized` if there is none, or none that can be sent."""
     value, kind, seconds = fields.get("access_token"), fields.get("token_type", "bearer"), fields.get("expires_in")
     if not isinstance(value, str) or not _TOKEN.fullmatch(value) or str(kind).lower() != "bearer":
         raise Unauthorized(_REFUSED)
@@ -257,20 +233,20 @@ def _origin(url: str) -> str:
 
 
 def _is_same(issuer: str, other: str) -> bool:
-    """Compare issuers as texts (RFC 8414, 3.3); one without a path has a slash or none."""
+    """Compare issuers as texts (RFC 8414, 3.3). Without a path, a trailing slash makes no difference."""
     return issuer == other or (issuer.rstrip("/") == other.rstrip("/") == _origin(issuer))
 
 
 def _covers(resource: str, url: str) -> bool:
-    """Return whether tokens for a resource are meant for the server at `url`: it is the same, or below it."""
+    """Return whether tokens for a resource are valid at `url`: that is the same address, or one below it."""
     if _origin(resource).lower() != _origin(url).lower():
         return False
     return f"{urlsplit(url).path.rstrip('/')}/".startswith(f"{urlsplit(resource).path.rstrip('/')}/")
 
 
 def _issuer_urls(url: str, *, is_announced: bool) -> Iterator[str]:
-    """Yield where the metadata of an issuer may be, in the order to try. One that was not announced is the server's own
-    origin, as early versions of the protocol had it.
+    """Yield the addresses at which the metadata of an issuer may be, in the order to try. An issuer that is not
+    announced is the server's own origin, as in early versions of the protocol.
     """
     origin, path = _origin(url), urlsplit(url).path.rstrip("/")
     yield f"{origin}{_ISSUER_PATH}{path}"

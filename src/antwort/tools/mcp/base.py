@@ -1,35 +1,35 @@
-"""The contract between sessions with MCP servers and those who use them.
+"""The types that sessions with MCP servers take and return, and the errors that they raise.
 
-What a server sends stays plain (decoded JSON) up to here, whichever transport it came by.
+Schemas, annotations and contents stay decoded JSON, as the server sent them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
 from antwort.net.ssrf import ParsedUrl, parse_url, unmap_ipv4
-from antwort.tools.base import Progress, Unanswered
+from antwort.tools.base import Unanswered
 
-Transport: TypeAlias = Literal["http", "sse", "stdio"]
+TransportName: TypeAlias = Literal["http", "sse", "stdio"]
 """Streamable HTTP, its predecessor, or a subprocess."""
 
 
 class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """OAuth 2.1, grant `client_credentials`: the server's own metadata say where the tokens are."""
+    """OAuth 2.1, grant `client_credentials`. The server's metadata name the token endpoint."""
 
     client_id: str
     client_secret: str
     scopes: tuple[str, ...] = ()
     token_url: str | None = None
-    """Where tokens are given out, for servers that do not publish it."""
+    """The token endpoint, for servers that do not publish it."""
     issuer: str | None = None
-    """The only issuer that gets the credentials; None: the one that the server names."""
+    """The only issuer that gets the credentials; None: the one in the server's metadata."""
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self.client_id!r})"
@@ -39,7 +39,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How a server is reached. It holds credentials in clear, and is never shown or stored."""
 
     label: str
-    transport: Transport = "http"
+    transport: TransportName = "http"
     url: str = ""
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -47,9 +47,9 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     headers: Mapping[str, str] = {}
     oauth: ClientCredentials | None = None
     is_untrusted: bool = False
-    """Whether a request has named the address: then the address policy is checked for each request and connection."""
+    """Whether the address comes from a request. Then each request and connection is checked by the address policy."""
     owner: tuple[str, str] | None = None
-    """Tenant and subject of a session that is not shared; None: the session is shared by all."""
+    """Tenant and subject of a session that is not shared; None: all share the session."""
     connect: float = 10.0
     """Timeout in seconds of the connection and the handshake."""
     list_age: float = 300.0
@@ -61,12 +61,12 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def key(self) -> bytes:
-        """Identify a session: what is reached, how, and in whose name."""
+        """Identify a session: by its server, credentials, owner and limits."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).digest()
 
     @cached_property
     def server_id(self) -> str:
-        """Identify a server, whatever its label is and however its address is written. It is a digest, because an
+        """Identify a server independently of its label and of the spelling of its address. It is a digest, because an
         address may hold a key. A subprocess is identified by its label.
         """
         return _digest(f"program {self.label}") if self.transport == "stdio" else server_id_of(self.url)
@@ -76,7 +76,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def server_id_of(url: str) -> str:
-    """`ServerSpec.server_id` of a server at this address. Raises `AddressNotAllowed`."""
+    """Return the `ServerSpec.server_id` of a server at this address. Raises `AddressNotAllowed`."""
     return _digest(canonical_address(url))
 
 
@@ -102,7 +102,7 @@ class ServerTools(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     instructions: str | None = None
 
 
-class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
+class McpCallResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `tools/call`."""
 
     content: Sequence[Mapping[str, Any]] = ()
@@ -131,49 +131,19 @@ class NotReached(ServerUnavailable):
     """The address is not allowed, or no server answers there."""
 
 
-class Session(Protocol):
-    """A session with one server, in one name. It connects when it is used, and again after a failure, with backoff."""
-
-    async def tools(self) -> ServerTools:
-        """Return the cached list. One that has expired, or that the server says has changed, is refreshed in the
-        background. Raises `ServerUnavailable`.
-        """
-        ...
-
-    async def refresh(self) -> ServerTools:
-        """Return the current list. Raises `ServerUnavailable`."""
-        ...
-
-    async def call(
-        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
-    ) -> CallOutcome:
-        """Run a tool. `arguments` is the text of a JSON object, which the caller has checked: it is sent as it is.
-        `key` is the call's idempotency key. Cancelled, it tells the server so. Raises `ServerUnavailable`.
-        """
-        ...
-
-
-class Sessions(Protocol):
-    """All sessions: one for each `ServerSpec.key`, opened when needed, closed when idle, bounded in number."""
-
-    def get(self, spec: ServerSpec) -> Session: ...
-
-    async def close(self) -> None: ...
-
-
 # ---- addresses ----
 
 _USUAL_PORTS = (80, 443)
 _MOST_DECODINGS = 5
-"""How often a path may have been percent-encoded, one over the other."""
+"""Most levels of percent-encoding of a path that are decoded."""
 
 
 @lru_cache(maxsize=256)
 def canonical_address(url: str) -> str:
     """Return host, port and path of an address in one spelling. Raises `AddressNotAllowed`.
 
-    The scheme, the usual ports and the query are left out: they seldom lead to another server, and often to the same
-    one. Of the path, percent-encoding, case, dots, empty segments, parameters and a slash at the end are evened out.
+    The scheme, the usual ports and the query are left out, because they seldom lead to another server. In the path,
+    percent-encoding, case, dots, empty segments, parameters and a trailing slash are normalized.
     """
     place = parse_url(url)
     port = "" if place.port in _USUAL_PORTS else f":{place.port}"

@@ -1,6 +1,6 @@
-"""What an MCP server lists and answers, as ours: tools that a model may be offered, and outputs of calls. Pure.
+"""Convert what an MCP server sends: its list into tool definitions, results of calls into tool outputs. Pure.
 
-The server may have sent anything.
+Nothing that a server sends is taken to be valid.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from antwort.api.items import InputFile, InputImage, InputText, ResultPart
 from antwort.api.tools import McpTool
 from antwort.tools.base import Output, ToolDefinition, ToolKind
-from antwort.tools.mcp.base import CallOutcome, ServerTool, ServerTools, ServerUnavailable
+from antwort.tools.mcp.base import McpCallResult, ServerTool, ServerTools, ServerUnavailable
 from antwort.tools.mcp.messages import NOT_AN_ANSWER
-from antwort.tools.mcp.servers import Approval, McpPolicy, McpServer, McpToolPolicy
+from antwort.tools.mcp.servers import ApprovalRule, McpPolicy, McpServer, McpToolPolicy
 
 # ---- the list, as it comes in pages ----
 
@@ -25,15 +25,15 @@ MAX_TOOLS = 5_000
 MAX_PAGES = 500
 MAX_LIST_BYTES = 32 * 2**20
 MAX_UNTRUSTED_LIST_BYTES = 2**20
-"""Of a server that a request has named by address: everybody can name many of those."""
+"""For servers that requests name by address, because a request can name many."""
 MAX_UNTRUSTED_PAGE_BYTES = 4 * 2**20
-"""Bytes of one page of theirs, of which not all need be taken. Those of an operator's own are as other messages."""
+"""Longest page of such a server. For the operator's servers, the limit of all messages applies."""
 _MAX_NAME = 256
 
 
 class ToolList:
-    """Takes pages until there are no more, or no more are taken. `usable` judges what a tool takes; all together take
-    at most `most` bytes.
+    """Collect the pages of a list, up to the limits. `usable` returns whether a tool with that schema may be used;
+    `most` is the limit in bytes.
     """
 
     def __init__(self, usable: Callable[[object], bool], most: int | None = None) -> None:
@@ -50,18 +50,18 @@ class ToolList:
 
     @property
     def size(self) -> int:
-        """Bytes of what was taken, as JSON."""
+        """Size of the collected tools as JSON."""
         return self._bytes
 
     @property
     def left_out(self) -> str:
-        """What was not taken, in words; empty where all was."""
+        """What was left out, in words; empty if nothing was."""
         odd = f"{self._odd} in it are no tools" if self._odd else ""
         cut = "it is too long" if self._is_cut else ""
         return " and ".join(filter(None, (odd, cut)))
 
     def feed(self, page: object) -> str | None:
-        """Take a page; gives the cursor of the next one to ask for. Raises `ServerUnavailable`."""
+        """Add a page, and return the cursor of the next one, if it is wanted. Raises `ServerUnavailable`."""
         if not isinstance(page, dict) or not isinstance(listed := page.get("tools"), list):
             raise ServerUnavailable(NOT_AN_ANSWER)
         self._pages += 1
@@ -77,7 +77,7 @@ class ToolList:
             return None
         taken = len(self._found) + self._odd
         is_full = taken >= MAX_TOOLS or self._pages >= MAX_PAGES or self._seen >= self._most
-        if is_full or cursor in self._cursors:  # or it goes round in circles
+        if is_full or cursor in self._cursors:  # a repeated cursor would never end
             self._is_cut = True
             return None
         self._cursors.add(cursor)
@@ -88,7 +88,7 @@ class ToolList:
         if tool is None:
             return False
         if (first := self._found.get(tool.name)) is not None:
-            if first.annotations != tool.annotations:  # nobody knows which of the two a call would run
+            if first.annotations != tool.annotations:  # it is not known which of the two a call runs
                 self._found[tool.name] = replace(first, annotations=None)
             return False
         if not self._usable(tool.input_schema):
@@ -102,7 +102,7 @@ class ToolList:
 
 
 def read_tool(one: object) -> ServerTool | None:
-    """None for what is no tool."""
+    """Parse a tool of a list. Return None if it is invalid."""
     if not isinstance(one, dict):
         return None
     name, schema = one.get("name"), one.get("inputSchema", {})
@@ -130,44 +130,44 @@ def _size(one: object) -> int:
     try:
         return len(msgspec.json.encode(one))
     except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError):
-        return 2 * MAX_LIST_BYTES  # nothing that could be sent on
+        return 2 * MAX_LIST_BYTES  # it cannot be encoded, so it is left out
 
 
-# ---- tools as the model may be offered them ----
+# ---- tool definitions ----
 
 _MAX_DESCRIPTION = 16 * 1024
 _MAX_INSTRUCTIONS = 16 * 1024
 _AS_LISTED = McpToolPolicy()
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the tools of a server beside what it says of them itself."""
+class ToolRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings for the tools of a server that override what the server says."""
 
     allowed: tuple[str, ...] | None = None
     tools: Mapping[str, McpToolPolicy] = {}
-    require_approval: Approval = "never"
+    require_approval: ApprovalRule = "never"
     default: bool | None = False
-    """Of tools that need none by the rule before: as `ToolDefinition.needs_approval`."""
+    """`ToolDefinition.needs_approval` of tools that need no approval by `require_approval`."""
 
 
-def rules_for(server: McpServer) -> Rules:
-    return Rules(allowed=server.allowed_tools, tools=server.tools, require_approval=server.require_approval)
+def rules_for(server: McpServer) -> ToolRules:
+    return ToolRules(allowed=server.allowed_tools, tools=server.tools, require_approval=server.require_approval)
 
 
-def untrusted_rules(policy: McpPolicy) -> Rules:
-    """Of a server that a request names by its address."""
+def untrusted_rules(policy: McpPolicy) -> ToolRules:
+    """Return the rules for servers that requests name by address."""
     if policy.require_approval == "never":
-        return Rules()
-    return Rules(require_approval="always") if policy.force_approval else Rules(default=None)
+        return ToolRules()
+    return ToolRules(require_approval="always") if policy.force_approval else ToolRules(default=None)
 
 
 def define(
-    listed: ServerTools, declared: McpTool, *rules: Rules, writing: Collection[Container[str]] = ()
+    listed: ServerTools, declared: McpTool, *rules: ToolRules, writing: Collection[Container[str]] = ()
 ) -> tuple[ToolDefinition, ...]:
-    """Each tool once, by the first of its name. One without a usable name is left out.
+    """Return the definitions of a list: the first tool of each name. Tools without a usable name are left out.
 
-    Of several `rules` all hold: a tool must be allowed by each, and the strictest decides about approvals. Tools in one
-    of `writing` were listed as writing before, and stay so unless the rules say otherwise.
+    All `rules` apply: each must allow a tool, and the strictest decides about approvals. Tools in one of `writing` were
+    listed as writing before, and count as writing unless the rules say otherwise.
     """
     first: dict[str, ServerTool] = {}
     for tool in listed.tools:
@@ -180,7 +180,7 @@ def define(
 
 
 def writing_names(listed: ServerTools) -> frozenset[str]:
-    """The tools that the list does not call read-only."""
+    """Return the names of the tools that are not listed as read-only."""
     return frozenset(tool.name for tool in listed.tools if _is_usable(tool.name) and not _reads(tool))
 
 
@@ -189,13 +189,13 @@ def read_only_names(listed: ServerTools) -> frozenset[str]:
 
 
 def unknown_names(listed: ServerTools, server: McpServer) -> tuple[str, ...]:
-    """The tools that the operator names and the server has not: what is said of them holds for nothing."""
+    """Return the tools that the operator's settings name and that the server does not have."""
     there = {tool.name for tool in listed.tools}
     return tuple(name for name in dict.fromkeys((*(server.allowed_tools or ()), *server.tools)) if name not in there)
 
 
 def instructions_of(listed: ServerTools, declared: McpTool, server: McpServer | None) -> str | None:
-    """What the model is told: in the request's words, the operator's, or the server's own."""
+    """Return the description for the model: the request's, the operator's, or the server's own instructions."""
     if isinstance(declared.server_description, str) and declared.server_description.strip():
         return declared.server_description
     if server is not None and server.description is not None:
@@ -211,17 +211,17 @@ def _reads(tool: ServerTool) -> bool:
     return isinstance(tool.annotations, Mapping) and tool.annotations.get("readOnlyHint") is True
 
 
-def _define(tool: ServerTool, declared: McpTool, rules: Iterable[Rules], *, may_read: bool) -> ToolDefinition:
+def _define(tool: ServerTool, declared: McpTool, rules: Iterable[ToolRules], *, may_read: bool) -> ToolDefinition:
     own = [(each, each.tools.get(tool.name, _AS_LISTED)) for each in rules]
     hints = tool.annotations if isinstance(tool.annotations, Mapping) else {}
-    said = [policy.read_only for _, policy in own if policy.read_only is not None]
-    read_only = all(said) if said else may_read and _reads(tool)
-    said = [policy.idempotent for _, policy in own if policy.idempotent is not None]
-    is_idempotent = all(said) if said else read_only or hints.get("idempotentHint") is True
+    decided = [policy.read_only for _, policy in own if policy.read_only is not None]
+    read_only = all(decided) if decided else may_read and _reads(tool)
+    decided = [policy.idempotent for _, policy in own if policy.idempotent is not None]
+    is_idempotent = all(decided) if decided else read_only or hints.get("idempotentHint") is True
     return ToolDefinition(
         name=tool.name,
         kind=ToolKind.MCP,
-        description=_about(tool, hints),
+        description=_description(tool, hints),
         parameters=_schema(tool.input_schema),
         server_label=declared.server_label,
         read_only=read_only,
@@ -233,18 +233,18 @@ def _define(tool: ServerTool, declared: McpTool, rules: Iterable[Rules], *, may_
     )
 
 
-def _about(tool: ServerTool, hints: Mapping[str, Any]) -> str | None:
-    """A title is better than nothing, unless it is the name once more."""
-    for said in (tool.description, tool.title, hints.get("title")):
-        if isinstance(said, str) and said.strip() and said != tool.name:
-            return said[:_MAX_DESCRIPTION]
+def _description(tool: ServerTool, hints: Mapping[str, Any]) -> str | None:
+    """Return the description, or else a title that is not just the name."""
+    for text in (tool.description, tool.title, hints.get("title")):
+        if isinstance(text, str) and text.strip() and text != tool.name:
+            return text[:_MAX_DESCRIPTION]
     return None
 
 
 def _schema(schema: object) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or not schema:
         return {"type": "object", "properties": {}}
-    return schema if isinstance(schema, dict) else dict(schema)  # the same one for all: what is made of it is kept
+    return schema if isinstance(schema, dict) else dict(schema)  # the same object, because results for it are cached
 
 
 def _strictest(demands: Collection[bool | None]) -> bool | None:
@@ -252,7 +252,7 @@ def _strictest(demands: Collection[bool | None]) -> bool | None:
     return True if True in demands else None if None in demands else False
 
 
-def _needs_approval(own: McpToolPolicy, rules: Rules, *, read_only: bool) -> bool | None:
+def _needs_approval(own: McpToolPolicy, rules: ToolRules, *, read_only: bool) -> bool | None:
     if own.require_approval is not None:
         return own.require_approval
     if rules.require_approval == "always" or (rules.require_approval == "writes" and not read_only):
@@ -263,7 +263,7 @@ def _needs_approval(own: McpToolPolicy, rules: Rules, *, read_only: bool) -> boo
 # ---- outputs ----
 
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The kinds of pictures that models take."""
+"""The types of pictures that models accept."""
 _FILES = frozenset({"application/pdf"})
 _BASE64 = (string.ascii_letters + string.digits + "+/").encode()
 _MAX_PARTS = 256
@@ -271,20 +271,20 @@ _MAX_WORD = 200
 _SILENT_FAILURE = "The tool failed, and did not say why."
 
 
-def output_of(outcome: CallOutcome) -> Output:
-    """Text alone is text; where there is more, parts in the order they came in.
+def output_of(outcome: McpCallResult) -> Output:
+    """Return the output of a call: a text, or parts in the order of the result.
 
-    What the server says for programs (`structuredContent`) counts where there is no text: a server that has both says
-    the same twice. What models do not take is named in brackets.
+    `structuredContent` is used only if there is no text, because servers send the same as text. Parts that models do
+    not accept become a note in brackets.
     """
     if len(outcome.content) == 1 and isinstance(only := outcome.content[0], dict) and only.get("type") == "text":
         text = only.get("text")
         if isinstance(text, str) and text and (not outcome.is_error or text.strip()):
-            return text  # as nearly all are
+            return text  # the usual case
     parts = [part for content in _bounded(outcome.content) for part in _parts(content)]
     if outcome.structured is not None and not any(isinstance(part, InputText) for part in parts):
         parts.insert(0, InputText(text=_json(outcome.structured)))
-    if outcome.is_error and not any(_is_said(part) for part in parts):
+    if outcome.is_error and not any(_has_content(part) for part in parts):
         parts.insert(0, InputText(text=_SILENT_FAILURE))
     texts = [part.text for part in parts if isinstance(part, InputText)]
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
@@ -299,12 +299,12 @@ def _bounded(content: object) -> Iterable[object]:
     return [*content[:_MAX_PARTS], {"type": "text", "text": f"[{more} more parts left out]"}]
 
 
-def _is_said(part: ResultPart) -> bool:
+def _has_content(part: ResultPart) -> bool:
     return not isinstance(part, InputText) or bool(part.text.strip())
 
 
 def _parts(content: object) -> list[ResultPart]:
-    if not isinstance(content, dict) and not isinstance(content, Mapping):  # what is no dict takes long to tell
+    if not isinstance(content, dict) and not isinstance(content, Mapping):  # `isinstance` of an abstract class is slow
         return [_left_out("a part that is none")]
     match content.get("type"):
         case "text":
@@ -323,7 +323,7 @@ def _parts(content: object) -> list[ResultPart]:
 
 
 def _resource(resource: object) -> list[ResultPart]:
-    """One that is in the answer; its text, or its bytes where models take such."""
+    """Convert an embedded resource: its text, or its bytes if models accept the type."""
     if not isinstance(resource, Mapping):
         return [_left_out("a resource that is none")]
     if isinstance(text := resource.get("text"), str):
@@ -332,9 +332,9 @@ def _resource(resource: object) -> list[ResultPart]:
 
 
 def _link(link: Mapping[str, Any]) -> str:
-    """One that is elsewhere: the model is told of it, and nobody fetches it."""
+    """Convert a link to a resource: the model is told about it, and it is not fetched."""
     name = _word(link.get("title") or link.get("name"))
-    about = f": {said}" if isinstance(said := link.get("description"), str) and said else ""
+    about = f": {text}" if isinstance(text := link.get("description"), str) and text else ""
     return f"[resource {name!r}{_kind(link.get('mimeType'))} at {_word(link.get('uri'))}]{about}"
 
 
@@ -353,14 +353,14 @@ def _media(data: object, kind: object, what: str, uri: str = "") -> ResultPart:
 
 
 def _is_base64(text: str) -> bool:
-    """Not by a pattern: of 16 MiB that takes a tenth of a second, in which nobody else has a turn."""
+    """Return whether a text is base64. A regular expression would block for a tenth of a second on 16 MiB."""
     bare = text.rstrip("=")
     is_whole = bool(bare) and len(text) % 4 == 0 and len(text) - len(bare) <= 2
     return is_whole and bare.isascii() and not bare.encode().translate(None, _BASE64)
 
 
 def _essence(kind: object) -> str:
-    """A media type without its parameters."""
+    """Return a media type without its parameters."""
     return _word(kind).partition(";")[0].strip().lower()
 
 
@@ -373,7 +373,7 @@ def _left_out(what: str) -> InputText:
 
 
 def _word(value: object) -> str:
-    """What a server calls something, fit to stand in a sentence."""
+    """Return a name from the server, shortened and printable."""
     text = value if isinstance(value, str) else ""
     return "".join(character if character.isprintable() else " " for character in text[:_MAX_WORD]).strip()
 

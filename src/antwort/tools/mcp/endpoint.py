@@ -1,7 +1,7 @@
-"""HTTP to one server: within the address policy, with its credentials, and along redirects that stay with it.
+"""HTTP to one server: with its credentials, along redirects within the server, and by the address policy.
 
-The server of a request is asked within the policy: every address is checked as it is written, and every connection by
-what it connects to. Nothing is taken from the environment (no proxy, no netrc), and no cookie is kept.
+For servers that requests name, the policy checks every address as written, and every connection by the IP address that
+it connects to. Proxies, netrc files and cookies are not used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from antwort.tools.mcp.auth import Login
 
 MAX_HANDSHAKE_BYTES = 2**20
-"""Longest message that is neither a list nor a result: of a handshake, a token, what a server says by itself."""
+"""Longest answer of a handshake or a token endpoint, and longest unsolicited message."""
 _POOL = Pool(max_idle=16, idle_expiry=60.0)
 _DAY_SECONDS = 86_400.0
-"""How long an answer may take, whoever asks decides."""
+"""No timeout for answers here: the callers limit the time."""
 _FETCH_TIMEOUT_SECONDS = 30.0
 _MAX_REDIRECTS = 3
 _UNCODED = frozenset(("", "identity"))
@@ -37,7 +37,7 @@ _RESERVED = frozenset(
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """An answer with its whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -48,12 +48,12 @@ class HttpClients:
     """The HTTP clients of one session, one for each origin."""
 
     def __init__(self, spec: ServerSpec, policy: AddressPolicy | None = None) -> None:
-        """`policy` is for servers that requests name; without one, the strictest holds. Raises `AddressNotAllowed`."""
+        """`policy` is for servers that requests name; None: the strictest one. Raises `AddressNotAllowed`."""
         self._policy = (policy or AddressPolicy()) if spec.is_untrusted else None
         self._spec = spec
         self._clients: dict[str, HttpClient] = {}
         self.home = self._parse(spec.url)
-        """Where the server is."""
+        """The address of the server."""
 
     def at(self, url: ParsedUrl) -> HttpClient:
         if (client := self._clients.get(url.origin)) is None:
@@ -70,8 +70,8 @@ class HttpClients:
     async def fetch(
         self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Fetched:
-        """Return a whole answer, of any server and without the credentials of the spec. Raises `HttpError`, and
-        `ValueError` for what cannot be sent.
+        """Return the answer of any server to a request without the credentials of the spec. Raises `HttpError`, and
+        `ValueError` for a request that cannot be sent.
         """
         place, fields = self._parse(url), header_lines(headers or {})
         timeouts = Timeouts(self._spec.connect, _FETCH_TIMEOUT_SECONDS, _FETCH_TIMEOUT_SECONDS)
@@ -85,9 +85,8 @@ class HttpClients:
         raise InvalidResponse("too many redirects")
 
     def following(self, url: ParsedUrl, reply: HttpResponse, method: str = "POST") -> ParsedUrl | None:
-        """Return where an answer redirects to, if that is to be followed: the server stays the same, and so does the
-        method. Raises `AddressNotAllowed` for a redirect of a request's server to another address: an operator's rules
-        go by the address.
+        """Return the target of a redirect if it is to be followed: on the same server, with the same method. Raises
+        `AddressNotAllowed` when an untrusted server redirects to another address: the operator's rules go by address.
         """
         if not 300 <= reply.status < 400 or (location := reply.headers.get("location")) is None:
             return None
@@ -113,8 +112,8 @@ class HttpClients:
         return parse_url(url) if self._policy is None else self._policy.check(url)
 
 
-class Endpoint:
-    """Where a session's messages go. A redirect that was followed holds for all messages after it."""
+class McpEndpoint:
+    """The address to which a session's messages go. A redirect holds for all later messages, too."""
 
     def __init__(self, clients: HttpClients, login: Login, url: ParsedUrl | None = None) -> None:
         self._clients = clients
@@ -122,7 +121,7 @@ class Endpoint:
         self._url = url or clients.home
         self._client = clients.at(self._url)
         self._head: tuple[Mapping[str, str], Mapping[str, str], bytes] | None = None
-        """The head that was made last, and what it was made of."""
+        """The latest headers as bytes, and the two mappings that they were encoded from."""
 
     async def send(
         self,
@@ -135,11 +134,11 @@ class Endpoint:
         timeouts: Timeouts | None = None,
     ) -> HttpResponse:
         """Return the answer, which the caller closes. A redirect within the server is followed. After a 401 new
-        credentials are tried once, if there are any; also after a 403 to a message, which some servers answer to a
-        token that has ended.
+        credentials are tried once, if there are any; also after a 403 to a message, because some servers answer an
+        expired token so.
 
-        `headers` are the protocol's own, and win over those of the spec: pass the same object for the same headers.
-        `more` are lines of further ones.
+        `headers` are the protocol's own, and override those of the spec: pass the same object for the same headers.
+        `more` are further header lines.
         Raises `HttpError`, `ServerUnavailable`.
         """
         login = await self._login.headers()
@@ -177,13 +176,13 @@ class Endpoint:
             return head[2]
         taken = {name.lower() for name in headers} | _RESERVED
         if self._url.origin != self._clients.home.origin:
-            login = {}  # they are for the server as it was named
+            login = {}  # another origin must not get the credentials
         fields = header_lines({**{name: login[name] for name in login if name.lower() not in taken}, **headers})
         self._head = (login, headers, fields)
         return fields
 
 
 def check_coding(reply: HttpResponse) -> None:
-    """Raises `InvalidResponse` for an answer that is packed: nobody has asked for that."""
+    """Check that an answer is not compressed, because no compression was offered. Raises `InvalidResponse`."""
     if reply.headers.coding not in _UNCODED:
         raise InvalidResponse("the answer is packed")

@@ -1,4 +1,4 @@
-"""All MCP servers as one executor: those of the operator's by label, and those that requests name by address."""
+"""The tools of all MCP servers as one executor: the operator's servers, and those that requests name by address."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import is_
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,9 +30,9 @@ from antwort.tools.base import (
     ToolResult,
 )
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions, server_id_of
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, server_id_of
 from antwort.tools.mcp.conversion import (
-    Rules,
+    ToolRules,
     define,
     instructions_of,
     output_of,
@@ -39,45 +40,39 @@ from antwort.tools.mcp.conversion import (
     unknown_names,
     untrusted_rules,
 )
-from antwort.tools.mcp.servers import McpPolicy, McpServer, base_spec, own_spec, remembered, untrusted_spec
-from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
+from antwort.tools.mcp.servers import McpPolicy, McpServer, base_spec, needed_to_reach, own_spec, untrusted_spec
+from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, WritingNames
+
+if TYPE_CHECKING:
+    from antwort.tools.mcp.pool import SessionPool
 
 _log = logging.getLogger("antwort.tools.mcp")
 
 _MAX_CACHED = 512
-"""Most lists that are cached as the model is offered them, and most specs."""
+"""Most cached specs, and most servers whose tool definitions are cached."""
 _CLOSE_SECONDS = 1.0
 _SERVER = re.compile(r"\bMCP server(?![\w'])(?! ')")
 
 
-class ServerStatus(msgspec.Struct, frozen=True):
-    """How a server stands."""
+class McpServerStatus(msgspec.Struct, frozen=True):
+    """The state of a server."""
 
     label: str | None
-    """None: all those that requests name by address."""
+    """None: all servers that requests name by address."""
     is_up: bool | None
-    """Whether its last list succeeded; None: it was never asked, or has no shared session."""
+    """Whether its last list succeeded; None: none was requested yet, or it has no shared session."""
     failures: int
     """Lists and calls that failed because of it."""
 
 
-class _OwnServer(msgspec.Struct, frozen=True):
-    """A server of the operator, with what is the same for all requests."""
-
-    server: McpServer
-    spec: ServerSpec
-    rules: Rules
-    declared: McpTool
-
-
 class _Definitions(msgspec.Struct, frozen=True):
     listed: weakref.ReferenceType[ServerTools]
-    """A weak reference: the session decides how long its list lives."""
+    """A weak reference, so that the session alone keeps the list alive."""
     declared: McpTool
-    writing: Writing
+    writing: WritingNames
     tools: tuple[ToolDefinition, ...]
 
-    def is_of(self, listed: ServerTools, declared: McpTool, writing: Writing) -> bool:
+    def are_of(self, listed: ServerTools, declared: McpTool, writing: WritingNames) -> bool:
         return self.listed() is listed and self.declared == declared and all(map(is_, self.writing, writing))
 
 
@@ -87,9 +82,9 @@ class McpExecutor(BaseExecutor):
         docs = McpServer("docs", url="https://docs.example.com/mcp")
         engine = Engine(provider, executors=[McpExecutor([docs])])
 
-    A request reaches a server by its label: `{"type": "mcp", "server_label": "docs"}`. Servers that requests name by
-    `server_url` are asked only where the `policy` says so. Sessions are opened when they are needed, and closed with
-    the engine that the executor was given to; an executor is of one engine only.
+    A request names a server by its label: `{"type": "mcp", "server_label": "docs"}`. Servers that it names by
+    `server_url` are used only if the `policy` allows that. Sessions are opened when they are needed, and closed with
+    the engine. An executor belongs to one engine.
     """
 
     kind = ToolKind.MCP
@@ -98,37 +93,36 @@ class McpExecutor(BaseExecutor):
     """A cancelled call ends at once; the server is told in the background."""
 
     def __init__(
-        self, servers: Sequence[McpServer] = (), policy: McpPolicy | None = None, sessions: Sessions | None = None
+        self, servers: Sequence[McpServer] = (), policy: McpPolicy | None = None, sessions: SessionPool | None = None
     ) -> None:
-        """`sessions` are those of the executor's own unless given. Raises `ValueError` for two of the same label."""
+        """`sessions`: None for a pool of its own. Raises `ValueError` for two servers with the same label."""
         self._policy = policy or McpPolicy()
-        self._own: dict[str, _OwnServer] = {}
+        self._servers: dict[str, McpServer] = {}
+        self._base_specs: dict[str, ServerSpec] = {}
+        self._by_server_id: dict[str, list[McpServer]] = defaultdict(list)
+        """A request may name one of the operator's servers by its address, under another label."""
         for server in servers:
-            if server.label in self._own:
+            if server.label in self._servers:
                 raise ValueError(f"There are two MCP servers labelled {server.label!r}.")
-            spec, declared = base_spec(server, self._policy), McpTool(server_label=server.label)
-            self._own[server.label] = _OwnServer(server, spec, rules_for(server), declared)
-        self._untrusted_rules = untrusted_rules(self._policy)
-        self._by_server: dict[str, list[_OwnServer]] = defaultdict(list)
-        """The operator's servers by what they are: a request may reach one by its address, under another label."""
-        for own in self._own.values():
-            self._by_server[own.spec.server_id].append(own)
+            spec = base_spec(server, self._policy)
+            self._servers[server.label], self._base_specs[server.label] = server, spec
+            self._by_server_id[spec.server_id].append(server)
         self._memory = ToolMemory()
         self._sessions = sessions
         self._definitions: OrderedDict[bytes, _Definitions] = OrderedDict()
         self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
-        """Those without credentials of a request: the same ones are asked for with each call."""
+        """Specs without credentials of a request: each call needs one."""
         self._is_up: dict[str, bool] = {}
         self._unknown: dict[str, tuple[str, ...]] = {}
         self._failures: Counter[str | None] = Counter()
         self._warming: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"McpExecutor({', '.join(self._own)})"
+        return f"McpExecutor({', '.join(self._servers)})"
 
     @property
     def labels(self) -> Sequence[str]:
-        return tuple(self._own)
+        return tuple(self._servers)
 
     def remember_with(self, note: NoteWritingTools) -> None:
         self._memory.note = note
@@ -136,80 +130,89 @@ class McpExecutor(BaseExecutor):
     # ---- what a request is offered ----
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        """Raises `ServerUnavailable`, and `InvalidField` for what may not be declared so."""
-        own = self._own.get(declared.server_label)
-        if own is None and declared.server_url is UNSET:
+        """Return the tools of a declared server, or None for an unknown label. Raises `ServerUnavailable`, and
+        `InvalidField` for an invalid declaration.
+        """
+        server = self._servers.get(declared.server_label)
+        if server is None and declared.server_url is UNSET:
             return None
         spec = self._spec(declared, identity)
         listed = await self._list(spec)
-        is_same_for_all = own is not None and own.server.authorization == "own"
-        if own is not None:
-            self._warn_of_unknown(own.server, listed)
-        kept = own.declared if own is not None and is_same_for_all else remembered(declared)
+        if server is not None:
+            self._warn_of_unknown(server, listed)
+        if server is not None and server.authorization == "own":
+            declared = McpTool(server_label=server.label)
+        else:
+            declared = needed_to_reach(declared)
         tenants, known = self._tenants(spec), self._definitions.get(spec.key)
-        is_made = known is not None and known.listed() is listed and known.declared == kept
-        if known is not None and is_made and self._memory.holds(spec, tenants, known.writing):
+        is_current = known is not None and known.listed() is listed and known.declared == declared
+        if known is not None and is_current and self._memory.holds(spec, tenants, known.writing):
             self._definitions.move_to_end(spec.key)
-            return known.tools  # the same objects as long as nothing changes: requests come more often than lists do
+            return known.tools  # the same objects until something changes, because requests are more frequent
         writing = await self._memory.learn(spec, tenants, listed)
-        rules = [own.rules] if own is not None else [self._untrusted_rules, *self._rules_at(spec)]
-        return self._define(spec, listed, kept, rules, writing)
+        if server is not None:
+            rules = [rules_for(server)]
+        else:
+            by_address = self._by_server_id.get(spec.server_id, ())
+            rules = [untrusted_rules(self._policy), *map(rules_for, by_address)]
+        return self._define(spec, listed, declared, rules, writing)
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
-        if declared.server_label in self._own or declared.server_url is not UNSET:
+        if declared.server_label in self._servers or declared.server_url is not UNSET:
             await self._list(self._spec(declared, identity), is_fresh=True)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
-        own = self._own.get(declared.server_label)
-        if own is None and declared.server_url is UNSET:
+        server = self._servers.get(declared.server_label)
+        if server is None and declared.server_url is UNSET:
             return None
         spec = self._spec(declared, identity)
         known = self._definitions.get(spec.key)
-        # It is asked for right after the tools, and what was listed then is what they are of.
+        # This follows `discover`: use the list that the definitions come from.
         listed = (None if known is None else known.listed()) or await self._list(spec)
-        return instructions_of(listed, declared, None if own is None else own.server)
+        return instructions_of(listed, declared, server)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
         return [
-            own.declared
-            for own in self._own.values()
-            if own.server.standing is not None and own.server.standing.has(model, identity)
+            McpTool(server_label=server.label)
+            for server in self._servers.values()
+            if server.standing is not None and server.standing.has(model, identity)
         ]
 
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
-        """Raises `InvalidField`."""
+        """Return the spec of the session for a declaration. Raises `InvalidField`."""
         known: Hashable = None
         if declared.authorization is declared.headers is UNSET:
             known = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)
             if (spec := self._specs.get(known)) is not None:
                 return spec
-        own = self._own.get(declared.server_label)
-        if own is None:
+        server = self._servers.get(declared.server_label)
+        if server is None:
             spec = untrusted_spec(declared, identity, self._policy)
         else:
-            spec = own_spec(own.server, own.spec, declared, identity)
+            spec = own_spec(server, self._base_specs[server.label], declared, identity)
         if known is not None:
             self._specs.put(known, spec)
         return spec
 
-    def _rules_at(self, spec: ServerSpec) -> list[Rules]:
-        """Return the operator's rules for a server that a request names by its address."""
-        return [own.rules for own in self._by_server.get(spec.server_id, ())]
-
     def _tenants(self, spec: ServerSpec) -> tuple[str, ...]:
-        """Return for whom the server's writing tools are remembered. Of the operator's servers, what the shared session
-        has seen counts for all.
+        """Return the tenants under which the server's writing tools are recorded. The record of the shared session with
+        an operator's server counts for all tenants.
         """
         if spec.owner is None:
             return (SHARED,)
-        return (spec.owner[0], SHARED) if spec.server_id in self._by_server else (spec.owner[0],)
+        return (spec.owner[0], SHARED) if spec.server_id in self._by_server_id else (spec.owner[0],)
 
     def _define(
-        self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Sequence[Rules], writing: Writing
+        self,
+        spec: ServerSpec,
+        listed: ServerTools,
+        declared: McpTool,
+        rules: Sequence[ToolRules],
+        writing: WritingNames,
     ) -> tuple[ToolDefinition, ...]:
-        """Unless another request has done so meanwhile, or nothing but the age of the record has changed."""
+        """Return the cached definitions, or new ones if the list, the declaration or the record has changed."""
         known = self._definitions.get(spec.key)
-        if known is None or not known.is_of(listed, declared, writing):
+        if known is None or not known.are_of(listed, declared, writing):
             reference = weakref.ref(listed, partial(self._forget, spec.key))
             tools = define(listed, declared, *rules, writing=writing)
             known = self._definitions[spec.key] = _Definitions(reference, declared, writing, tools)
@@ -223,9 +226,9 @@ class McpExecutor(BaseExecutor):
             del self._definitions[key]
 
     async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
-        session = (self._sessions or self._pool()).get(spec)
         try:
-            listed = await (session.refresh() if is_fresh else session.tools())
+            with self._pool().session(spec) as session:
+                listed = await (session.refresh() if is_fresh else session.tools())
         except ServerUnavailable as fault:
             self._record_failure(spec, named := _with_label(fault, spec.label))
             raise named from fault
@@ -238,16 +241,18 @@ class McpExecutor(BaseExecutor):
         declared = tool.declared
         if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
             return False
-        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
+        return declared.server_label in self._servers or (
+            self._policy.declared and isinstance(declared.server_url, str)
+        )
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
-        """Return the limits that the operator has set for the server, also where a request names it by its address.
-        None: those for all tools.
+        """Return the limits that the operator has set for the server, also if a request names it by its address. None:
+        the limits of all tools.
         """
-        own = self._own.get(tool.server_label or "")
-        if own is None and tool.declared is not None and isinstance(tool.declared.server_url, str):
-            own = next(iter(self._by_server.get(server_id_of(tool.declared.server_url), ())), None)
-        return None if own is None else own.server.limits
+        server = self._servers.get(tool.server_label or "")
+        if server is None and tool.declared is not None and isinstance(tool.declared.server_url, str):
+            server = next(iter(self._by_server_id.get(server_id_of(tool.declared.server_url), ())), None)
+        return None if server is None else server.limits
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = call.definition
@@ -257,10 +262,10 @@ class McpExecutor(BaseExecutor):
         if call.decoded is None and isinstance(decode_object(arguments), str):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         spec = self._spec(tool.declared, context.identity)
-        session = (self._sessions or self._pool()).get(spec)
         try:
-            key = context.idempotency_key
-            outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)
+            with self._pool().session(spec) as session:
+                key = context.idempotency_key
+                outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)
         except ServerUnavailable as fault:
             self._count_failure(spec)
             return ToolResult(call.id, str(_with_label(fault, spec.label)), is_error=True)
@@ -269,10 +274,10 @@ class McpExecutor(BaseExecutor):
     # ---- start and stop ----
 
     async def open(self) -> None:
-        """Begin to connect to the operator's servers. One that fails is tried again when it is used."""
-        for own in self._own.values():
-            if own.server.sessions == "shared" and own.server.authorization == "own":
-                task = asyncio.create_task(self._warm(own.spec))
+        """Connect to the operator's servers in the background. A failed one is tried again when it is used."""
+        for server in self._servers.values():
+            if server.sessions == "shared" and server.authorization == "own":
+                task = asyncio.create_task(self._warm(self._base_specs[server.label]))
                 self._warming.add(task)
                 task.add_done_callback(self._warming.discard)
 
@@ -280,7 +285,7 @@ class McpExecutor(BaseExecutor):
         try:
             await self._memory.learn(spec, self._tenants(spec), await self._list(spec))
         except ServerUnavailable:
-            pass  # it has been noted
+            pass  # it is in the log
         except Exception:
             _log.exception("the MCP server %r could not be connected to", spec.label)
 
@@ -289,20 +294,20 @@ class McpExecutor(BaseExecutor):
         if self._sessions is not None:
             await self._sessions.close()
 
-    def _pool(self) -> Sessions:
-        if self._sessions is None:
+    def _pool(self) -> SessionPool:
+        if self._sessions is None:  # imported when it is needed, so that a server without MCP starts faster
             from antwort.tools.mcp.pool import SessionPool
 
             policy = self._policy
             self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
         return self._sessions
 
-    # ---- status: the log has a line when a server fails and when it is back, and not for each request ----
+    # ---- status: a line is logged when a server fails and when it works again, not for each request ----
 
-    def status(self) -> Sequence[ServerStatus]:
-        """Return how the operator's servers stand, and all others together, as far as is known."""
-        own = [ServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._own]
-        return [*own, ServerStatus(None, None, self._failures[None])]
+    def status(self) -> Sequence[McpServerStatus]:
+        """Return the states of the operator's servers, and one for all others together."""
+        servers = [McpServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._servers]
+        return [*servers, McpServerStatus(None, None, self._failures[None])]
 
     @property
     def open_sessions(self) -> int:
@@ -310,7 +315,7 @@ class McpExecutor(BaseExecutor):
 
     def _record_failure(self, spec: ServerSpec, fault: ServerUnavailable) -> None:
         self._count_failure(spec)
-        if spec.owner is not None:  # how those stand is nobody's but their own
+        if spec.owner is not None:  # the state of such a session concerns its owner only
             _log.debug("an MCP server that a request uses cannot be asked: %s", fault)
         elif self._is_up.get(spec.label) is not False:
             self._is_up[spec.label] = False
@@ -324,7 +329,7 @@ class McpExecutor(BaseExecutor):
             self._is_up[spec.label] = True
 
     def _warn_of_unknown(self, server: McpServer, listed: ServerTools) -> None:
-        """Warn once, and again when the list changes. What is misspelt may be a demand for approval."""
+        """Warn of settings for tools that do not exist, once for each list: a misspelt one may demand approval."""
         if not server.allowed_tools and not server.tools:
             return
         unknown = unknown_names(listed, server)
@@ -336,7 +341,7 @@ class McpExecutor(BaseExecutor):
         self._unknown[server.label] = unknown
 
     def unknown_tools(self, label: str) -> Sequence[str]:
-        """The tools that the operator names, and that the server's latest list does not have."""
+        """Return the tools that the operator's settings name, and that the server's latest list does not have."""
         return self._unknown.get(label, ())
 
     def _count_failure(self, spec: ServerSpec) -> None:
@@ -344,7 +349,7 @@ class McpExecutor(BaseExecutor):
 
 
 def _with_label(fault: ServerUnavailable, label: str) -> ServerUnavailable:
-    """Return the same fault with the label in its text, which sessions do not know."""
+    """Return the same fault with the server's label in its text."""
     text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(fault), count=1)
     if text == str(fault):
         return fault

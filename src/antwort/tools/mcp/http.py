@@ -1,4 +1,4 @@
-"""Streamable HTTP: each message in a POST, answered as JSON or in a stream of events."""
+"""Streamable HTTP: each message is a POST, answered with JSON or with an event stream."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from antwort.concurrency import backoff
 from antwort.net.client import HttpResponse
 from antwort.net.connection import Timeouts
 from antwort.net.response import ConnectFailed, ConnectTimeout, HttpError, InvalidResponse
@@ -16,7 +17,7 @@ from antwort.net.sse import EventParser, SseEvent
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import Forbidden, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import Endpoint, HttpClients, check_coding
+from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint, check_coding
 from antwort.tools.mcp.messages import (
     BROKEN,
     INVALID_PARAMS,
@@ -26,19 +27,19 @@ from antwort.tools.mcp.messages import (
     TOO_LONG,
     UNAUTHORIZED,
     Agreement,
-    Message,
+    JsonRpcMessage,
     Request,
     Unsent,
     decode,
     decode_message,
-    refused_with,
+    http_status_error,
     result_of,
 )
 from antwort.tools.mcp.throttle import Decliner
-from antwort.tools.mcp.transport import Transport
+from antwort.tools.mcp.transport import McpTransport
 
 if TYPE_CHECKING:
-    from antwort.tools.mcp.client import Connection
+    from antwort.tools.mcp.connection import McpConnection
 
 EVENTS = "text/event-stream"
 _JSON = "application/json"
@@ -46,29 +47,29 @@ _POST = {"Accept": f"{_JSON}, {EVENTS}", "Content-Type": _JSON}
 _NOTIFY_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 _BUSY = (429, 502, 503, 504)
 _MAX_REFUSAL_BYTES = 64 * 1024
-_MAX_NEWS_BYTES = 256 * 1024
-"""Longest event in a stream in which no answer comes."""
+_MAX_UNSOLICITED_BYTES = 256 * 1024
+"""Longest event in the stream of unsolicited messages."""
 _RESUME_SECONDS = 1.0
 _MIN_RESUME_SECONDS, _MAX_RESUME_SECONDS = 0.1, 30.0
-"""Bounds of the pause before a stream is resumed, whatever the server says."""
+"""Bounds of the pause before a stream is resumed, whatever `retry` the server sends."""
 _MAX_FAILURES = 2
 _MAX_BUSY = 5
-"""Attempts in a row to resume a stream, of a server that breaks off and of one that says that it is busy."""
-_NEWS_SECONDS = 1.0
-"""Shortest time from one stream of what a server says by itself to the next."""
+"""Attempts in a row to resume a stream, after broken connections and after statuses that mean that it is busy."""
+_REOPEN_SECONDS = 1.0
+"""Shortest pause before the stream of unsolicited messages is opened again."""
 
 
 class _Busy(ServerUnavailable):
-    """A stream may well be resumed a moment later."""
+    """The stream cannot be resumed now, and may be later."""
 
 
-class StreamableHttp(Transport):
-    """The transport of one session. Whatever it is asked for, it is done in the caller's task."""
+class StreamableHttp(McpTransport):
+    """The transport of one connection. Requests run in the tasks of their callers."""
 
-    def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: Connection) -> None:
+    def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: McpConnection) -> None:
         """Raises `AddressNotAllowed`."""
         self._clients = HttpClients(spec, policy)
-        self._endpoint = Endpoint(self._clients, make_login(spec, self._clients))
+        self._endpoint = McpEndpoint(self._clients, make_login(spec, self._clients))
         self._connection = connection
         self._headers: Mapping[str, str] = _POST
         self._agreement: Agreement | None = None
@@ -76,14 +77,14 @@ class StreamableHttp(Transport):
 
     def agree(self, agreement: Agreement) -> None:
         self._agreement = agreement
-        if agreement.is_modern:  # which knows no sessions
+        if agreement.is_modern:  # that version has no sessions
             self._session = None
         session = {} if self._session is None else {"Mcp-Session-Id": self._session}
         self._headers = {**_POST, "MCP-Protocol-Version": agreement.version, **session}
 
     async def request(self, request: Request) -> object:
-        """Return the result. Raises `Refused`, `Unsent`, `ServerUnavailable`. Cancelled, it tells the server so; the
-        modern version says it by the end of the stream.
+        """Return the result. A cancelled request is cancelled at the server, too: in the modern version by closing the
+        stream. Raises `JsonRpcError`, `Unsent`, `ServerUnavailable`.
         """
         try:
             try:
@@ -98,31 +99,31 @@ class StreamableHttp(Transport):
                 reply.close()
         except asyncio.CancelledError:
             if request.is_cancellable and self._agreement is not None and not self._agreement.is_modern:
-                self._connection.tell_of_cancel(request.id)
+                self._connection.send_cancelled(request.id)
             raise
         except (InvalidResponse, ValueError) as exc:
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         except HttpError as exc:
             raise ServerUnavailable(BROKEN) from exc
 
-    async def notify(self, message: Message, timeouts: Timeouts | None = None) -> None:
-        """Send a message that has no answer; whether it was taken does not matter. Raises `HttpError`. Without
-        `timeouts`, the caller limits the time.
+    async def notify(self, message: JsonRpcMessage, timeouts: Timeouts | None = None) -> None:
+        """Send a message that has no answer, and ignore refusals. Without `timeouts`, the caller limits the time.
+
+        Raises `HttpError`.
         """
         body = msgspec.json.encode(message)
         with suppress(ServerUnavailable):
             async with await self._endpoint.send("POST", self._headers, body, timeouts=timeouts) as reply:
                 reply.release()
 
-    async def tell(self, message: Message) -> None:
-        """Send a message that may as well be lost."""
+    async def notify_safely(self, message: JsonRpcMessage) -> None:
         with suppress(HttpError):
             await self.notify(message, _NOTIFY_TIMEOUTS)
 
     async def close(self) -> None:
         await self._clients.close()
 
-    async def leave(self) -> None:
+    async def end_session(self) -> None:
         """End the session at the server."""
         if self._session is not None and self._agreement is not None:
             with suppress(HttpError, ServerUnavailable):
@@ -154,8 +155,8 @@ class StreamableHttp(Transport):
         return result_of(message)
 
     async def _refusal(self, reply: HttpResponse, request: Request) -> object:
-        """Return or raise what an answer other than 200 means. Only where it is certain that nothing was carried out,
-        or where that does no harm, the same may be asked again.
+        """Return the result or raise the error of an answer other than 200. `Unsent` only if the request was certainly
+        not carried out, or may be repeated.
         """
         self._connection.is_unproven = False
         if reply.status == 401:
@@ -169,15 +170,15 @@ class StreamableHttp(Transport):
         is_error = "error" in message
         if self._session is not None and not (is_error and _is_of_request(message, request.id)):
             if reply.status == 404 or (reply.status == 400 and request.is_repeatable):
-                raise Unsent(reply.status)  # the session is not known there (any more)
+                raise Unsent(reply.status)  # the server does not know the session (any more)
             if reply.status == 400:
                 self._connection.retire()
         if is_error:
             return result_of(message)
-        raise refused_with(reply.status)
+        raise http_status_error(reply.status)
 
     async def _events(self, reply: HttpResponse, request: Request) -> dict[str, Any]:
-        """Return the answer in a stream, which may end and be resumed."""
+        """Return the answer from a stream, which may end and be resumed."""
         resumes = self._agreement is None or not self._agreement.is_modern
         stream = _AnswerStream(self._connection, request.max_bytes, resumes=resumes)
         try:
@@ -194,10 +195,10 @@ class StreamableHttp(Transport):
             stream.decliner.drop()
 
     async def _resumed(self, stream: _AnswerStream) -> dict[str, Any]:
-        """Servers may end a stream and have it asked for again. How long that goes on, the caller decides."""
-        failures = 0
+        """Resume a stream that ended before the answer, as often as the server ends it. The caller limits the time."""
+        failures, pauses = 0, backoff(stream.pause, _MAX_RESUME_SECONDS)
         while True:
-            await asyncio.sleep(min(_MAX_RESUME_SECONDS, stream.pause * 2**failures))
+            await asyncio.sleep(max(stream.pause, next(pauses)))
             try:
                 async with await self._open_stream(stream.last_id) as reply:
                     if reply.status in _BUSY:
@@ -206,7 +207,7 @@ class StreamableHttp(Transport):
                         raise ServerUnavailable(BROKEN)
                     if (answer := await stream.read(reply)) is not None:
                         return answer
-                failures = 0
+                failures, pauses = 0, backoff(stream.pause, _MAX_RESUME_SECONDS)
             except (HttpError, _Busy) as exc:
                 failures += 1
                 if failures >= (_MAX_BUSY if isinstance(exc, _Busy) else _MAX_FAILURES):
@@ -219,59 +220,59 @@ class StreamableHttp(Transport):
         headers = {name: value for name, value in self._headers.items() if name != "Content-Type"}
         return await self._endpoint.send("GET", {**headers, "Accept": EVENTS, **resume})
 
-    # ---- what the server says by itself ----
+    # ---- unsolicited messages ----
 
     async def listen(self) -> None:
-        """Read what the server says by itself, in one stream after the other, until it offers none."""
+        """Read unsolicited messages, in one stream after the other, until the server offers none."""
         if self._session is None:
             return
-        news, failures = _NewsStream(self._connection), 0
-        allowance = self._connection.unsolicited.allowance
+        stream, failures = _UnsolicitedStream(self._connection), 0
+        allowance = self._connection.allowance
         wait = allowance.pause()
         while failures < _MAX_FAILURES:
             await asyncio.sleep(wait)
             failures += 1
             with suppress(HttpError, ServerUnavailable, ValueError):
-                async with await self._open_stream(news.last_id) as reply:
+                async with await self._open_stream(stream.last_id) as reply:
                     if reply.status == 405:
                         return
                     if reply.status == 200 and reply.headers.media_type == EVENTS:
                         failures = 0
-                        await news.read(reply)
-            wait = max(_NEWS_SECONDS, news.pause, allowance.pause())
+                        await stream.read(reply)
+            wait = max(_REOPEN_SECONDS, stream.pause, allowance.pause())
 
 
 class _Stream:
-    """A stream of events, over all the answers that it comes in."""
+    """A stream of events. When it is resumed, it spans several HTTP answers."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._unsolicited = connection.unsolicited
-        self.decliner = Decliner(connection.transport.tell, connection.spawn)
+    def __init__(self, connection: McpConnection) -> None:
+        self._connection = connection
+        self.decliner = Decliner(connection.transport.notify_safely, connection.spawn)
         self.last_id: str | None = None
-        """The id of the last event that had one: where the server can resume."""
+        """The id of the last event with an id, after which the server can resume."""
         self._pause = _RESUME_SECONDS
 
     @property
     def pause(self) -> float:
-        """Seconds before the stream may be asked for again."""
+        """Seconds before the stream may be resumed."""
         return min(_MAX_RESUME_SECONDS, max(_MIN_RESUME_SECONDS, self._pause))
 
     async def _data(self, event: SseEvent) -> bytes | None:
-        """Return the data of an event that is a message."""
+        """Return the data of an event if it is a message."""
         if event.id is not None:
             self.last_id = event.id.decode("latin-1") or None
         if event.retry is not None:
             self._pause = event.retry / 1000
         if event.kind == b"message" and event.data:
             return event.data
-        await self._unsolicited.skip(event.size)
+        await self._connection.skip(event.size)
         return None
 
 
 class _AnswerStream(_Stream):
     """The stream in which the answer to a request comes."""
 
-    def __init__(self, connection: Connection, max_bytes: int, *, resumes: bool) -> None:
+    def __init__(self, connection: McpConnection, max_bytes: int, *, resumes: bool) -> None:
         super().__init__(connection)
         self._max_bytes, self._resumes = max_bytes, resumes
 
@@ -280,7 +281,7 @@ class _AnswerStream(_Stream):
         return self._resumes and self.last_id is not None
 
     async def read(self, reply: HttpResponse) -> dict[str, Any] | None:
-        """Return the answer; None where the stream has ended without it. Raises `ServerUnavailable` and `HttpError`."""
+        """Return the answer, or None if the stream ends before it. Raises `ServerUnavailable` and `HttpError`."""
         parser = EventParser()
         async for data in reply:
             for event in parser.feed(data):
@@ -289,7 +290,7 @@ class _AnswerStream(_Stream):
                     return answer
             if parser.open_size > self._max_bytes:
                 raise ServerUnavailable(TOO_LONG)
-        for event in () if self.can_resume else parser.finish():  # where it can be had whole, half of one is nothing
+        for event in () if self.can_resume else parser.finish():  # half an event counts if it cannot be resumed
             with suppress(ServerUnavailable):
                 return await self._take(event)
         return None
@@ -300,37 +301,33 @@ class _AnswerStream(_Stream):
         message = await decode_message(data)
         if "method" not in message:
             return message
-        if not await self._unsolicited.take(message, event.size, self.decliner):
+        if not await self._connection.take_unsolicited(message, event.size, self.decliner):
             raise ServerUnavailable(TOO_CURIOUS)
         return None
 
 
-class _NewsStream(_Stream):
-    """The stream of what a server says by itself, in which no answer comes."""
-
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(connection)
-        self._connection = connection
+class _UnsolicitedStream(_Stream):
+    """The stream of unsolicited messages, in which no answers come."""
 
     async def read(self, reply: HttpResponse) -> None:
         parser = EventParser()
         async for data in reply:
             for event in parser.feed(data):
-                if (said := await self._data(event)) is None:
+                if (body := await self._data(event)) is None:
                     continue
                 try:
-                    message = decode(said)
+                    message = decode(body)
                 except ValueError:
                     message = None
-                if not await self._unsolicited.take(message, event.size, self.decliner):
+                if not await self._connection.take_unsolicited(message, event.size, self.decliner):
                     self._connection.end()
                     return
-            if parser.open_size > _MAX_NEWS_BYTES:
-                raise self._unsolicited.allowance.closed()
+            if parser.open_size > _MAX_UNSOLICITED_BYTES:
+                raise self._connection.allowance.closed()
 
 
-def _is_of_request(message: Message, request_id: str | int) -> bool:
-    """Return whether it is the request that was refused, and not the session that it came by."""
+def _is_of_request(message: JsonRpcMessage, request_id: str | int) -> bool:
+    """Return whether the error is about the request, and not about its session."""
     error = message["error"]
     code = error.get("code") if isinstance(error, dict) else None
     return message.get("id") == request_id or code in (INVALID_PARAMS, METHOD_NOT_FOUND)

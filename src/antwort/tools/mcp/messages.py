@@ -1,6 +1,6 @@
-"""JSON-RPC messages of the Model Context Protocol: what requests carry, and what answers mean. Pure.
+"""JSON-RPC messages of the Model Context Protocol: requests, decoding of answers, and their meaning. Pure.
 
-Whatever a server sends is decoded within bounds, and mended where programs write what is almost JSON.
+Decoding is bounded, and repairs some texts that are almost JSON.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 
 from antwort.api.decoding import has_long_number, has_more_values
 from antwort.tools.base import Progress
-from antwort.tools.mcp.base import CallOutcome, ServerUnavailable
+from antwort.tools.mcp.base import McpCallResult, ServerUnavailable
 
 MODERN_VERSION = "2026-07-28"
-"""The version without a handshake: each request says by itself who asks."""
+"""The version without a handshake: each request names version, client and capabilities."""
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Those that are agreed on by `initialize`, the newest first."""
+"""The versions that `initialize` negotiates, the newest first."""
 IDEMPOTENCY_KEY = "antwort/idempotency-key"
 """The entry of a call's `_meta` that is the same for every attempt at it."""
 HEADER_MISMATCH = -32020
@@ -40,20 +40,20 @@ UNAUTHORIZED = "The MCP server wants other credentials."
 MAX_VALUES = 200_000
 """Values in one message. Sixteen megabytes of empty objects would be five million, and a gigabyte."""
 _INLINE_BYTES = 256 * 1024
-"""Longest message that is decoded in the event loop; longer ones are decoded in a thread."""
+"""Longest message that is decoded in the event loop. Longer ones are decoded in a thread."""
 _MAX_ERROR_CHARACTERS = 4096
 
-Message: TypeAlias = Mapping[str, Any]
-Report: TypeAlias = Callable[[Progress], None]
+JsonRpcMessage: TypeAlias = Mapping[str, Any]
+OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """What was agreed on with a server: the version of the protocol, and what follows from it."""
+    """The result of the handshake: the version of the protocol and what depends on it."""
 
     version: str
     is_modern: bool
     meta: Mapping[str, Any] = {}
-    """What every request carries in `_meta`."""
+    """The `_meta` of every request."""
     instructions: str | None = None
     announces_changes: bool = False
 
@@ -64,17 +64,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     id: str | int
     body: bytes
     head: bytes = b""
-    """What the modern version repeats of it in the head of an HTTP request, as lines."""
+    """Header lines in which the modern version repeats parts of the body."""
     is_repeatable: bool = True
-    """Whether to carry it out twice does no more than once."""
+    """Whether it has no further effect if it is carried out twice."""
     is_cancellable: bool = True
     max_bytes: int
-    """Bytes of the message that answers it."""
+    """Longest answer."""
 
 
 class Unsent(Exception):
-    """The request has certainly not been carried out: it can be made again, over a fresh session. `status` is that of a
-    server which has refused it as it refuses sessions that it does not know.
+    """The request has certainly not been carried out, and can be repeated over a new session. `status` is the HTTP
+    status with which the server refused it, if it is one for unknown sessions.
     """
 
     def __init__(self, status: int | None = None) -> None:
@@ -82,8 +82,8 @@ class Unsent(Exception):
         self.status = status
 
 
-class Refused(Exception):
-    """The server has answered with an error, in its own words. `code` is JSON-RPC's."""
+class JsonRpcError(Exception):
+    """The server has answered with a JSON-RPC error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"the server refused with {code}")
@@ -91,7 +91,7 @@ class Refused(Exception):
         self.message = message[:_MAX_ERROR_CHARACTERS]
 
 
-def refused_with(status: int) -> ServerUnavailable:
+def http_status_error(status: int) -> ServerUnavailable:
     return ServerUnavailable(f"The MCP server answered with HTTP status {status}.")
 
 
@@ -99,19 +99,19 @@ def refused_with(status: int) -> ServerUnavailable:
 
 
 class TooHeavy(ValueError):
-    """The message holds more than is taken."""
+    """The message exceeds a limit."""
 
 
 async def decode_aside(data: bytes) -> Any:
-    """Return what `decode` does, without blocking the event loop."""
+    """Decode JSON as `decode` does, without blocking the event loop."""
     return decode(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(decode, data)
 
 
 def decode(data: bytes) -> Any:
-    """Decode JSON. Raises `ValueError`, and `TooHeavy` for more values or longer numbers than are taken.
+    """Decode JSON. Raises `ValueError`, and `TooHeavy` for too many values or too long numbers.
 
-    Half of a pair of surrogates, which programs that cut texts write, becomes U+FFFD; numbers that are none (NaN,
-    Infinity, 1e999) become null.
+    A lone surrogate becomes U+FFFD: programs that cut texts write them. NaN, Infinity and numbers such as 1e999 become
+    null.
     """
     if has_more_values(data, MAX_VALUES):
         raise TooHeavy("too many values")
@@ -143,17 +143,16 @@ _HALF_ESCAPE_BYTES = 6
 
 
 def _decode_leniently(data: bytes) -> Any:
-    mended = _mend(data) if b"\\ud" in data or b"\\uD" in data else data
+    repaired = _replace_lone_surrogates(data) if b"\\ud" in data or b"\\uD" in data else data
     try:
-        return json.loads(mended.decode("utf-8-sig"), parse_float=_float, parse_constant=lambda _: None)
+        return json.loads(repaired.decode("utf-8-sig"), parse_float=_float, parse_constant=lambda _: None)
     except RecursionError as exc:
         raise ValueError("too deep") from exc
     except ValueError as exc:
         raise ValueError("no JSON") from exc
 
 
-def _mend(data: bytes) -> bytes:
-    """Replace the escapes of half a character."""
+def _replace_lone_surrogates(data: bytes) -> bytes:
     if data.count(b"\\") > MAX_VALUES:
         raise TooHeavy("too many escapes")
 
@@ -180,7 +179,7 @@ _LATE_ID = re.compile(_ID + rb'(?:,\s*"[^"\\]*"\s*:\s*"[^"\\]*"\s*)*\}\s*$')
 
 
 def find_id(data: bytes) -> int | str | None:
-    """Return the id of the request that a message answers which cannot be decoded. None: it is none, or has no id."""
+    """Return the id in an answer that cannot be decoded, or None if it has none or is no answer."""
     if (answer := _ANSWER.match(data[:_SCANNED_BYTES])) is None:
         return None
     found = _EARLY_ID.search(answer[1]) or _LATE_ID.search(data[-_SCANNED_BYTES:])
@@ -190,11 +189,11 @@ def find_id(data: bytes) -> int | str | None:
     return text[1:-1] if text.startswith('"') else int(text)
 
 
-# ---- what messages mean ----
+# ---- meaning ----
 
 
-def result_of(message: Message) -> object:
-    """Return the result of a response. Raises `Refused` for an error, `ServerUnavailable` for neither."""
+def result_of(message: JsonRpcMessage) -> object:
+    """Return the result of a response. Raises `JsonRpcError` for an error, `ServerUnavailable` for neither."""
     if "error" not in message:
         if "result" not in message:
             raise ServerUnavailable(NOT_AN_ANSWER)
@@ -203,14 +202,14 @@ def result_of(message: Message) -> object:
     if not isinstance(error, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)
     code, text = error.get("code"), error.get("message")
-    raise Refused(code if isinstance(code, int) else 0, text if isinstance(text, str) else "")
+    raise JsonRpcError(code if isinstance(code, int) else 0, text if isinstance(text, str) else "")
 
 
 _DICTS = frozenset((dict,))
 
 
-def outcome_of(result: object) -> CallOutcome:
-    """Return what `tools/call` was answered with. Raises `ServerUnavailable` when it is nothing of the kind."""
+def call_result(result: object) -> McpCallResult:
+    """Return the result of `tools/call`. Raises `ServerUnavailable` if it is not valid."""
     if not isinstance(result, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)
     if result.get("resultType") == "input_required":
@@ -222,17 +221,17 @@ def outcome_of(result: object) -> CallOutcome:
         content = ()
     if not _DICTS.issuperset(map(type, content)):
         content = [part for part in content if isinstance(part, dict)]
-    return CallOutcome(content=tuple(content), structured=structured, is_error=result.get("isError") is True)
+    return McpCallResult(content=tuple(content), structured=structured, is_error=result.get("isError") is True)
 
 
-def refusal_outcome(refused: Refused) -> CallOutcome:
-    """Return a call that the server refused (an unknown name, arguments of another kind) as the tool's own failure."""
-    text = refused.message or "The MCP server refused the call."
-    return CallOutcome(content=({"type": "text", "text": text},), is_error=True)
+def error_result(error: JsonRpcError) -> McpCallResult:
+    """Return the error of a call (an unknown name, invalid arguments) as a failure of the tool."""
+    text = error.message or "The MCP server refused the call."
+    return McpCallResult(content=({"type": "text", "text": text},), is_error=True)
 
 
 def progress_of(params: object) -> tuple[object, Progress] | None:
-    """Return the token of a notification of progress, and what it says."""
+    """Return the token and the content of a progress notification."""
     if not isinstance(params, dict) or (done := _finite(params.get("progress"))) is None:
         return None
     message = params.get("message")
@@ -245,11 +244,11 @@ def _finite(value: object) -> float | None:
         return None
     try:
         return float(value)
-    except OverflowError:  # digits without end, which are whole numbers all the same
+    except OverflowError:  # an integer that is too large
         return None
 
 
-# ---- parameters that the modern version repeats in the head ----
+# ---- parameters that the modern version repeats in headers ----
 
 _HEADER_TEXT = re.compile("[ -~]*")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
@@ -264,21 +263,21 @@ _ONE_SCHEMA = frozenset(
 _SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 _SCHEMA_MAPS = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))
 
-Path: TypeAlias = tuple[str, ...]
+SchemaPath: TypeAlias = tuple[str, ...]
 
 
 def header_value(text: str) -> str:
-    """Return a text as a header can carry it: as it is, or in base64."""
+    """Encode a text for a header: unchanged, or in base64."""
     if _HEADER_TEXT.fullmatch(text) and text == text.strip() and not _ENCODED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
-def header_parameters(schema: object) -> dict[Path, str] | None:
-    """Return the parameters that a tool wants in the head, by their paths, with the names of their headers. None where
-    the protocol forbids what the schema says, and so the use of the tool.
+def header_parameters(schema: object) -> dict[SchemaPath, str] | None:
+    """Return the parameters that a tool wants in headers, by their paths, with the names of their headers. None: the
+    schema breaks a rule of the protocol, so the tool must not be used.
     """
-    found: dict[Path, str] = {}
+    found: dict[SchemaPath, str] = {}
     for path, position in _schema_positions(schema):
         if _HEADER_KEY not in position:
             continue
@@ -293,8 +292,8 @@ def header_parameters(schema: object) -> dict[Path, str] | None:
     return found
 
 
-def parameter_headers(names: Mapping[Path, str], arguments: object) -> dict[str, str]:
-    """Return the headers that repeat these parameters of a call."""
+def parameter_headers(names: Mapping[SchemaPath, str], arguments: object) -> dict[str, str]:
+    """Return the headers with the values of these parameters in a call."""
     headers: dict[str, str] = {}
     for path, name in names.items():
         value = arguments
@@ -307,9 +306,9 @@ def parameter_headers(names: Mapping[Path, str], arguments: object) -> dict[str,
     return headers
 
 
-def _schema_positions(root: object) -> Iterator[tuple[Path | None, dict[str, Any]]]:
+def _schema_positions(root: object) -> Iterator[tuple[SchemaPath | None, dict[str, Any]]]:
     """Yield every schema within a schema, with its path where only `properties` lead to it, otherwise None."""
-    waiting: list[tuple[Path | None, object]] = [((), root)]
+    waiting: list[tuple[SchemaPath | None, object]] = [((), root)]
     while waiting:
         path, schema = waiting.pop()
         if not isinstance(schema, dict):

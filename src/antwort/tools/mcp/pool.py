@@ -1,31 +1,30 @@
-"""All sessions with MCP servers: one for each server and name, made when needed, bounded in number and in time."""
+"""Sessions with MCP servers: one for each server and owner, opened when needed, bounded in number and in time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
 from antwort.net.ssrf import AddressPolicy
-from antwort.tools.base import Progress
-from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerUnavailable
+from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.connector import ALL_CLOSING
-from antwort.tools.mcp.session import ServerSession
-
-Owner: TypeAlias = tuple[str, str]
+from antwort.tools.mcp.session import McpSession
 
 
 class SessionPool:
-    """Each session is closed after `idle` seconds without use. The operator's, which all share, are as many as it has
-    servers; of those that requests have brought there are at most `limit`. Beyond that one of them is evicted, first
-    one of the identity that asks; one in use never is, so there may be more as long as all are.
+    """Sessions by `ServerSpec.key`. Each is closed after `idle` seconds without use.
 
-    An operator's server that was not used for long is left, and its list of tools kept: to ask for it again takes no
-    connection. A session that a request has brought is forgotten altogether.
+    Shared sessions are as many as the operator has servers. Of those that requests bring there are at most `limit`:
+    beyond that one is evicted, first one of the identity that asks. A session in use is never evicted, so there may be
+    more while all are in use.
+
+    A shared session that is closed keeps its list of tools: to return that again takes no connection. A session that a
+    request has brought is dropped with its list.
     """
 
     def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: AddressPolicy | None = None) -> None:
@@ -33,179 +32,134 @@ class SessionPool:
         self._limits = EvictionLimits(sessions=limit)
         self._idle = idle
         self._policy = reach
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._sessions: OrderedDict[bytes, McpSession] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._is_over_limit = False
-        """Whether there was too much when it was last checked, or a list has grown since."""
+        """Whether there was too much at the last check, or a list has grown since."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._sessions)
 
     @property
     def open_sessions(self) -> int:
-        return sum(entry.session.is_open for entry in self._entries.values())
+        return sum(session.is_open for session in self._sessions.values())
 
-    def get(self, spec: ServerSpec) -> PooledSession:
-        return PooledSession(self, spec)
+    def session(self, spec: ServerSpec) -> McpSession:
+        """Return the session for a spec, for a `with` block: until that ends, the session is in use.
+
+        Raises `ServerUnavailable` when the pool is closed.
+        """
+        if self._is_closed:
+            raise ServerUnavailable(ALL_CLOSING)
+        key = spec.key
+        session = self._sessions.get(key)
+        if session is not None:
+            session.uses += 1
+            self._sessions.move_to_end(key)
+            return session
+        session = self._sessions[key] = McpSession(spec, self._policy, self._check_later, self._release)
+        session.uses += 1
+        self._evict(spec.owner)
+        return session
 
     async def close(self) -> None:
-        """End all, in use or not, within a few seconds."""
+        """End all sessions, in use or not, within a few seconds."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for entry in self._entries.values():
-            self._leave(entry)
-        self._entries.clear()
+        for session in self._sessions.values():
+            self._close(session)
+        self._sessions.clear()
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def acquire(self, spec: ServerSpec, key: bytes) -> _Entry:
-        """Return the session, which stays until it is released."""
-        if self._is_closed:
-            raise ServerUnavailable(ALL_CLOSING)
-        entry = self._entries.get(key)
-        if entry is not None:
-            self._entries.move_to_end(key)
-            entry.uses += 1
-            return entry
-        grown = None if spec.owner is None else self._check_later
-        entry = self._entries[key] = _Entry(ServerSession(spec, self._policy, grown))
-        entry.uses += 1
-        self._evict(spec.owner)
-        return entry
-
-    def release(self, entry: _Entry) -> None:
-        entry.uses -= 1
-        entry.used_at = monotonic()
+    def _release(self, session: McpSession) -> None:
         if self._is_over_limit:
-            self._evict(entry.session.spec.owner)
+            self._evict(session.spec.owner)
         if self._timer is None and not self._is_closed:
             self._timer = asyncio.get_running_loop().call_later(self._idle, self._close_idle)
 
     def _check_later(self) -> None:
-        """A list takes more than before, be it that only its server says so: the next release checks the limits."""
+        """A list has grown, maybe because its server announced it: the next release checks the limits."""
         self._is_over_limit = True
 
-    def _evict(self, newcomer: Owner | None) -> None:
+    def _evict(self, newcomer: tuple[str, str] | None) -> None:
         if newcomer is None:
             return
-        list_bytes = sum([entry.session.list_bytes for entry in self._entries.values()])
+        list_bytes = sum([session.list_bytes for session in self._sessions.values()])
         limits = self._limits
-        self._is_over_limit = len(self._entries) > limits.sessions or list_bytes > limits.list_bytes_each
+        self._is_over_limit = len(self._sessions) > limits.sessions or list_bytes > limits.list_bytes_each
         if not self._is_over_limit:
-            return  # whoever they belong to
+            return
         candidates = [
-            Candidate(key, owner, entry.session.list_bytes if entry.session.spec.is_untrusted else 0, not entry.uses)
-            for key, entry in self._entries.items()
-            if (owner := entry.session.spec.owner) is not None
+            Candidate(key, owner, session.list_bytes if session.spec.is_untrusted else 0, not session.uses)
+            for key, session in self._sessions.items()
+            if (owner := session.spec.owner) is not None
         ]
         for key in choose_evicted(candidates, newcomer, limits):
-            self._forget(key)
+            self._drop(key)
 
     def _close_idle(self) -> None:
-        """Leave what was idle for too long. What is in use is looked at again after its release."""
+        """Close sessions that were idle for too long. A session in use is checked again after its release."""
         self._timer = None
         now = monotonic()
         waiting: list[float] = []
-        for key, entry in list(self._entries.items()):
-            if entry.uses:
+        for key, session in list(self._sessions.items()):
+            if session.uses:
                 continue
-            if now - entry.used_at < self._idle:
-                waiting.append(entry.used_at)
-            elif entry.session.spec.owner is None:
-                self._leave(entry)
+            if now - session.used_at < self._idle:
+                waiting.append(session.used_at)
+            elif session.spec.owner is None:
+                self._close(session)
             else:
-                self._forget(key)
+                self._drop(key)
         if waiting:
             later = max(0.0, min(waiting) + self._idle - now)
             self._timer = asyncio.get_running_loop().call_later(later, self._close_idle)
 
-    def _forget(self, key: bytes) -> None:
-        entry = self._entries.pop(key)
-        self._leave(entry)
-        entry.session.forget()
+    def _drop(self, key: bytes) -> None:
+        session = self._sessions.pop(key)
+        self._close(session)
+        session.forget()
 
-    def _leave(self, entry: _Entry) -> None:
-        if entry.session.is_open:
-            task = asyncio.create_task(entry.session.leave(), name="mcp closing")
+    def _close(self, session: McpSession) -> None:
+        if session.is_open:
+            task = asyncio.create_task(session.close(), name="mcp closing")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-
-class _Entry:
-    __slots__ = ("session", "used_at", "uses")
-
-    def __init__(self, session: ServerSession) -> None:
-        self.session = session
-        self.uses = 0
-        self.used_at = 0.0
-
-
-class PooledSession:
-    """Gets its session from the pool each time: it may have been closed since, and is then made again."""
-
-    __slots__ = ("_key", "_pool", "_spec")
-
-    def __init__(self, pool: SessionPool, spec: ServerSpec) -> None:
-        self._pool = pool
-        self._spec = spec
-        self._key = spec.key
-
-    async def tools(self) -> ServerTools:
-        entry = self._pool.acquire(self._spec, self._key)
-        try:
-            return entry.session.cached() or await entry.session.tools()
-        finally:
-            self._pool.release(entry)
-
-    async def refresh(self) -> ServerTools:
-        entry = self._pool.acquire(self._spec, self._key)
-        try:
-            return await entry.session.refresh()
-        finally:
-            self._pool.release(entry)
-
-    async def call(
-        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
-    ) -> CallOutcome:
-        entry = self._pool.acquire(self._spec, self._key)
-        try:
-            return await entry.session.call(name, arguments, key=key, progress=progress)
-        finally:
-            self._pool.release(entry)
 
 
 # ---- eviction ----
 
 
 class EvictionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What all sessions that requests have brought may take together. Lists are measured as JSON."""
+    """Limits of all sessions that requests bring. Lists are measured as JSON."""
 
     sessions: int = 256
     list_bytes: int = 32 * 2**20
-    """Of the lists of servers that requests have named by address."""
+    """Of all lists of servers that requests name by address."""
     list_bytes_each: int = 4 * 2**20
-    """Of those of one identity."""
+    """Of such lists of one identity."""
 
 
 class Candidate(NamedTuple):
     """A session that a request has brought."""
 
     key: bytes
-    owner: Owner
+    owner: tuple[str, str]
     list_bytes: int
     is_idle: bool
 
 
-def choose_evicted(candidates: Sequence[Candidate], newcomer: Owner, limits: EvictionLimits) -> list[bytes]:
-    """Return the keys of the sessions to leave where there are too many or their lists too long.
+def choose_evicted(candidates: Sequence[Candidate], newcomer: tuple[str, str], limits: EvictionLimits) -> list[bytes]:
+    """Return the keys of the sessions to evict, because there are too many or their lists are too long.
 
-    `candidates` are in the order of their last use. Whoever asks for more gives up their own first, and then whoever
-    has most. A session in use is never evicted.
+    `candidates` are in the order of their last use. Those of the newcomer go first, then those of the owner who has
+    most. A session in use is never evicted.
     """
-    list_bytes, numbers = Counter[Owner](), Counter[Owner]()
+    list_bytes, numbers = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for each in candidates:
         list_bytes[each.owner] += each.list_bytes
         numbers[each.owner] += 1
@@ -229,5 +183,5 @@ def choose_evicted(candidates: Sequence[Candidate], newcomer: Owner, limits: Evi
     return evicted
 
 
-def _first_of(candidates: Sequence[Candidate], owner: Owner) -> Candidate | None:
+def _first_of(candidates: Sequence[Candidate], owner: tuple[str, str]) -> Candidate | None:
     return next((each for each in candidates if each.owner == owner), None)

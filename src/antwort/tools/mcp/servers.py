@@ -1,6 +1,6 @@
-"""MCP servers: as operators name them, what holds for those that requests name, and how they are reached.
+"""MCP servers: the operator's, the policy for those that requests name, and the specs of sessions with both.
 
-Whatever a request brings, an address or credentials, makes a session of its identity's own.
+An address or credentials in a request lead to a session of that identity alone.
 
 docs = McpServer("docs", url="https://docs.example.com/mcp", token="…")
 files = McpServer("files", command=("npx", "-y", "@modelcontextprotocol/server-filesystem", "/srv/files"))
@@ -25,16 +25,16 @@ from antwort.identity import Identity
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
 from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ClientCredentials, ServerSpec, Transport
+from antwort.tools.mcp.base import ClientCredentials, ServerSpec, TransportName
 
-Approval: TypeAlias = Literal["always", "writes", "never"]
+ApprovalRule: TypeAlias = Literal["always", "writes", "never"]
 
 
 class Audience(msgspec.Struct, frozen=True, kw_only=True):
-    """For whom a server is there without being named by the request. All must fit; None fits all."""
+    """Who may use a server that the request does not name. All fields must match; None matches all."""
 
     models: tuple[str, ...] | None = None
-    """By the names that requests ask for; one that ends in `*` stands for all that begin so."""
+    """Model names as in requests; a trailing `*` stands for any ending."""
     subjects: tuple[str, ...] | None = None
     tenants: tuple[str, ...] | None = None
 
@@ -50,8 +50,8 @@ def _fits(model: str, pattern: str) -> bool:
 
 
 class McpToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """One tool of a server, otherwise than the server says; None: as the server says, or as for the server. What its
-    calls may take is in the server's `limits`.
+    """Settings of one tool that override the server's. None: as the server says. The limits of its calls are in
+    `McpServer.limits`.
     """
 
     parallel: bool = True
@@ -62,9 +62,9 @@ class McpToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpServer(msgspec.Struct, frozen=True):
-    """An MCP server of the program's own. Requests name it by its label: `{"type": "mcp", "server_label": label}`.
+    """An MCP server of the operator's. Requests name it by its label: `{"type": "mcp", "server_label": label}`.
 
-    It has either a `url` or a `command`. Raises `ValueError` where that, or anything else, does not go together.
+    It has either a `url` or a `command`. Raises `ValueError` for fields that contradict each other.
     """
 
     label: str
@@ -72,29 +72,29 @@ class McpServer(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()
     """A program that speaks MCP on its standard input and output."""
     transport: Literal["http", "sse"] = "http"
-    """Of a `url`: streamable HTTP, or its predecessor."""
+    """With a `url`: streamable HTTP, or its predecessor."""
     env: Mapping[str, str] = {}
-    """Of a `command`: more environment. Of this process's own it gets only what programs need to run."""
+    """With a `command`: more environment. Of the variables of this process it gets only those that programs need."""
     folder: str | None = None
     description: str | None = None
-    """What models are told of it, in the place of what it says itself."""
+    """Shown to models instead of the server's own instructions."""
     headers: Mapping[str, str] = {}
     token: str | None = None
     """Sent as a bearer token."""
     oauth: ClientCredentials | None = None
     authorization: Literal["own", "request"] = "own"
-    """`request`: it is logged in to with the `authorization` that a request brings."""
+    """`request`: the `authorization` of each request is sent."""
     sessions: Literal["shared", "identity"] = "shared"
     allowed_tools: tuple[str, ...] | None = None
-    require_approval: Approval = "never"
-    """Which calls the client must approve, whatever the request says; `writes`: those of tools that do not say that
-    they change nothing, or once did not."""
+    require_approval: ApprovalRule = "never"
+    """Which calls the client must approve, whatever the request says; `writes`: calls of tools that are not listed as
+    read-only, or once were not."""
     standing: Audience | None = None
-    """For whom it is there without being named; None: for nobody."""
+    """Who may use it without naming it; None: it must be named."""
     connect: float = 30.0
     list_age: float = 300.0
     limits: ToolLimits | None = None
-    """What its calls may take; None: as the calls of other tools."""
+    """Limits of its calls; None: those of all tools."""
     tools: Mapping[str, McpToolPolicy] = {}
 
     def __post_init__(self) -> None:
@@ -102,11 +102,11 @@ class McpServer(msgspec.Struct, frozen=True):
             raise ValueError(f"The MCP server {self.label!r} {problem}.")
 
     def __repr__(self) -> str:
-        """Without the rest: that may be what it is logged in to with."""
+        """Only the label, because other fields hold credentials."""
         return f"McpServer({self.label!r})"
 
     @property
-    def way(self) -> Transport:
+    def way(self) -> TransportName:
         return "stdio" if self.command else self.transport
 
 
@@ -119,10 +119,10 @@ def _problem(server: McpServer) -> str | None:
         return "has a command that is one text; write a tuple of the program and its arguments"
     if bool(server.url) == bool(server.command):
         return "needs either a url or a command"
-    return _problem_of_place(server) or _problem_of_login(server)
+    return _problem_of_address(server) or _problem_of_login(server)
 
 
-def _problem_of_place(server: McpServer) -> str | None:
+def _problem_of_address(server: McpServer) -> str | None:
     if server.transport not in ("http", "sse"):
         return f"has a transport that is none: {server.transport!r}; there are 'http' and 'sse'"
     if server.command and server.transport != "http":
@@ -152,20 +152,20 @@ def _is_text(command: object) -> bool:
     return isinstance(command, str)
 
 
-# ---- what a request may bring ----
+# ---- headers of requests ----
 
 MAX_HEADERS = 32
-"""Headers of one declaration."""
+"""Most headers of one declaration."""
 MAX_HEADER_CHARACTERS = 8 * 1024
-"""Characters of a header's name and value."""
+"""Longest value of a header."""
 MAX_HEADERS_CHARACTERS = 32 * 1024
-"""Of all of them."""
+"""Longest names and values of all headers together."""
 
 _NEVER = (
-    # HTTP's own, and what only means something between two neighbours
+    # headers of HTTP itself, and hop-by-hop headers
     *("connection", "expect", "host", "http2-settings", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"),
     *("accept", "accept-encoding", "content-*", "proxy-*", "range", "user-agent", "via"),
-    # the protocol's own
+    # headers of MCP
     *("last-event-id", "mcp-*"),
 )
 _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -174,15 +174,18 @@ _SCHEME = re.compile("(bearer|basic|dpop) +[!-~]", re.IGNORECASE)
 
 
 class HeaderRules:
-    """Names in any case; one that ends in `*` stands for all that begin so. What is denied goes before."""
+    """Rules for the headers that a request may send to a server.
+
+    Names match in any case, and a trailing `*` stands for any ending. `deny` overrides `allow`.
+    """
 
     def __init__(self, allow: Sequence[str] = ("*",), deny: Sequence[str] = ()) -> None:
         self._allow = tuple(name.lower() for name in allow)
         self._deny = (*_NEVER, *(name.lower() for name in deny))
 
     def check(self, declared: McpTool) -> dict[str, str]:
-        """The headers to send for the declaration: its `headers`, and its `authorization` as one of them. Raises
-        `InvalidField`, naming a field of the declaration; no message repeats a value.
+        """Return the headers to send for a declaration: its `headers`, and its `authorization` as one of them. Raises
+        `InvalidField` with a field of the declaration; no message repeats a value.
         """
         headers = {} if declared.headers is UNSET else declared.headers
         self._check_size(headers)
@@ -194,11 +197,11 @@ class HeaderRules:
             return dict(headers)
         if any(name.lower() == "authorization" for name in headers):
             raise InvalidField("authorization", "is in 'headers', too. Send one of them.")
-        if not self._lets("Authorization"):
+        if not self._allows("Authorization"):
             raise InvalidField("authorization", "may not be sent to a server.")
         return {**headers, "Authorization": _authorization(declared.authorization)}
 
-    def _lets(self, name: str) -> bool:
+    def _allows(self, name: str) -> bool:
         return _is_among(name, self._allow) and not _is_among(name, self._deny)
 
     def _check_size(self, headers: Mapping[str, str]) -> None:
@@ -211,7 +214,7 @@ class HeaderRules:
         if not _NAME.fullmatch(name) or len(name) > 256:
             raise InvalidField("headers", "a name is not one that a header can have.")
         where = f"headers.{name}"
-        if not self._lets(name):
+        if not self._allows(name):
             raise InvalidField(where, "this header may not be sent to a server.")
         if len(value) > MAX_HEADER_CHARACTERS:
             raise InvalidField(where, f"longer than {MAX_HEADER_CHARACTERS} characters.")
@@ -220,7 +223,7 @@ class HeaderRules:
 
 
 def _authorization(token: str) -> str:
-    """A token is sent as a bearer's; what says itself what it is, as it is."""
+    """Return the header's value: as it is if it begins with a scheme, otherwise as a bearer token."""
     if len(token) > MAX_HEADER_CHARACTERS:
         raise InvalidField("authorization", f"longer than {MAX_HEADER_CHARACTERS} characters.")
     if not _VALUE.fullmatch(token):
@@ -234,38 +237,38 @@ def _is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for servers that requests name by address, and for all sessions."""
+    """Settings for servers that requests name by address, and for all sessions."""
 
     declared: bool = False
     """Whether requests may name servers by address at all."""
     reach: AddressPolicy = msgspec.field(default_factory=AddressPolicy)
-    """Which addresses they may name; unless it says otherwise, public ones over https."""
+    """Which addresses they may name; by default, public ones over https."""
     headers: HeaderRules = msgspec.field(default_factory=HeaderRules)
-    """Which headers they may have sent."""
+    """Which headers they may send."""
     require_approval: Literal["always", "never"] = "always"
-    """What holds where the request does not say."""
+    """The default for requests that do not set it."""
     force_approval: bool = False
-    """Whether it holds whatever the request says, where it is `always`."""
+    """Whether `always` cannot be overridden by requests."""
     connect: float = 10.0
     largest: int = 16 * 2**20
-    """Bytes of one message of a server, also of the program's own."""
+    """Longest message in bytes, also of the operator's servers."""
     unsolicited: int = 2**20
-    """Bytes that a server may send unasked, at once and in each four seconds; the program's own may send four times
-    that."""
+    """Bytes that a server may send unsolicited, at once and in each four seconds; the operator's servers may send four
+    times as much."""
     sessions: int = 256
-    """How many sessions that requests have brought are open at once."""
+    """Most open sessions that requests have brought."""
     idle: float = 600.0
     """Seconds that a session may be idle before it is closed."""
 
 
-# ---- how a server is reached: in whose name, and with which credentials ----
+# ---- specs ----
 
-_OWN_SHARE = 4
-"""How much more an operator's own server may send unasked: it is chatty, not hostile."""
+_TRUSTED_FACTOR = 4
+"""How much more an operator's server may send unsolicited: it is trusted."""
 
 
 def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
-    """How a server of the operator's own is reached, as far as no request has a say in it."""
+    """Return the spec of an operator's server, without the parts that depend on a request."""
     login = {} if server.token is None else {"Authorization": _bearer(server.token)}
     return ServerSpec(
         label=server.label,
@@ -279,22 +282,24 @@ def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
         connect=server.connect,
         list_age=server.list_age,
         largest=policy.largest,
-        unsolicited=policy.unsolicited * _OWN_SHARE,
+        unsolicited=policy.unsolicited * _TRUSTED_FACTOR,
     )
 
 
 def own_spec(server: McpServer, base: ServerSpec, declared: McpTool, identity: Identity) -> ServerSpec:
-    """Raises `InvalidField` for what a request may not say of this server."""
-    _check_place(server, declared)
-    if (brought := _brought(server, declared)) is not None:
-        return replace(base, headers={**base.headers, "Authorization": brought}, owner=_owner(identity))
-    is_theirs = server.sessions == "identity" or server.authorization == "request"
-    return replace(base, owner=_owner(identity)) if is_theirs else base
+    """Return the spec of an operator's server for a request. Raises `InvalidField` for fields that do not apply."""
+    _check_address(server, declared)
+    if (authorization := _request_authorization(server, declared)) is not None:
+        return replace(base, headers={**base.headers, "Authorization": authorization}, owner=_owner(identity))
+    is_owned = server.sessions == "identity" or server.authorization == "request"
+    return replace(base, owner=_owner(identity)) if is_owned else base
 
 
 def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> ServerSpec:
-    """Raises `InvalidField` where the server, or a header for it, may not be named."""
-    assert isinstance(declared.server_url, str), "a server by its address"
+    """Return the spec of a server that a request names by address. Raises `InvalidField` if the address or a header is
+    not allowed.
+    """
+    assert isinstance(declared.server_url, str), "the caller has checked that"
     if not policy.declared:
         problem = "servers are not named by address here; use the label of one that the operator offers."
         raise InvalidField("server_url", problem, code="unsupported_parameter")
@@ -307,7 +312,7 @@ def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         raise InvalidField("server_url", str(exc), code="server_not_allowed") from exc
     return ServerSpec(
         label=declared.server_label,
-        transport=_guess(declared.server_url),
+        transport=_guess_transport(declared.server_url),
         url=place.url,
         headers=policy.headers.check(declared),
         is_untrusted=True,
@@ -318,8 +323,8 @@ def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
     )
 
 
-def remembered(declared: McpTool) -> McpTool:
-    """What of a declaration is needed to reach the server again."""
+def needed_to_reach(declared: McpTool) -> McpTool:
+    """Return a declaration with only the fields that are needed to reach the server again."""
     return McpTool(
         server_label=declared.server_label,
         server_url=declared.server_url,
@@ -336,16 +341,16 @@ def _bearer(token: str) -> str:
     return token if token[:7].lower() == "bearer " else f"Bearer {token}"
 
 
-def _guess(url: str) -> Transport:
-    """A request does not say which: by custom, those of the older kind are called so."""
+def _guess_transport(url: str) -> TransportName:
+    """Guess the transport: by custom, the addresses of SSE servers end in `/sse`."""
     return "sse" if urlsplit(url).path.rstrip("/").endswith("/sse") else "http"
 
 
-# ---- what a request says of the operator's servers ----
+# ---- fields of a request for the operator's servers ----
 
 
-def _check_place(server: McpServer, declared: McpTool) -> None:
-    if declared.connector_id not in (UNSET, server.label):  # some clients must say one
+def _check_address(server: McpServer, declared: McpTool) -> None:
+    if declared.connector_id not in (UNSET, server.label):  # some clients cannot leave it out
         raise _unexpected("connector_id", f"{server.label!r} is a server of its own and no connector; leave it out.")
     if declared.server_url is UNSET:
         return
@@ -353,17 +358,17 @@ def _check_place(server: McpServer, declared: McpTool) -> None:
         raise _unexpected("server_url", f"{server.label!r} is a server of the operator's; leave its address out.")
 
 
-def _brought(server: McpServer, declared: McpTool) -> str | None:
-    """The credentials in the request. Other headers would tell the operator's server what only the operator may."""
+def _request_authorization(server: McpServer, declared: McpTool) -> str | None:
+    """Return the credentials in a request. Other headers for an operator's server are refused."""
     if server.authorization == "request":
-        return next(iter(_ONLY_LOGIN.check(declared).values()), None)
+        return next(iter(_AUTHORIZATION_ONLY.check(declared).values()), None)
     for field in ("authorization", "headers"):
         if getattr(declared, field):
             raise _unexpected(field, f"{server.label!r} is logged in to by this server itself; leave it out.")
     return None
 
 
-_ONLY_LOGIN = HeaderRules(allow=("Authorization",))
+_AUTHORIZATION_ONLY = HeaderRules(allow=("Authorization",))
 
 
 def _unexpected(field: str, problem: str) -> InvalidField:

@@ -1,4 +1,4 @@
-"""The predecessor of streamable HTTP: one stream in which everything comes, and a POST for each message that goes."""
+"""HTTP with SSE, the predecessor of streamable HTTP: one event stream from the server, and a POST for each message."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from antwort.net.sse import EventParser, SseEvent
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
 from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import MAX_HANDSHAKE_BYTES, Endpoint, HttpClients, check_coding
+from antwort.tools.mcp.endpoint import MAX_HANDSHAKE_BYTES, HttpClients, McpEndpoint, check_coding
 from antwort.tools.mcp.http import EVENTS
 from antwort.tools.mcp.messages import (
     BROKEN,
     NOT_AN_ANSWER,
     TOO_LONG,
     UNAUTHORIZED,
-    Message,
+    JsonRpcMessage,
     Request,
     Unsent,
-    refused_with,
+    http_status_error,
 )
-from antwort.tools.mcp.transport import Duplex
+from antwort.tools.mcp.transport import DuplexTransport
 
 if TYPE_CHECKING:
-    from antwort.tools.mcp.client import Connection
+    from antwort.tools.mcp.connection import McpConnection
 
 _GET = {"Accept": EVENTS, "Cache-Control": "no-store"}
 _POST = {"Content-Type": "application/json"}
 
 
-class SseTransport(Duplex):
-    """The transport of one session. It ends with its stream."""
+class SseTransport(DuplexTransport):
+    """The transport of one connection. It ends with its stream."""
 
-    def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: Connection) -> None:
+    def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: McpConnection) -> None:
         """Raises `AddressNotAllowed`."""
         super().__init__(connection)
         self._max_bytes = spec.largest
         self._clients = HttpClients(spec, policy)
         self._login = make_login(spec, self._clients)
-        self._outbox: Once[Endpoint] = Once()
-        """Where messages go, as the server says first."""
+        self._outbox: Once[McpEndpoint] = Once()
+        """Where messages are posted: the server's first event names it."""
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         try:
-            reply = await Endpoint(self._clients, self._login).send("GET", _GET)
+            reply = await McpEndpoint(self._clients, self._login).send("GET", _GET)
         except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
             raise Unsent from exc
         except (HttpError, ValueError) as exc:  # ValueError: a header that cannot be sent
@@ -61,15 +61,15 @@ class SseTransport(Duplex):
         await self._outbox.wait()
 
     async def send(self, request: Request) -> None:
-        """Begin a POST. It is not waited for: the answer comes by the stream."""
+        """Start a POST without waiting for it: the answer comes in the stream."""
         outbox = await self._outbox.wait()
         self._connection.spawn(self._post_request(outbox, request))
 
-    async def notify(self, message: Message) -> None:
+    async def notify(self, message: JsonRpcMessage) -> None:
         await self._post(await self._outbox.wait(), msgspec.json.encode(message))
 
-    async def tell(self, message: Message) -> None:
-        """A message that does not get through ends the session for those who come later."""
+    async def notify_safely(self, message: JsonRpcMessage) -> None:
+        """Send a message. If that fails, the connection takes no further requests."""
         try:
             await self.notify(message)
         except (HttpError, ServerUnavailable):
@@ -82,8 +82,8 @@ class SseTransport(Duplex):
         if self._reader is not None:
             await asyncio.wait([self._reader])
 
-    async def _post_request(self, outbox: Endpoint, request: Request) -> None:
-        """A message that does not get through fails its request, and no other."""
+    async def _post_request(self, outbox: McpEndpoint, request: Request) -> None:
+        """Post a request. If that fails, only this request fails, and the connection takes no further ones."""
         fault: ServerUnavailable | Unsent
         try:
             await self._post(outbox, request.body, resends=request.is_repeatable)
@@ -98,12 +98,12 @@ class SseTransport(Duplex):
         self._connection.retire()
         self.fail(request.id, fault)
 
-    async def _post(self, outbox: Endpoint, body: bytes, *, resends: bool = True) -> None:
+    async def _post(self, outbox: McpEndpoint, body: bytes, *, resends: bool = True) -> None:
         async with await outbox.send("POST", _POST, body, resends=resends) as reply:
             if reply.status in (401, 403):
                 raise Unauthorized(UNAUTHORIZED)
             if reply.status >= 300:
-                raise refused_with(reply.status)
+                raise http_status_error(reply.status)
             reply.release()
 
     async def _read(self, reply: HttpResponse) -> None:
@@ -122,11 +122,11 @@ class SseTransport(Duplex):
                     if parser.open_size > self._max_bytes:
                         raise ServerUnavailable(TOO_LONG)
                     if not self.is_waiting and parser.open_size > MAX_HANDSHAKE_BYTES:
-                        raise self._connection.unsolicited.allowance.closed()
+                        raise self._connection.allowance.closed()
         except ServerUnavailable as exc:
             fault = exc
         except HttpError:
-            pass  # the end, in other words
+            pass  # the stream has ended
         finally:
             self._outbox.fail(fault)
             self._connection.end()
@@ -138,12 +138,12 @@ class SseTransport(Duplex):
         elif event.kind == b"message" and event.data:
             await self.receive(event.data, event.size)
         else:
-            await self._connection.unsolicited.skip(event.size)
+            await self._connection.skip(event.size)
 
-    def _endpoint(self, path: str) -> Endpoint:
+    def _endpoint(self, path: str) -> McpEndpoint:
         home = self._clients.home
         with suppress(ValueError, AddressNotAllowed):
             url = parse_url(urljoin(home.url, path))
             if url.origin == home.origin:
-                return Endpoint(self._clients, self._login, url)
-        raise ServerUnavailable(NOT_AN_ANSWER)  # it leads elsewhere, with our credentials
+                return McpEndpoint(self._clients, self._login, url)
+        raise ServerUnavailable(NOT_AN_ANSWER)  # another origin must not get the credentials

@@ -1,7 +1,7 @@
-"""A program of the operator's that speaks MCP on its standard input and output.
+"""Stdio: a subprocess that speaks MCP on its standard input and output.
 
-It has a process group of its own, and nothing of that is left when the session ends. What it writes is read line by
-line and never held beyond the longest message.
+It has a process group of its own, all of which is killed when the session ends. Its output is read line by line, and at
+most the longest allowed message is buffered.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ import msgspec
 
 from antwort.notes import note
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
-from antwort.tools.mcp.messages import BROKEN, Message, Request, Unsent
+from antwort.tools.mcp.messages import BROKEN, JsonRpcMessage, Request, Unsent
 from antwort.tools.mcp.throttle import Flooded
-from antwort.tools.mcp.transport import Duplex
+from antwort.tools.mcp.transport import DuplexTransport
 
 if TYPE_CHECKING:
-    from antwort.tools.mcp.client import Connection
+    from antwort.tools.mcp.connection import McpConnection
 
 _log = logging.getLogger(__name__)
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-"""What programs need to run. The rest of the environment may be secrets of this process."""
+"""Variables that programs need to run. The rest of the environment may hold secrets."""
 _MAX_LINES = 64
-"""Lines that are not taken yet, above which no more are read."""
+"""Most buffered lines; above that, reading stops."""
 _MAX_UNREAD_BYTES = 8 * 2**20
-"""Bytes that the program has not read, above which it is taken for hung."""
+"""Most bytes that the program has not read; above that, it counts as hung."""
 _MAX_LOGGED_BYTES = 64 * 1024
 """Bytes of its standard error that go to the log."""
-_LAST_WORDS_BYTES = 1_000
-"""Bytes of its standard error that are repeated where it does not run."""
-_READ_ON_SECONDS = 0.25
-"""Time in which what a program wrote before it ended is read."""
+_STDERR_TAIL_BYTES = 1_000
+"""Bytes at the end of its standard error that are part of the error when it fails."""
+_DRAIN_SECONDS = 0.25
+"""Time for reading the rest of the output after the program has ended."""
 _EXIT_SECONDS = 1.0
-"""Time for ending by itself, and again when it is told to."""
+"""Time for the program to end by itself, and again after SIGTERM."""
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
-class StdioTransport(Duplex):
-    """The transport of one session: it ends with its program."""
+class StdioTransport(DuplexTransport):
+    """The transport of one connection. It ends with its program."""
 
-    def __init__(self, spec: ServerSpec, connection: Connection) -> None:
+    def __init__(self, spec: ServerSpec, connection: McpConnection) -> None:
         super().__init__(connection)
         self._spec = spec
         self._pipes = _Pipes(spec)
@@ -67,19 +67,19 @@ class StdioTransport(Duplex):
         self._reader = asyncio.create_task(self._read())
 
     async def send(self, request: Request) -> None:
-        # A line is a message. Arguments are sent as the model wrote them, and line breaks in JSON are only whitespace.
+        # Each message is one line, and the model may have written line breaks between the values of the arguments.
         if not self._pipes.write(request.body.translate(_ONE_LINE) + b"\n"):
             raise Unsent
 
-    async def notify(self, message: Message) -> None:
+    async def notify(self, message: JsonRpcMessage) -> None:
         if not self._pipes.write(msgspec.json.encode(message) + b"\n"):
             raise ServerUnavailable(BROKEN)
 
-    async def tell(self, message: Message) -> None:
+    async def notify_safely(self, message: JsonRpcMessage) -> None:
         self._pipes.write(msgspec.json.encode(message) + b"\n")
 
     async def close(self) -> None:
-        """The program may end by itself, then it is told to, then it is made to. What it has started goes with it."""
+        """End the program and its whole process group: by the end of its input, then by SIGTERM, then by SIGKILL."""
         transport, pipes = self._transport, self._pipes
         if transport is None:
             return
@@ -101,12 +101,12 @@ class StdioTransport(Duplex):
             if self._reader is not None:
                 self._reader.cancel()
                 await asyncio.wait([self._reader])
-            self.details = _last_words(transport.get_returncode() if has_left else None, pipes.last_words)
+            self.details = _exit_details(transport.get_returncode() if has_left else None, pipes.stderr_tail)
 
     async def _read(self) -> None:
         try:
             while (line := await self._pipes.line()) is not None:
-                await asyncio.sleep(0)  # it may write faster than it is read, and others want a turn
+                await asyncio.sleep(0)  # let other tasks run, also when lines come faster than they are handled
                 if not await self.receive(line):
                     text = "An MCP server's program wrote a line that is no message."
                     note(_log, logging.DEBUG, text, server=self._spec.label)
@@ -131,9 +131,9 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._open_bytes = self._logged_bytes = 0
         self._is_paused = self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
-        self.last_words = b""
+        self.stderr_tail = b""
         self.has_left = False
-        """Whether it ended, or closed its output, before it was told to."""
+        """Whether it ended, or closed its output, by itself."""
         self.exited = asyncio.Event()
 
     # ---- called by the event loop ----
@@ -145,7 +145,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         if fd == 1:
             self._split(data)
             return
-        self.last_words = (self.last_words + data[-_LAST_WORDS_BYTES:])[-_LAST_WORDS_BYTES:]
+        self.stderr_tail = (self.stderr_tail + data[-_STDERR_TAIL_BYTES:])[-_STDERR_TAIL_BYTES:]
         if self._logged_bytes < _MAX_LOGGED_BYTES:
             self._logged_bytes += len(data)
             text = data[:_MAX_LOGGED_BYTES].decode(errors="replace").rstrip()
@@ -153,7 +153,7 @@ class _Pipes(asyncio.SubprocessProtocol):
             note(_log, logging.DEBUG, message, server=self._label, text=text)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        del exc  # why does not matter
+        del exc  # the reason does not matter
         if fd == 1:
             self.has_left = True
             self.finish()
@@ -165,9 +165,9 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._expect_end()
 
     def _expect_end(self) -> None:
-        """What it wrote before is still to be read. Its output may stay open in the hands of what it has started."""
+        """Read the rest of the output, with a time limit: processes that the program has started may keep it open."""
         self.has_left = True
-        asyncio.get_running_loop().call_later(_READ_ON_SECONDS, self.finish)
+        asyncio.get_running_loop().call_later(_DRAIN_SECONDS, self.finish)
 
     # ---- called by the transport ----
 
@@ -185,7 +185,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         return line
 
     def write(self, data: bytes) -> bool:
-        """Return whether it goes there: not to a program that has ended, nor to one that reads nothing."""
+        """Write to the program. Return False if it has ended, or does not read."""
         pipe = self._input()
         if self._is_over or pipe is None or pipe.is_closing() or pipe.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             self.finish()
@@ -194,14 +194,14 @@ class _Pipes(asyncio.SubprocessProtocol):
         return True
 
     def close(self) -> None:
-        """End its standard input: it should end, too."""
+        """Close its standard input, so that it ends."""
         self.finish()
         pipe = self._input()
         if pipe is not None:
             pipe.close()
 
     def finish(self) -> None:
-        """Read no more than what has come."""
+        """Read no more than is buffered."""
         self._is_over = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -229,7 +229,7 @@ class _Pipes(asyncio.SubprocessProtocol):
             return
         self._lines += [line for line in lines if line.strip()]
         if blank := sum(len(line) + 1 for line in lines if not line.strip()):
-            self._lines.append(b" " * blank)  # as one line that is no message
+            self._lines.append(b" " * blank)  # counts as one invalid line
         if len(self._lines) > _MAX_LINES and not self._is_paused:
             self._is_paused = True
             self._output().pause_reading()
@@ -250,18 +250,18 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _not_started(spec: ServerSpec, error: OSError | ValueError) -> str:
-    """The system names the folder where that is what is missing."""
+    """Return the reason. The system names the folder if that is missing."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else "it cannot be a command"
     is_folder = isinstance(error, OSError) and spec.folder is not None and error.filename == spec.folder
     what = f"the folder {spec.folder!r}" if is_folder else f"the program {spec.command[0]!r}"
     return f"{what}: {reason}"
 
 
-def _last_words(status: int | None, last: bytes) -> str:
-    """Return how a program ended, and what it wrote last, without what a terminal would obey."""
+def _exit_details(status: int | None, stderr_tail: bytes) -> str:
+    """Return how a program ended and the last lines of its standard error, without control characters."""
     lines = [
         "".join(c if c.isprintable() else " " for c in line).strip()
-        for line in last.decode(errors="replace").splitlines()
+        for line in stderr_tail.decode(errors="replace").splitlines()
     ]
     wrote = f"its last words: {' / '.join(filter(None, lines))}" if any(lines) else ""
     if status is None:

@@ -1,62 +1,83 @@
-"""Limits on what a server costs: pauses between attempts, bytes that it may send unasked, requests to decline."""
+"""Limits for a server: pauses between attempts, bytes that it may send unsolicited, requests that are declined."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from itertools import chain, repeat
+from typing import Any
 
+from antwort.concurrency import backoff
 from antwort.notes import note
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.messages import Message
+from antwort.tools.mcp.messages import JsonRpcMessage
 
 _log = logging.getLogger(__name__)
 
 
-class Backoff:
+class Cooldown:
     """Pauses after failures. The first `free` failures are followed by none; then they double from `first` to `most`.
 
-    A server that could be reached has not worked yet: only `succeeded` begins anew. So one that ends after each
-    handshake is not started over and over.
+    Only `succeeded` begins anew, and a handshake is no success. So a server that ends after each handshake is not
+    started over and over.
     """
 
     def __init__(self, first: float = 0.5, most: float = 30.0, free: int = 1) -> None:
         self._first, self._most, self._free = first, most, free
-        self._failures = 0
-        self._until = 0.0
+        self._until = float("-inf")
+        self._pauses = self._all_pauses()
 
     def failed(self, now: float) -> None:
-        self._failures += 1
-        doublings = self._failures - self._free - 1
-        self._until = now + (0.0 if doublings < 0 else min(self._most, self._first * 2.0 ** min(doublings, 30)))
+        self._until = now + next(self._pauses)
 
     def succeeded(self) -> None:
-        self._failures = 0
-        self._until = 0.0
+        if self._until != float("-inf"):
+            self._until = float("-inf")
+            self._pauses = self._all_pauses()
 
     def left(self, now: float) -> float:
         """Return the seconds until the next attempt; 0: now."""
         return max(0.0, self._until - now)
 
+    def _all_pauses(self) -> Iterator[float]:
+        return chain(repeat(0.0, self._free), backoff(self._first, self._most))
+
+
+class LogThrottle:
+    """Lets at most `lines` lines into the log in `seconds`, counted from the first line."""
+
+    def __init__(self, seconds: float, lines: int = 1) -> None:
+        self._seconds, self._lines = seconds, lines
+        self._begun_at = float("-inf")
+        self._left = lines
+
+    def take(self, lines: int = 1) -> int:
+        """Return how many of the lines may be logged."""
+        now = asyncio.get_running_loop().time()
+        if lines and now - self._begun_at >= self._seconds:
+            self._begun_at, self._left = now, self._lines
+        taken = min(lines, self._left)
+        self._left -= taken
+        return taken
+
 
 # ---- traffic ----
 
 FLOODED = "The MCP server sends too much that nobody asked for."
-_LIGHT_BYTES = 1024
-"""What a message counts as beside its own bytes, however short it is: to read it takes as long."""
-_PROGRESS_BYTES = 256
-"""The same for the progress of a call that wants to hear of it."""
-_HEAVY_BYTES = 8 * 1024
-"""The same for one that makes work: a request that is declined, news of the list of tools."""
+LIGHT_BYTES = 1024
+"""Added to the size of each message: reading a short one costs as much."""
+PROGRESS_BYTES = 256
+"""The same for progress of a call that reports it."""
+HEAVY_BYTES = 8 * 1024
+"""The same for a message that causes work: a request that is declined, a change of the list of tools."""
 _WINDOW_SECONDS = 4.0
-"""Time in which the allowance comes back."""
+"""Time in which the whole allowance is restored."""
 _MIN_WAIT_SECONDS = 0.25
-"""Shorter waits are left to the next messages."""
+"""Shorter waits are added to those of the next messages."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 5.0, 300.0
 _FORGET_SECONDS = 600.0
-"""Time without a closed stream after which the pauses begin anew."""
+"""Time without a closed stream after which the pauses begin anew; also between two log lines about slow reading."""
 
 
 class Flooded(ServerUnavailable):
@@ -64,23 +85,24 @@ class Flooded(ServerUnavailable):
 
 
 class Allowance:
-    """Bytes that one server may send unasked: all of it at once, then as much again in each four seconds.
+    """Bytes that one server may send unsolicited: all of it at once, then as much again in each four seconds.
 
-    What comes faster waits. A server that has the whole allowance once more waiting, before half of it has come back,
-    has its stream closed. The pause before the next stream grows from one time to the next.
+    A server that sends faster is read more slowly. Its stream is closed when the whole allowance is exceeded once more
+    before half of it is restored. The pause before the next stream grows each time.
     """
 
     def __init__(self, spec: ServerSpec) -> None:
         self._label, self._max_bytes, self.is_untrusted = spec.label, spec.unsolicited, spec.is_untrusted
         self._level = logging.INFO if spec.is_untrusted else logging.WARNING
         self._due = float("-inf")
-        """When the allowance is enough for all that was sent, at the pace at which it comes back."""
+        """When the allowance covers all that was sent, at the pace at which it is restored."""
         self._excess = 0
-        self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, free=0)
-        self._closed_at = self._logged_at = float("-inf")
+        self._cooldown = Cooldown(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, free=0)
+        self._closed_at = float("-inf")
+        self._slow_log = LogThrottle(_FORGET_SECONDS)
 
     async def spend(self, size: int, *, only_waits: bool = False) -> None:
-        """Wait until it may be read. Raises `Flooded`, unless it `only_waits`."""
+        """Wait until a message of that size may be read. Raises `Flooded`, unless it `only_waits`."""
         now = asyncio.get_running_loop().time()
         if now - self._due > _WINDOW_SECONDS / 2:
             self._excess = 0
@@ -92,130 +114,86 @@ class Allowance:
             if self._excess > self._max_bytes:
                 raise self.closed()
         if wait > _MIN_WAIT_SECONDS:
-            if now - self._logged_at > _FORGET_SECONDS:
-                self._logged_at = now
+            if self._slow_log.take():
                 text = "An MCP server is read slowly: it sends much that nobody asked for."
                 note(_log, logging.INFO, text, server=self._label)
             await asyncio.sleep(wait)
 
     def pause(self) -> float:
         """Return the seconds before the next stream may be opened."""
-        return self._backoff.left(asyncio.get_running_loop().time())
+        return self._cooldown.left(asyncio.get_running_loop().time())
 
     def closed(self) -> Flooded:
         """Record that a stream is closed, and return the exception for its reader to raise."""
         now = asyncio.get_running_loop().time()
         if now - self._closed_at > _FORGET_SECONDS:
-            self._backoff.succeeded()
+            self._cooldown.succeeded()
         self._closed_at = self._due = now
         self._excess = 0
-        self._backoff.failed(now)
+        self._cooldown.failed(now)
         text = "A stream of an MCP server is closed: it sends too much that nobody asked for."
-        note(_log, self._level, text, server=self._label, pause=round(self._backoff.left(now)))
+        note(_log, self._level, text, server=self._label, pause=round(self._cooldown.left(now)))
         return Flooded(FLOODED)
-
-
-class Unsolicited:
-    """Takes the messages of one server that answer nothing.
-
-    `progress` returns whether a call wants to hear of it; `changed` is called when the list of tools is another,
-    `acknowledged` when the server has begun to tell of such changes.
-    """
-
-    def __init__(
-        self,
-        allowance: Allowance,
-        progress: Callable[[Any], bool],
-        changed: Callable[[], None],
-        acknowledged: Callable[[], None],
-    ) -> None:
-        self.allowance = allowance
-        self._progress = progress
-        self._handlers = {
-            "notifications/tools/list_changed": changed,
-            "notifications/subscriptions/acknowledged": acknowledged,
-        }
-
-    async def skip(self, size: int) -> None:
-        """Pass over a comment, an empty event, a line that is no message. Raises `Flooded`."""
-        await self.allowance.spend(size + _LIGHT_BYTES)
-
-    async def take(self, message: object, size: int, decliner: Decliner) -> bool:
-        """Return False where the server asks for more than is declined. Raises `Flooded`."""
-        if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
-            await self.skip(size)
-        elif "id" in message:
-            await self.allowance.spend(size + _HEAVY_BYTES)
-            return await decliner.decline(message["id"], method)
-        elif (handle := self._handlers.get(method)) is not None:
-            await self.allowance.spend(size + _HEAVY_BYTES)
-            handle()
-        elif method == "notifications/progress" and self._progress(message.get("params")):
-            await self.allowance.spend(size + _PROGRESS_BYTES, only_waits=True)
-        else:  # an operator's tool may log each line of its work: nobody's calls end by that
-            await self.allowance.spend(size + _LIGHT_BYTES, only_waits=not self.allowance.is_untrusted)
-        return True
 
 
 # ---- requests of the server ----
 
 MAX_UNANSWERED = 32
-"""Requests that have no answer yet, above which no more are read."""
+"""Most requests without an answer; above that, reading stops."""
 _MAX_ID_CHARACTERS = 256
-"""Longest id of a request: it is held until the answer goes out."""
+"""Longest id of a request, because it is stored until the answer is sent."""
 _DECLINE_SECONDS = 3.0
-"""Time until one answer must be taken. A server that takes no answers has no right to ask for more."""
-
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
+"""Longest wait for the server to read an answer before it may send more requests."""
 
 
 class Decliner:
-    """Answers what a server asks for: nothing of it is offered here. One answer at a time, in the order of requests.
+    """Declines a server's requests: the client offers no features. Answers go out one by one, in the order of requests.
 
-    `send` sends one, and does not raise; `spawn` runs it beside.
+    `send` sends a message and does not raise; `spawn` runs a coroutine in the background.
     """
 
-    def __init__(self, send: Send, spawn: Spawn) -> None:
+    def __init__(
+        self,
+        send: Callable[[JsonRpcMessage], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._send = send
         self._spawn = spawn
-        self._waiting: deque[Message] = deque()
-        self._is_busy = False
-        self._taken = asyncio.Event()
+        self._answers: asyncio.Queue[JsonRpcMessage] | None = None
+        """Created with the first request: most servers send none."""
+        self._is_sending = False
 
     async def decline(self, request_id: object, method: str) -> bool:
-        """Return whether there is room for one more, or will be soon: who waits here reads nothing meanwhile. A request
-        whose id cannot be repeated is passed over.
+        """Queue an answer, if need be after a wait, in which the caller reads nothing. Return False if the queue stays
+        full. A request with an invalid id gets no answer.
         """
         if not _is_id(request_id):
             return True
-        try:
-            async with asyncio.timeout(_DECLINE_SECONDS):
-                while len(self._waiting) >= MAX_UNANSWERED:
-                    self._taken.clear()
-                    await self._taken.wait()
-        except TimeoutError:
-            return False
         unsupported = {"code": -32601, "message": "Not supported by this client."}
         answer = {"result": {}} if method == "ping" else {"error": unsupported}
-        self._waiting.append({"jsonrpc": "2.0", "id": request_id, **answer})
-        if not self._is_busy:
-            self._is_busy = True
-            self._spawn(self._answer())
+        if self._answers is None:
+            self._answers = asyncio.Queue(MAX_UNANSWERED)
+        try:
+            async with asyncio.timeout(_DECLINE_SECONDS):
+                await self._answers.put({"jsonrpc": "2.0", "id": request_id, **answer})
+        except TimeoutError:
+            return False
+        if not self._is_sending:
+            self._is_sending = True
+            self._spawn(self._send_all(self._answers))
         return True
 
     def drop(self) -> None:
-        """Forget the answers that are not sent yet: nobody waits for them."""
-        self._waiting.clear()
+        """Drop the answers that are not sent yet, because the request they came with is over."""
+        while self._answers is not None and not self._answers.empty():
+            self._answers.get_nowait()
 
-    async def _answer(self) -> None:
+    async def _send_all(self, answers: asyncio.Queue[JsonRpcMessage]) -> None:
         try:
-            while self._waiting:
-                message = self._waiting.popleft()
-                self._taken.set()
-                await self._send(message)
+            while not answers.empty():
+                await self._send(answers.get_nowait())
         finally:
-            self._is_busy = False
+            self._is_sending = False
 
 
 def _is_id(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Remember which tools a server has listed as writing: it cannot take that back by listing them as read-only."""
+"""Remember which tools a server has listed as writing. They count as writing even when it lists them as read-only."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from antwort.tools.mcp.conversion import read_only_names, writing_names
 _log = logging.getLogger("antwort.tools.mcp")
 
 SHARED = ""
-"""The tenant under which a server is remembered whose session all tenants share."""
+"""The tenant under which a server is recorded if all tenants share its session."""
 _MOST_SERVERS = 512
 _RETRY_SECONDS = 5.0
-"""After which a record that could not be read is asked for again."""
+"""Time after which a record that could not be read is read again."""
 _MOST_LINES = 20
-"""Lines of the log about one list."""
+"""Most log lines about one list."""
 
 
 class _EveryTool:
@@ -34,20 +34,19 @@ class _EveryTool:
 
 _EVERY_TOOL = _EveryTool()
 
-Writing: TypeAlias = tuple[Container[str], ...]
-"""Sets of names, one for each tenant that was asked about: a tool in any of them counts as writing. They are the same
-objects as long as they hold the same."""
+WritingNames: TypeAlias = tuple[Container[str], ...]
+"""Sets of names, one for each tenant: a tool in any of them counts as writing. An unchanged set is the same object."""
 
 
 class _Server(NamedTuple):
     seen: frozenset[str] = frozenset()
-    """The names that this process knows as writing."""
+    """The names of writing tools that this process knows."""
     is_all: bool = False
-    """Whether every tool counts as writing: there were too many to record."""
+    """Whether every tool counts as writing, because there were too many to record."""
     is_read: bool = False
-    """Whether the record was read, now or before."""
+    """Whether the record was ever read."""
     stale_at: float = 0.0
-    """When it is read again: other processes may have recorded more."""
+    """When it is read again, because other processes may have added names."""
 
     @property
     def writing(self) -> Container[str]:
@@ -68,8 +67,8 @@ class ToolMemory:
         self.note: NoteWritingTools | None = None
         self._servers: OrderedDict[tuple[str, str], _Server] = OrderedDict()
 
-    def holds(self, spec: ServerSpec, tenants: Sequence[str], writing: Writing) -> bool:
-        """Whether `learn` would return the same, for the same list. It is asked with each request."""
+    def holds(self, spec: ServerSpec, tenants: Sequence[str], writing: WritingNames) -> bool:
+        """Return whether `learn` would return the same for the same list, without a coroutine: each request asks."""
         now = monotonic()
         for tenant, names in zip(tenants, writing, strict=True):
             known = self._servers.get((tenant, spec.server_id), _UNKNOWN)
@@ -77,8 +76,8 @@ class ToolMemory:
                 return False
         return True
 
-    async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> Writing:
-        """Record what a list says for the first of the `tenants`, and return what is known for each."""
+    async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> WritingNames:
+        """Record the writing tools of a list for the first of the `tenants`, and return the known ones for each."""
         first, *others = tenants
         own = await self._learn(first, spec, writing_names(listed), listed)
         return own, *[await self._learn(tenant, spec, frozenset(), listed) for tenant in others]
@@ -97,9 +96,10 @@ class ToolMemory:
             is_read, age = True, spec.list_age
         known = self._servers.get(key, _UNKNOWN)  # another request may have learned more meanwhile
         is_all = known.is_all or recorded is None
-        seen = frozenset() if is_all else seen | known.seen | (recorded or frozenset())  # else it would grow for ever
+        # A set that would grow for ever is dropped: every tool counts as writing then.
+        seen = frozenset() if is_all else seen | known.seen | (recorded or frozenset())
         if not known.is_read:
-            _tell(spec, read_only_names(listed) & seen, is_read=is_read)
+            _log_first_list(spec, read_only_names(listed) & seen, is_read=is_read)
         known = self._servers[key] = _Server(
             known.seen if known.seen == seen else seen,
             is_all=is_all,
@@ -112,14 +112,14 @@ class ToolMemory:
         return known.writing
 
 
-def _tell(spec: ServerSpec, lifted: frozenset[str], *, is_read: bool) -> None:
-    """What there is to say of a server that this process has not known. `lifted` are the tools that it lists as
-    read-only, and that are on record as writing.
+def _log_first_list(spec: ServerSpec, relisted: frozenset[str], *, is_read: bool) -> None:
+    """Log what is remarkable about the first list of a server in this process. `relisted` are tools that it lists as
+    read-only, and that are recorded as writing.
     """
     level = logging.WARNING if spec.owner is None else logging.INFO
     if not is_read:
         text = "The record of writing tools cannot be read: all tools of an MCP server count as writing."
         note(_log, level, text, server=spec.label)
-    for name in sorted(lifted)[:_MOST_LINES]:
+    for name in sorted(relisted)[:_MOST_LINES]:
         text = "An MCP server lists a tool as read-only that it has listed as writing: it still counts as writing."
         note(_log, level, text, event="tool_changed", server=spec.label, tool=name)

@@ -1,4 +1,4 @@
-"""What carries the messages of one connection, and how answers find their requests where all come in one stream."""
+"""The contract of transports, and the matching of answers to requests for those with one stream for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from antwort.tools.mcp.messages import (
     NOT_AN_ANSWER,
     TOO_LONG,
     Agreement,
-    Message,
+    JsonRpcMessage,
     Request,
     TooHeavy,
     Unsent,
@@ -23,64 +23,66 @@ from antwort.tools.mcp.messages import (
 from antwort.tools.mcp.throttle import Decliner
 
 if TYPE_CHECKING:
-    from antwort.tools.mcp.client import Connection
+    from antwort.tools.mcp.connection import McpConnection
 
 _MAX_BATCH = 64
-"""Answers in one message that are looked at."""
+"""Most answers in one message that are read."""
 _MAX_ABANDONED = 10_000
-"""Requests that were given up whose answers may yet come: those count as asked for."""
+"""Most cancelled requests that are remembered. Answers to them count as requested."""
 
-Id: TypeAlias = str | int
-Outcome: TypeAlias = Message | ServerUnavailable | Unsent
+RequestId: TypeAlias = str | int
+_Answer: TypeAlias = JsonRpcMessage | ServerUnavailable | Unsent
 
 
-class Transport:
+class McpTransport:
     """Carries the messages of one connection."""
 
     details = ""
-    """What the operator may want to know of a program that has ended."""
+    """How a program has ended, for the operator."""
 
     async def open(self) -> None:
         """Raises `ServerUnavailable`, `Unsent`."""
 
     def agree(self, agreement: Agreement) -> None:
-        """Called once, when it is known which version of the protocol is spoken."""
+        """Called once, when the version of the protocol is negotiated."""
 
     async def request(self, request: Request) -> object:
-        """Return the result. Raises `Refused`, `Unsent`, `ServerUnavailable`. Cancelled, it tells the server so."""
+        """Return the result. A cancelled request is cancelled at the server, too. Raises `JsonRpcError`, `Unsent`,
+        `ServerUnavailable`.
+        """
         raise NotImplementedError
 
-    async def notify(self, message: Message) -> None:
+    async def notify(self, message: JsonRpcMessage) -> None:
         """Send a message that has no answer. Raises `HttpError`, `ServerUnavailable`."""
         raise NotImplementedError
 
-    async def tell(self, message: Message) -> None:
-        """Send a message that may as well be lost. Raises nothing."""
+    async def notify_safely(self, message: JsonRpcMessage) -> None:
+        """Send a message that may be lost. Raises nothing."""
         raise NotImplementedError
 
     async def listen(self) -> None:
-        """Read what a server says by itself in a version with a handshake, where that is not read anyway."""
+        """Read the stream of unsolicited messages, in versions with a handshake that have one."""
 
-    async def leave(self) -> None:
+    async def end_session(self) -> None:
         """End the session at the server. Raises nothing."""
 
     async def close(self) -> None:
-        """Give back all that is held, even when cancelled."""
+        """Release all resources, even when cancelled."""
         raise NotImplementedError
 
 
-class Duplex(Transport):
-    """Matches answers to requests, in whichever order they come. Subclasses send messages, and pass on what comes."""
+class DuplexTransport(McpTransport):
+    """Matches answers to requests, in whichever order they come. Subclasses send and receive the messages."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
-        self._pending: dict[Id, asyncio.Future[Outcome]] = {}
-        self._abandoned: dict[Id, None] = {}
-        self._decliner = Decliner(self.tell, connection.spawn)
+        self._pending: dict[RequestId, asyncio.Future[_Answer]] = {}
+        self._abandoned: dict[RequestId, None] = {}
+        self._decliner = Decliner(self.notify_safely, connection.spawn)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an answer may come."""
+        """Whether an answer is due."""
         return bool(self._pending or self._abandoned)
 
     async def send(self, request: Request) -> None:
@@ -88,7 +90,7 @@ class Duplex(Transport):
         raise NotImplementedError
 
     async def request(self, request: Request) -> object:
-        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = answer
         try:
             await self.send(request)
@@ -98,7 +100,7 @@ class Duplex(Transport):
             if len(self._abandoned) > _MAX_ABANDONED:
                 del self._abandoned[next(iter(self._abandoned))]
             if request.is_cancellable and not self._connection.over.is_set():
-                self._connection.tell_of_cancel(request.id)
+                self._connection.send_cancelled(request.id)
             raise
         finally:
             self._pending.pop(request.id, None)
@@ -107,13 +109,12 @@ class Duplex(Transport):
         return result_of(outcome)
 
     async def receive(self, data: bytes, size: int | None = None) -> bool:
-        """Take what came; `size`: bytes that it took. Return whether it was a message.
+        """Handle received data that took `size` bytes. Return whether it was a message.
 
-        An answer that cannot be read fails its request: whoever waits need not wait longer. Raises `Flooded`, and
-        `ServerUnavailable` for more than is taken, of which nobody knows whose answer it is.
+        An answer that cannot be decoded fails its request at once. Raises `Flooded`, and `ServerUnavailable` for a
+        message that is too large and cannot be assigned to a request.
         """
         size = len(data) if size is None else size
-        unsolicited = self._connection.unsolicited
         try:
             message = await decode_aside(data)
         except TooHeavy as exc:
@@ -123,7 +124,7 @@ class Duplex(Transport):
         except ValueError:
             if self.fail(find_id(data), ServerUnavailable(NOT_AN_ANSWER)):
                 return True
-            await unsolicited.skip(size)
+            await self._connection.skip(size)
             return False
         if isinstance(message, dict) and "method" not in message and self._settle(message.get("id"), message):
             return True
@@ -131,21 +132,21 @@ class Duplex(Transport):
             failed = [self.fail(each, ServerUnavailable(NOT_AN_ANSWER)) for each in _ids(message)]
             if any(failed):
                 return True
-        if not await unsolicited.take(message, size, self._decliner):
+        if not await self._connection.take_unsolicited(message, size, self._decliner):
             self._connection.end()
         return isinstance(message, dict)
 
     def fail(self, request_id: object, fault: ServerUnavailable | Unsent) -> bool:
-        """End a request without an answer. Return whether it was under way, or was given up."""
+        """End a request without an answer. Return whether it was pending, or cancelled."""
         return self._settle(request_id, fault)
 
     def fail_all(self) -> None:
         for request_id in list(self._pending):
             self._settle(request_id, ServerUnavailable(BROKEN))
 
-    def _settle(self, request_id: object, outcome: Outcome) -> bool:
+    def _settle(self, request_id: object, outcome: _Answer) -> bool:
         if isinstance(request_id, str) and request_id.isascii() and request_id.isdecimal() and len(request_id) < 19:
-            request_id = int(request_id)  # ours are whole numbers
+            request_id = int(request_id)  # our ids are numbers
         if not isinstance(request_id, str | int) or isinstance(request_id, bool):
             return False
         if request_id in self._abandoned:

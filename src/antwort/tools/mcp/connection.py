@@ -1,4 +1,4 @@
-"""A connection to one server: what is agreed on first, and what can be asked over it."""
+"""One connection to a server: the handshake, and the requests that are made over it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from antwort.tools.mcp.messages import (
     TOO_LONG,
     UNSUPPORTED_VERSION,
     Agreement,
-    Path,
-    Refused,
-    Report,
+    JsonRpcError,
+    OnProgress,
     Request,
+    SchemaPath,
     Unsent,
     header_parameters,
     header_value,
@@ -38,16 +38,16 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.sse import SseTransport
 from antwort.tools.mcp.stdio import StdioTransport
-from antwort.tools.mcp.throttle import Allowance, Unsolicited
-from antwort.tools.mcp.transport import Transport
+from antwort.tools.mcp.throttle import HEAVY_BYTES, LIGHT_BYTES, PROGRESS_BYTES, Allowance, Decliner
+from antwort.tools.mcp.transport import McpTransport
 from antwort.version import __version__
 
 _log = logging.getLogger(__name__)
 
 _PROBE_SHARE = 0.4
-"""Of the time for connecting: what a server has for saying that it does not know the modern version."""
+"""Share of the time for connecting in which a server may answer to the modern version."""
 _RELISTEN_SECONDS = 30.0
-"""Time before a stream of changes that broke off is asked for again."""
+"""Time before a stream of change notices that has ended is opened again."""
 _CLOSE_SECONDS = 1.0
 _MAX_UNTRUSTED_INSTRUCTIONS = 256 * 1024
 _CLIENT = {"name": "antwort", "version": __version__}
@@ -59,58 +59,48 @@ _MODERN_META: Mapping[str, Any] = {
 _UNREACHED = "The MCP server cannot be reached."
 
 
-class Call(msgspec.Struct, frozen=True):
-    """A call of a tool. `arguments` is the text of a JSON object."""
-
-    name: str
-    arguments: str
-    key: str
-    report: Report | None = None
-    tool: ServerTool | None = None
-    """As the server lists it; None where it has not."""
-
-
-class _ListedTool(NamedTuple):
-    """What follows for its calls from how a tool is listed."""
+class _CallTemplate(NamedTuple):
+    """The parts of a call that are the same for all calls of a tool."""
 
     tool: ServerTool | None
     head: bytes
-    parameters: Mapping[Path, str]
-    """Those that are repeated in the head, with the names of their headers."""
+    parameters: Mapping[SchemaPath, str]
+    """Parameters that are repeated in headers, with the names of these headers."""
     is_repeatable: bool
 
 
-class Connection:
-    """Whoever asks something over a connection does so in a task of their own; `changed` is called when the server says
-    that its list of tools is another one.
+class McpConnection:
+    """A connection to a server, opened and closed once. Requests run in the tasks of their callers.
+
+    `on_change` is called when the server says that its list of tools has changed.
     """
 
     def __init__(
-        self, spec: ServerSpec, policy: AddressPolicy | None, allowance: Allowance, changed: Callable[[], None]
+        self, spec: ServerSpec, policy: AddressPolicy | None, allowance: Allowance, on_change: Callable[[], None]
     ) -> None:
         self.is_unproven = True
-        """Whether it has answered nothing yet: one that ends so is as good as one that was never made."""
+        """Whether nothing was answered yet. A connection that ends so counts as a failure to connect."""
         self.over = asyncio.Event()
         self.agreement = Agreement(version="", is_modern=False)
-        self.unsolicited = Unsolicited(allowance, self._take_progress, self._take_change, self._acknowledge)
-        self._spec, self._policy, self._changed = spec, policy, changed
-        self._transport: Transport | None = None
-        self._reports: dict[object, Report] = {}
+        self.allowance = allowance
+        self._spec, self._policy, self._on_change = spec, policy, on_change
+        self._transport: McpTransport | None = None
+        self._on_progress: dict[object, OnProgress] = {}
         self._ids = count(1)
         self._calls = 0
         self._is_retired = self._was_acknowledged = False
-        self._listed: dict[str, _ListedTool] = {}
+        self._templates: dict[str, _CallTemplate] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._listener: asyncio.Task[None] | None = None
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> McpTransport:
         assert self._transport is not None, "it is open"
         return self._transport
 
     @property
     def is_usable(self) -> bool:
-        """Whether anything may still be asked over it."""
+        """Whether it still takes requests."""
         return not self.over.is_set() and not self._is_retired
 
     @property
@@ -120,7 +110,7 @@ class Connection:
     # ---- begin and end ----
 
     async def open(self, *, tries_modern: bool) -> None:
-        """Connect, and agree on a version of the protocol. Raises `ServerUnavailable`; close it also then."""
+        """Connect, and negotiate the version of the protocol. Raises `ServerUnavailable`; close it also then."""
         try:
             self._transport = self._make_transport()
             await self._transport.open()
@@ -133,12 +123,12 @@ class Connection:
             if isinstance(exc.__cause__, AddressNotAllowed):
                 raise NotReached(f"The address of the MCP server {exc.__cause__}") from exc
             raise (NotReached(_UNREACHED) if exc.__cause__ else ServerUnavailable(NOT_AN_ANSWER)) from exc
-        except (Refused, HttpError) as exc:
+        except (JsonRpcError, HttpError) as exc:
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         except ServerUnavailable as exc:
             if type(exc) is not ServerUnavailable:
                 raise
-            raise ServerUnavailable(NOT_AN_ANSWER) from exc  # it speaks of a call, and there was none
+            raise ServerUnavailable(NOT_AN_ANSWER) from exc  # its text is about a call, and there was none
         if self._spec.is_untrusted and len(agreement.instructions or "") > _MAX_UNTRUSTED_INSTRUCTIONS:
             raise ServerUnavailable(TOO_LONG)
         self.agreement = agreement
@@ -146,19 +136,19 @@ class Connection:
         self._listener = asyncio.create_task(listening, context=Context())
 
     def end(self) -> None:
-        """Nothing more is asked over it."""
+        """Take no more requests."""
         self.over.set()
         if self._listener is not None and self._listener is not asyncio.current_task():
             self._listener.cancel()
 
     def retire(self) -> None:
-        """No further calls begin. It ends with the last of those that are under way."""
+        """Take no further calls, and end with the last of those that are in progress."""
         self._is_retired = True
         if not self._calls:
             self.end()
 
     async def close(self) -> None:
-        """Let what is being told the server go out, within a second, and close all."""
+        """Send the notifications that are under way, within a second, and close the transport."""
         self.end()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -167,7 +157,7 @@ class Connection:
                 if self._tasks:
                     await asyncio.wait(self._tasks)
                 if self._transport is not None:
-                    await self._transport.leave()
+                    await self._transport.end_session()
         except TimeoutError:
             pass
         finally:
@@ -177,61 +167,65 @@ class Connection:
                 await self._transport.close()
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run something that may outlive the run that it is for."""
+        """Run a coroutine in the background. It may outlive the run that it is for."""
         task = asyncio.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # ---- questions ----
+    # ---- requests ----
 
     async def page(self, cursor: str | None) -> object:
-        """Return a page of the list of tools. Raises as `Transport.request` does."""
+        """Return a page of the list of tools. Raises as `McpTransport.request` does."""
         spec = self._spec
         most = min(spec.largest, MAX_UNTRUSTED_PAGE_BYTES) if spec.is_untrusted else spec.largest
         return await self._ask(
             self._request("tools/list", {} if cursor is None else {"cursor": cursor}, max_bytes=most)
         )
 
-    def call(self, call: Call) -> Coroutine[Any, Any, object]:
-        """Return what the server answers. Raises as `Transport.request` does."""
+    def call(
+        self, name: str, arguments: str, key: str, on_progress: OnProgress | None, tool: ServerTool | None
+    ) -> Coroutine[Any, Any, object]:
+        """Return the result of `tools/call`. `tool` is the tool as the server lists it, if it does. Raises as
+        `McpTransport.request` does.
+        """
         request_id = self._next_id()
-        meta: dict[str, Any] = {IDEMPOTENCY_KEY: call.key}
-        if call.report is not None:
+        meta: dict[str, Any] = {IDEMPOTENCY_KEY: key}
+        if on_progress is not None:
             meta["progressToken"] = request_id
-        listed = self._listed.get(call.name)
-        if listed is None or listed.tool is not call.tool:
-            listed = self._prepare(call.name, call.tool)
-        head = listed.head
-        if listed.parameters:
-            head += header_lines(parameter_headers(listed.parameters, msgspec.json.decode(call.arguments)))
+        template = self._templates.get(name)
+        if template is None or template.tool is not tool:
+            template = self._template(name, tool)
+        head = template.head
+        if template.parameters:
+            head += header_lines(parameter_headers(template.parameters, msgspec.json.decode(arguments)))
         request = self._request(
             "tools/call",
-            {"name": call.name, "arguments": msgspec.Raw(call.arguments.encode())},
+            {"name": name, "arguments": msgspec.Raw(arguments.encode())},
             request_id,
             meta=meta,
             head=head,
-            is_repeatable=listed.is_repeatable,
+            is_repeatable=template.is_repeatable,
             max_bytes=self._spec.largest,
         )
-        return self._ask(request, call.report)
+        return self._ask(request, on_progress)
 
     def allows(self, schema: object) -> bool:
-        """Return whether the protocol lets a client use a tool with that schema."""
+        """Return whether the protocol allows the use of a tool with that schema."""
         return not self.agreement.is_modern or header_parameters(schema) is not None
 
-    async def _ask(self, request: Request, report: Report | None = None) -> object:
+    async def _ask(self, request: Request, on_progress: OnProgress | None = None) -> object:
         if self.over.is_set():
             raise Unsent
         self._calls += 1
-        if report is not None:
-            self._reports[request.id] = report
+        if on_progress is not None:
+            self._on_progress[request.id] = on_progress
         try:
             answer = await self.transport.request(request)
-        except Refused:
+        except JsonRpcError:
             self.is_unproven = False
             raise
         finally:
-            self._reports.pop(request.id, None)
+            self._on_progress.pop(request.id, None)
             self._calls -= 1
             if self._is_retired:
                 self.retire()
@@ -266,46 +260,32 @@ class Connection:
             max_bytes=min(max_bytes, self._spec.largest),
         )
 
-    def tell_of_cancel(self, request_id: str | int) -> None:
+    def send_cancelled(self, request_id: str | int) -> None:
         params = {"requestId": request_id, "reason": "cancelled"}
-        self.spawn(self.transport.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}))
+        self.spawn(
+            self.transport.notify_safely({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+        )
 
     def _next_id(self) -> str | int:
-        """Programs and old servers may know whole numbers only."""
+        """Return an id. For programs and old servers it is a number, because some know no other ids."""
         number = next(self._ids)
         return f"antwort-{number}" if self._spec.transport == "http" else number
 
-    def _prepare(self, name: str, tool: ServerTool | None) -> _ListedTool:
+    def _template(self, name: str, tool: ServerTool | None) -> _CallTemplate:
         is_modern = self.agreement.is_modern
-        listed = _ListedTool(
+        template = _CallTemplate(
             tool,
             header_lines({"Mcp-Method": "tools/call", "Mcp-Name": header_value(name)}) if is_modern else b"",
             (header_parameters(tool.input_schema) or {}) if tool is not None and is_modern else {},
             tool is not None and is_repeatable(tool),
         )
-        if tool is not None:  # else the name may be any
-            self._listed[name] = listed
-        return listed
-
-    def _take_progress(self, params: object) -> bool:
-        """Return whether it is of a call that is under way. Whoever hears of it may fail, and ends nothing by that."""
-        if (said := progress_of(params)) is None or not isinstance(said[0], str | int):
-            return False
-        if (report := self._reports.get(said[0])) is None:
-            return False
-        try:
-            report(said[1])
-        except Exception:
-            _log.exception("The progress of a call could not be told.")
-        return True
-
-    def _take_change(self) -> None:
-        if not self.over.is_set():  # it would be followed over another connection, whose list is a fresh one anyway
-            self._changed()
+        if tool is not None:  # names that are not listed are unbounded in number
+            self._templates[name] = template
+        return template
 
     # ---- handshake ----
 
-    def _make_transport(self) -> Transport:
+    def _make_transport(self) -> McpTransport:
         match self._spec.transport:
             case "http":
                 return StreamableHttp(self._spec, self._policy, self)
@@ -315,18 +295,18 @@ class Connection:
                 return StdioTransport(self._spec, self)
 
     async def _discover(self, seconds: float | None = None) -> Agreement | None:
-        """Ask for the modern version. None: the server does not know it."""
+        """Ask for the modern version. Return None when the server does not know it."""
         head = header_lines({"MCP-Protocol-Version": MODERN_VERSION, "Mcp-Method": "server/discover"})
         try:
             async with asyncio.timeout(self._spec.connect * _PROBE_SHARE if seconds is None else seconds):
                 result = await self._ask_first(self._request("server/discover", {}, meta=_MODERN_META, head=head))
         except Unauthorized as exc:
-            if not isinstance(exc, Forbidden):  # some forbid what they do not know
+            if not isinstance(exc, Forbidden):  # some servers forbid methods that they do not know
                 raise
             return None
         except NotReached:
             raise
-        except (Refused, ServerUnavailable, TimeoutError):
+        except (JsonRpcError, ServerUnavailable, TimeoutError):
             return None
         versions = result.get("supportedVersions")
         if not isinstance(versions, list) or MODERN_VERSION not in versions:
@@ -337,8 +317,8 @@ class Connection:
         params = {"protocolVersion": HANDSHAKE_VERSIONS[0], "capabilities": {}, "clientInfo": _CLIENT}
         try:
             result = await self._ask_first(self._request("initialize", params))
-        except Refused as refused:
-            late = refused.code == UNSUPPORTED_VERSION and tries_modern  # it was slow to say so, and knows nothing else
+        except JsonRpcError as refused:
+            late = refused.code == UNSUPPORTED_VERSION and tries_modern  # it was slow to answer, and knows only that
             if late and (agreement := await self._discover(self._spec.connect)) is not None:
                 return agreement
             raise
@@ -346,7 +326,7 @@ class Connection:
         if version not in HANDSHAKE_VERSIONS:
             raise ServerUnavailable(NOT_AN_ANSWER)
         agreement = self._agree(str(version), result)
-        try:  # what is asked over another connection must not come before it
+        try:  # requests over other TCP connections must not come before it
             async with asyncio.timeout(self._spec.connect * _PROBE_SHARE):
                 await self.transport.notify({"jsonrpc": "2.0", "method": "notifications/initialized"})
         except TimeoutError:
@@ -373,29 +353,67 @@ class Connection:
         self.transport.agree(agreement)
         return agreement
 
-    # ---- changes, in the modern version ----
+    # ---- unsolicited messages ----
 
-    def _acknowledge(self) -> None:
-        if self._was_acknowledged:
-            self._take_change()  # while nobody listened
-        self._was_acknowledged = True
+    async def take_unsolicited(self, message: object, size: int, decliner: Decliner) -> bool:
+        """Handle a message that answers no request. Return False when the server has sent too many requests. Raises
+        `Flooded`.
+        """
+        if not isinstance(message, dict) or not isinstance(method := message.get("method"), str):
+            await self.skip(size)
+        elif "id" in message:
+            await self.allowance.spend(size + HEAVY_BYTES)
+            return await decliner.decline(message["id"], method)
+        elif method == "notifications/tools/list_changed":
+            await self.allowance.spend(size + HEAVY_BYTES)
+            self._report_change()
+        elif method == "notifications/subscriptions/acknowledged":
+            await self.allowance.spend(size + HEAVY_BYTES)
+            if self._was_acknowledged:  # notices were missed since the last subscription ended
+                self._report_change()
+            self._was_acknowledged = True
+        elif method == "notifications/progress" and self._take_progress(message.get("params")):
+            await self.allowance.spend(size + PROGRESS_BYTES, only_waits=True)
+        else:  # an operator's tool may log each line of its work, and that must not end calls
+            await self.allowance.spend(size + LIGHT_BYTES, only_waits=not self.allowance.is_untrusted)
+        return True
+
+    async def skip(self, size: int) -> None:
+        """Count a comment, an empty event or an invalid line. Raises `Flooded`."""
+        await self.allowance.spend(size + LIGHT_BYTES)
+
+    def _take_progress(self, params: object) -> bool:
+        """Pass progress on. Return whether it belongs to a call in progress. Errors of the callback are only logged."""
+        if (found := progress_of(params)) is None or not isinstance(found[0], str | int):
+            return False
+        if (on_progress := self._on_progress.get(found[0])) is None:
+            return False
+        try:
+            on_progress(found[1])
+        except Exception:
+            _log.exception("The progress of a call could not be told.")
+        return True
+
+    def _report_change(self) -> None:
+        if not self.over.is_set():  # otherwise the next connection requests a list anyway
+            self._on_change()
 
     async def _listen(self) -> None:
-        """Have the server tell of changes. A server that has done so before is asked again when the stream ends."""
+        """Subscribe to change notices, and again when the stream ends, if the server has acknowledged it before."""
         while self.agreement.announces_changes:
             params = {"notifications": {"toolsListChanged": True}}
             try:
                 await self.transport.request(self._request("subscriptions/listen", params))
-            except Refused:
+            except JsonRpcError:
                 return
             except (Unsent, ServerUnavailable):
                 if not self._was_acknowledged:
                     return
-            await asyncio.sleep(max(_RELISTEN_SECONDS, self.unsolicited.allowance.pause()))
+            await asyncio.sleep(max(_RELISTEN_SECONDS, self.allowance.pause()))
 
 
 def is_repeatable(tool: ServerTool) -> bool:
-    """Return whether the tool says that to run it twice does no more than once."""
+    """Return whether the tool is annotated as read-only or idempotent, so that a call may be sent again."""
     hints = tool.annotations or {}
     return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
