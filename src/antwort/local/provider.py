@@ -12,6 +12,7 @@ from pathlib import Path
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, BackendUnavailable, ModelNotFound
+from antwort.limiter import Limiter
 from antwort.local import traits
 from antwort.local.bounds import check_schemas
 from antwort.local.child import Order
@@ -89,7 +90,7 @@ class LocalProvider:
         self._output_bytes = output_bytes
         self._start_process = start_process
         self._keeper = Keeper(self.name, self._begin, ready=ready)
-        self._turns = asyncio.Semaphore(self._order["slots"])
+        self._turns = Limiter(self._order["slots"])
         """Who waits does it here: there each takes a thread of llama.cpp, and none is left to say that it is well."""
         self._chat: ChatProvider | None = None
         self._chats_with: ModelProcess | None = None

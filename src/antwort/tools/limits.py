@@ -20,6 +20,7 @@ from antwort.api.items import ResultPart
 from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.identity import Identity
+from antwort.limiter import Limiter, SlotsStuck
 from antwort.schema.validate import find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
     BaseExecutor,
@@ -33,7 +34,6 @@ from antwort.tools.base import (
     given_arguments,
     is_tool_server,
 )
-from antwort.tools.limiter import Limiter, SlotsStuck
 from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
 from antwort.tools.output import cut_output
 from antwort.tools.threads import run_in_thread
@@ -233,7 +233,7 @@ class Limited(BaseExecutor):
 
     def _new_limiter(self, key: tuple[Hashable, ...]) -> Limiter:
         if len(self._limiters) >= _MAX_LIMITERS:
-            self._limiters = {each: limiter for each, limiter in self._limiters.items() if not limiter.is_idle}
+            self._limiters = {each: limiter for each, limiter in self._limiters.items() if limiter.taken}
             self._cache.clear()  # it refers to those that are dropped
         limit = key[-1]
         assert isinstance(limit, int)
