@@ -20,7 +20,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference
 from antwort.providers.failover import Attempt, Failover, inference_record
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
-from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
+from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error, retry_delay
 from antwort.providers.routing import Group, Router, Rules, Target, accepts, arrange, is_too_long, lists, widest
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Fleet:
 
         The empty batch that says "the backend has answered" is passed on once: another backend may still answer.
         """
-        tried, last_start = 1, self._clock() + self._retry.budget
+        delays, last_start = None, self._clock() + self._retry.budget
         has_answered = has_begun = False
         only, on_inference, is_streamed = self._only, self._on_inference, request.stream is True
         while True:
@@ -152,10 +152,10 @@ class Fleet:
                     self._look_into(attempt, failure)
                     failover.record_failure(attempt, failure, is_final=has_begun)
             except AntwortError as error:
-                delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
+                delays = delays or self._retry.delays()
+                delay = retry_delay(error, delays, last_start - self._clock(), self._random)
                 if has_begun or delay is None:
                     raise
-            tried += 1
             await self._sleep(delay)
 
     async def _candidates(self, request: ChatRequest) -> list[Attempt]:

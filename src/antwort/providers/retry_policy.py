@@ -1,16 +1,18 @@
 """Decide what a failed inference means: for a retry, for failover to another backend, and for the backend's health.
 
-Pure. `RetryPolicy.delay` decides whether the whole inference is retried; `may_fail_over` whether the next backend is
+Pure. `retry_delay` decides whether the whole inference is retried; `may_fail_over` whether the next backend is
 asked; `is_connection_failure` and `is_interrupted` what counts for the circuit breaker; `most_useful_error` which of
 several errors the client reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
+from antwort.concurrency import backoff
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -48,17 +50,22 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     cap: float = 2.0
     budget: float = 1.5
 
-    def delay(self, error: AntwortError, tried: int, seconds_left: float, random: Callable[[], float]) -> float | None:
-        """Return the seconds until the next try; None if there is none."""
-        if tried >= self.attempts or not may_retry(error):
-            return None
-        delay = error.retry_after
-        if delay is None:
-            delay = min(self.cap, self.base * 2.0 ** (tried - 1)) * (0.5 + random() / 2)
-        return None if delay > seconds_left else delay
+    def delays(self) -> Iterator[float]:
+        """Return the longest delay before each try but the first."""
+        return islice(backoff(self.base, self.cap), max(self.attempts - 1, 0))
 
 
 NO_RETRY = RetryPolicy(attempts=1)
+
+
+def retry_delay(
+    error: AntwortError, delays: Iterator[float], seconds_left: float, random: Callable[[], float]
+) -> float | None:
+    """Return the seconds until the next try, the next of `delays` at most; None if there is no next try."""
+    if not may_retry(error) or (longest := next(delays, None)) is None:
+        return None
+    delay = longest * (0.5 + random() / 2) if error.retry_after is None else error.retry_after
+    return None if delay > seconds_left else delay
 
 
 def may_retry(error: AntwortError) -> bool:
