@@ -145,7 +145,7 @@ class Responses:
             await self.cancel(identity, response_id)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
-        self._live.unrecorded.pop(response_id, None)
+        self._live.unrecorded.discard(response_id)
 
     async def _is_running(self, identity: Identity, response_id: str) -> bool:
         """One whose outcome waits to be recorded has ended: to be deleted, it need not be recorded first."""

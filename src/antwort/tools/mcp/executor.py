@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import weakref
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import is_
@@ -107,7 +107,7 @@ class McpExecutor:
             self._by_server[own.spec.server_id].append(own)
         self._memory = ToolMemory()
         self._sessions = sessions
-        self._definitions: OrderedDict[bytes, _Definitions] = OrderedDict()
+        self._definitions = Cache[bytes, _Definitions](_MAX_CACHED)
         self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
         """Those without credentials of a request: the same ones are asked for with each call."""
         self._is_up: dict[str, bool] = {}
@@ -141,7 +141,6 @@ class McpExecutor:
         tenants, known = self._tenants(spec), self._definitions.get(spec.key)
         is_made = known is not None and known.listed() is listed and known.declared == kept
         if known is not None and is_made and self._memory.holds(spec, tenants, known.writing):
-            self._definitions.move_to_end(spec.key)
             return known.tools  # the same objects as long as nothing changes: requests come more often than lists do
         writing = await self._memory.learn(spec, tenants, listed)
         rules = [own.rules] if own is not None else [self._untrusted_rules, *self._rules_at(spec)]
@@ -204,15 +203,13 @@ class McpExecutor:
         if known is None or not known.is_of(listed, declared, writing):
             reference = weakref.ref(listed, partial(self._forget, spec.key))
             tools = define(listed, declared, *rules, writing=writing)
-            known = self._definitions[spec.key] = _Definitions(reference, declared, writing, tools)
-            if len(self._definitions) > _MAX_CACHED:
-                self._definitions.popitem(last=False)
-        self._definitions.move_to_end(spec.key)
+            known = _Definitions(reference, declared, writing, tools)
+            self._definitions.put(spec.key, known)
         return known.tools
 
     def _forget(self, key: bytes, listed: weakref.ReferenceType[ServerTools]) -> None:
         if (known := self._definitions.get(key)) is not None and known.listed is listed:
-            del self._definitions[key]
+            self._definitions.discard(key)
 
     async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
         session = (self._sessions or self._pool()).get(spec)

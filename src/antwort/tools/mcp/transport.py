@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from antwort.caching import Cache
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import (
     BROKEN,
@@ -75,7 +76,7 @@ class Duplex(Transport):
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._pending: dict[Id, asyncio.Future[Outcome]] = {}
-        self._abandoned: dict[Id, None] = {}
+        self._abandoned = Cache[Id, None](_MAX_ABANDONED)
         self._decliner = Decliner(self.tell, connection.spawn)
 
     @property
@@ -94,9 +95,7 @@ class Duplex(Transport):
             await self.send(request)
             outcome = await answer
         except asyncio.CancelledError:
-            self._abandoned[request.id] = None
-            if len(self._abandoned) > _MAX_ABANDONED:
-                del self._abandoned[next(iter(self._abandoned))]
+            self._abandoned.put(request.id, None)
             if request.is_cancellable and not self._connection.over.is_set():
                 self._connection.tell_of_cancel(request.id)
             raise
@@ -149,7 +148,7 @@ class Duplex(Transport):
         if not isinstance(request_id, str | int) or isinstance(request_id, bool):
             return False
         if request_id in self._abandoned:
-            del self._abandoned[request_id]
+            self._abandoned.discard(request_id)
             return True
         if (answer := self._pending.pop(request_id, None)) is None:
             return False
