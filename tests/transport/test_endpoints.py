@@ -111,7 +111,7 @@ async def test_input_items_can_be_asked_for_in_order_and_by_number(server: Servi
 @pytest.mark.proves("RULING-20")
 async def test_input_items_keep_their_callers_and_unknown_kinds_stand_in_their_place(server: Serving) -> None:
     caller = {"type": "program", "caller_id": "call_0"}
-    given = [
+    given: list[dict[str, Any]] = [
         {"type": "program", "id": "prog_1", "call_id": "call_0", "code": "1 + 1", "fingerprint": "f"},
         {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "caller": caller},
         {"type": "acme:mood", "id": "mood_1", "level": {"of": [3, None]}},
