@@ -1,4 +1,4 @@
-"""Pauses that grow, limits on what is under way, and bounded caches have one home each."""
+"""Pauses that grow, limits on what is under way, and bounded caches have one home each, and caches are listed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOMES = {
 
 
 def kinds(source: str) -> Iterator[str]:
-    """What a module makes by hand."""
+    """What a module makes by hand, and whether it has a cache of the known kinds."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.BinOp(left=ast.Constant(value=2 | 2.0), op=ast.Pow(), right=right):
@@ -31,6 +31,8 @@ def kinds(source: str) -> Iterator[str]:
             case ast.Assign(targets=targets, value=value) if _doubles(value, targets):
                 yield "backoff"
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                if name in ("Cache", "lru_cache"):
+                    yield "known cache"
                 if name in ("Semaphore", "BoundedSemaphore"):
                     yield "limiter"
                 if name in ("OrderedDict", "popitem", "move_to_end"):
@@ -64,8 +66,16 @@ def _is_oldest(node: ast.expr) -> bool:
 
 def test_each_is_made_in_one_place() -> None:
     for path in SOURCE.rglob("*.py"):
-        for kind in kinds(path.read_text(encoding="utf-8")):
+        for kind in {*kinds(path.read_text(encoding="utf-8"))} & {*HOMES}:
             assert path.relative_to(SOURCE).as_posix() in HOMES[kind], kind
+
+
+def test_every_module_with_a_cache_is_in_the_architecture_page() -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    listed = page[page.index("## Caches") : page.index("## Invariants")]
+    for path in SOURCE.rglob("*.py"):
+        if "known cache" in kinds(path.read_text(encoding="utf-8")):
+            assert f"`{path.relative_to(SOURCE).as_posix()}`" in listed
 
 
 @pytest.mark.parametrize(
