@@ -19,7 +19,7 @@ from raw_http import Reply
 from serving import RESPONSES, Serving, serving, until
 from settings_kit import in_front_of
 
-Call = tuple[str, Mapping[str, Any]]
+Call = tuple[str, Mapping[str, Any] | None]
 
 _FOREIGN = ("_shutdown_watcher",)
 """Tasks that the SDK's server leaves in the loop it ran in, by the names of their functions."""

@@ -41,6 +41,13 @@ def test_a_value_larger_than_the_bound_is_not_cached_and_drops_no_other() -> Non
     assert "a" not in cache
 
 
+def test_only_the_size_may_be_bounded() -> None:
+    cache = Cache[int, str](max_size=100)
+    for number in range(200):
+        cache.put(number, "x", size=1)
+    assert (len(cache), cache.size) == (100, 100)
+
+
 def test_a_discarded_value_leaves_its_room() -> None:
     cache = Cache[str, str](max_entries=10, max_size=10)
     cache.put("a", "x", size=6)

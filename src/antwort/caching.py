@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 K = TypeVar("K")
@@ -15,32 +16,34 @@ class Cache(dict[K, V]):
     five times as expensive. A value larger than `max_size` is not cached. Not thread-safe.
     """
 
-    __slots__ = ("_max_entries", "_max_size", "_size", "_sizes")
+    __slots__ = ("_max_entries", "_max_size", "_sizes", "size")
 
-    def __init__(self, max_entries: int, max_size: int | None = None) -> None:
+    def __init__(self, max_entries: float = math.inf, max_size: int | None = None) -> None:
         super().__init__()
         self._max_entries, self._max_size = max_entries, max_size
         self._sizes: dict[K, int] = {}
-        self._size = 0
+        self.size = 0
+        """The sum of the sizes, if it is bounded."""
 
     def put(self, key: K, value: V, size: int = 0) -> None:
         """Add or replace a value as the newest one, and drop the oldest ones beyond the bounds."""
-        self.discard(key)
+        if key in self:
+            self.discard(key)
         if self._max_size is not None:
             if size > self._max_size:
                 return
             self._sizes[key] = size
-            self._size += size
+            self.size += size
         self[key] = value
-        while len(self) > self._max_entries or (self._max_size is not None and self._size > self._max_size):
+        while len(self) > self._max_entries or (self._max_size is not None and self.size > self._max_size):
             self.discard(next(iter(self)))
 
     def discard(self, key: K) -> None:
         """Remove a value, if there is one."""
         self.pop(key, None)
-        self._size -= self._sizes.pop(key, 0)
+        self.size -= self._sizes.pop(key, 0)
 
     def clear(self) -> None:
         super().clear()
         self._sizes.clear()
-        self._size = 0
+        self.size = 0

@@ -109,11 +109,11 @@ class Once(Generic[T]):
         return self._value
 
 
-def backoff(first: float, most: float) -> Iterator[float]:
+def backoff(first: float = 0.05, most: float = 2.0) -> Iterator[float]:
     """Yield the pauses between retries in seconds: each is twice the one before, up to `most`."""
     pause = first
     while True:
-        yield pause
+        yield min(pause, most)
         pause = min(2 * pause, most)
 
 

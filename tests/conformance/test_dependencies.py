@@ -1,4 +1,4 @@
-"""What the package imports of others, and what it declares to need."""
+"""What the package, its tests and its tools import of others, and what they declare to need."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FILE: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT: dict[str, Any] = FILE["project"]
 OPTIONAL: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 
@@ -47,6 +50,31 @@ def test_every_package_that_is_imported_is_declared_and_no_other() -> None:
     homes = packages_distributions()
     foreign = packages - sys.stdlib_module_names - {"antwort"}
     assert {normal(home) for name in foreign for home in homes[name]} == declared()
+
+
+def own_modules(path: Path) -> set[str]:
+    """The names of our own modules that a file may import: those of its folder, and of the folders on the path."""
+    folders = [path.parent, *(ROOT / name for name in ("tests", "bench", "scripts", "examples", "models"))]
+    return {entry.stem for folder in folders for entry in folder.iterdir() if entry.suffix == ".py" or entry.is_dir()}
+
+
+@pytest.mark.parametrize("folder", ["tests", "bench", "scripts"])
+def test_every_package_that_development_imports_is_declared(folder: str) -> None:
+    group = [line for line in FILE["dependency-groups"]["dev"] if isinstance(line, str)]
+    homes, known = packages_distributions(), declared() | names(group)
+    pyraw = ROOT / "bench" / "pyraw"  # has an environment of its own
+    for path in (ROOT / folder).rglob("*.py"):
+        if not path.is_relative_to(pyraw):
+            foreign = {*imported(path.read_text(encoding="utf-8"))} - sys.stdlib_module_names - {"antwort"}
+            for name in foreign - own_modules(path):
+                assert known & {normal(home) for home in homes.get(name, [name])}, f"{path} imports {name}"
+
+
+def test_every_package_that_the_gateway_of_the_benchmark_imports_is_declared() -> None:
+    wanted = names((ROOT / "requirements" / "bench.in").read_text(encoding="utf-8").splitlines()[1:])
+    for path in (ROOT / "bench" / "pyraw").rglob("*.py"):
+        foreign = {*imported(path.read_text(encoding="utf-8"))} - sys.stdlib_module_names - own_modules(path)
+        assert {*map(normal, foreign)} <= wanted
 
 
 def test_uvicorn_whose_connection_is_subclassed_has_an_upper_bound() -> None:

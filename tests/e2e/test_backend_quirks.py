@@ -19,6 +19,7 @@ from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.http import HttpProvider, Timeouts
 from antwort.providers.responses import ResponsesProvider
+from antwort.tools.toolset import Toolset
 from chunk_kit import DONE, Json, calls, delta, event, piece
 from replay_backend import Answer, Backend, serve, sse, whole
 from scenes import data_of
@@ -44,6 +45,12 @@ async def note(text: str) -> str:
     return f"noted {text}"
 
 
+async def total(a: int = 0, b: int = 0) -> str:
+    """Add two numbers."""
+    ran.append((a, b))
+    return str(a + b)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_ran() -> None:
     ran.clear()
@@ -60,7 +67,7 @@ async def server_over(
     limits = limits or Limits()
     async with serve(*answers) as backend:
         provider = kind(backend.url, timeouts=Timeouts(connect=30), output_bytes=limits.output_bytes)
-        engine = Engine(provider, executors=[add, note], settings=EngineSettings(limits=limits))
+        engine = Engine(provider, executors=[add, note, Toolset("sums", total)], settings=EngineSettings(limits=limits))
         async with serving(engine) as server:
             yield server, backend
 
@@ -264,6 +271,19 @@ async def test_null_for_arguments_is_none_of_them(nothing: str, streamed: bool) 
     assert response["output"][0]["arguments"] == nothing
     [again] = [m for m in json.loads(backend.requests[-1].body)["messages"] if m.get("tool_calls")]
     assert again["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+@pytest.mark.parametrize("nothing", ["null", " null\n"])
+@STREAMED
+async def test_so_it_is_for_a_tool_of_a_toolset(nothing: str, streamed: bool) -> None:
+    asked = sse(calls(piece("total", nothing, index=0)), delta("tool_calls"), DONE)
+    if not streamed:
+        asked = answer({"tool_calls": [{"function": {"name": "total", "arguments": nothing}}]}, "tool_calls")
+    async with server_over(asked, SAID if streamed else answer({"content": "Done."})) as (server, _):
+        response = await respond(server, streamed=streamed, tools=[{"type": "mcp", "server_label": "sums"}])
+    assert (response["status"], ran) == ("completed", [(0, 0)])
+    [call] = [item for item in response["output"] if item["type"] == "mcp_call"]
+    assert (call["arguments"], call["output"], call["error"]) == (nothing, "0", None)
 
 
 LEGACY = [delta(function_call={"name": "ad"}), delta(function_call={"name": "d", "arguments": '{"a": 1}'})]

@@ -55,6 +55,15 @@ CALLS: tuple[Call, ...] = (
 )
 
 
+@pytest.mark.parametrize("way", ["newest", "handshake", "sse"])
+async def test_null_for_arguments_is_none_of_them(way: str) -> None:
+    async with spoken(way) as ours:
+        response = await ours.ask("try", ("counter", None), ("add", None))
+    counted, added = called(response)
+    assert (counted["arguments"], counted["output"], counted["error"]) == ("null", "1", None)
+    assert "a" in str(added["error"]), "what is required is missed by its name"
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_tools_are_found_called_and_changed(way: str) -> None:
     async with spoken(way) as ours:

@@ -139,7 +139,7 @@ def test_a_request_is_remembered_but_for_its_input() -> None:
 
 def test_where_memory_does_not_suffice_those_forget_that_have_been_idle_for_longest() -> None:
     size = packed(link("resp_1")).size
-    budget = RecentMemory(3 * size)
+    budget = RecentMemory(max_size=3 * size)
     first, second, third, fourth = (RecentResponses(memory=budget) for _ in range(4))
     for recent in (first, second, third):
         recent.keep((link("resp_1"),))
@@ -151,7 +151,7 @@ def test_where_memory_does_not_suffice_those_forget_that_have_been_idle_for_long
 
 def test_what_is_forgotten_makes_room() -> None:
     size = packed(link("resp_1")).size
-    budget = RecentMemory(2 * size)
+    budget = RecentMemory(max_size=2 * size)
     first, second, third = (RecentResponses(memory=budget) for _ in range(3))
     for recent in (first, second):
         recent.keep((link("resp_1"),))
@@ -162,7 +162,7 @@ def test_what_is_forgotten_makes_room() -> None:
 
 
 def test_what_is_more_than_all_may_remember_is_not_remembered() -> None:
-    budget = RecentMemory(packed(link("resp_1")).size - 1)
+    budget = RecentMemory(max_size=packed(link("resp_1")).size - 1)
     recent = RecentResponses(memory=budget)
     recent.keep((link("resp_1"),))
     assert (recent.response_id, recent.size, budget.size) == (None, 0, 0)

@@ -27,7 +27,7 @@ from antwort.api.status import IllegalTransition
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog
-from antwort.engine.runs.recorders import TURN_RETRY_SECONDS, BatchRecorder, TurnRecorder, new_row
+from antwort.engine.runs.recorders import TURN_RETRIES, BatchRecorder, TurnRecorder, new_row
 from antwort.errors import HandedOver, ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Entry, PackedLog, Page
@@ -413,7 +413,7 @@ async def test_what_is_said_within_a_turn_is_published_as_it_is() -> None:
     assert not rows.tries
 
 
-@pytest.mark.parametrize("faults", range(len(TURN_RETRY_SECONDS) + 1))
+@pytest.mark.parametrize("faults", range(TURN_RETRIES + 1))
 @jumping_time
 async def test_a_turn_that_cannot_be_recorded_is_tried_again(faults: int) -> None:
     rows = Rows(*[StoreFault("The disk is full.")] * faults)
@@ -424,7 +424,7 @@ async def test_a_turn_that_cannot_be_recorded_is_tried_again(faults: int) -> Non
 
 @jumping_time
 async def test_the_model_is_not_asked_when_a_turn_cannot_be_recorded_for_some_seconds() -> None:
-    rows = Rows(*[StoreFault("The disk is full.")] * (len(TURN_RETRY_SECONDS) + 1))
+    rows = Rows(*[StoreFault("The disk is full.")] * (TURN_RETRIES + 1))
     recorder, plan, _ = await recorder_of(rows)
     run = run_of(plan, said("Hi"), ended("stop"))
     with pytest.raises(StoreFault, match="The disk is full"):

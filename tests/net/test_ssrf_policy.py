@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from antwort.limiter import Limiter
 from antwort.net import dns
 from antwort.net.client import HttpClient
 from antwort.net.connection import Timeouts
-from antwort.net.dns import LookupLimiter, look_up
+from antwort.net.dns import look_up
 from antwort.net.response import ConnectFailed, ConnectTimeout
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_host_pattern
 from http_kit import OK, fetched
@@ -377,7 +378,7 @@ async def test_a_place_that_comes_free_goes_to_whoever_waits(slow_names: threadi
 
 
 async def test_whoever_leaves_as_a_place_comes_gives_it_back() -> None:
-    limiter = LookupLimiter(limit=1, limit_per_owner=1)
+    limiter = Limiter(1)
     await limiter.acquire("ada")
     waiting = asyncio.create_task(limiter.acquire("bob"))
     await asyncio.sleep(0)

@@ -108,6 +108,31 @@ async def test_input_items_can_be_asked_for_in_order_and_by_number(server: Servi
     assert (len(everything["data"]), everything["has_more"]) == (25, False)
 
 
+@pytest.mark.proves("RULING-20")
+async def test_input_items_keep_their_callers_and_unknown_kinds_stand_in_their_place(server: Serving) -> None:
+    caller = {"type": "program", "caller_id": "call_0"}
+    given: list[dict[str, Any]] = [
+        {"type": "program", "id": "prog_1", "call_id": "call_0", "code": "1 + 1", "fingerprint": "f"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}", "caller": caller},
+        {"type": "acme:mood", "id": "mood_1", "level": {"of": [3, None]}},
+        {"type": "function_call_output", "id": "fco_1", "call_id": "c", "output": "1", "caller": caller},
+        {"type": "custom_tool_call", "id": "ctc_1", "call_id": "d", "name": "g", "input": "x", "caller": None},
+        {
+            "type": "custom_tool_call_output",
+            "id": "ctco_1",
+            "call_id": "d",
+            "output": "2",
+            "caller": {"type": "direct"},
+        },
+        {"type": "program_output", "id": "po_1", "call_id": "call_0", "result": "2"},
+    ]
+    known = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+    expected = [{**item, "status": "completed"} if item["type"] in known else item for item in given]
+    response = await created(server, {**HELLO, "input": given})
+    assert (await pages(server, response["id"], "?order=asc"))["data"] == expected
+    assert (await pages(server, response["id"], ""))["data"] == expected[::-1]
+
+
 async def test_a_response_without_input_has_an_empty_list_of_items(server: Serving) -> None:
     response = await created(server, {"model": "scripted", "instructions": "Be brief.", "input": []})
     page = await pages(server, response["id"], "")

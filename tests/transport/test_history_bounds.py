@@ -14,6 +14,7 @@ from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, call, say
 from engine_kit import WEATHER, sent_messages
+from jumping_time import jumping_time
 from serving import RESPONSES, Serving, serving, until
 from socket_kit import connected
 
@@ -172,7 +173,7 @@ async def test_large_histories_wait_for_one_another_and_small_ones_pass() -> Non
         large, small = await told(server, LARGE), await told(server, "Hello")
         first = asyncio.create_task(told(server, "one", large))
         await until(lambda: provider.under_way == 1)
-        assert 1_500_000 < engine.history_memory.held < 1_600_000
+        assert 1_500_000 < engine.history_memory.taken < 1_600_000
         second = asyncio.create_task(told(server, "two", large))
         await until(lambda: engine.history_memory.waiting == 1)
         await told(server, "three", small)
@@ -180,7 +181,23 @@ async def test_large_histories_wait_for_one_another_and_small_ones_pass() -> Non
         go.set()
         await asyncio.gather(first, second)
     assert [sent_messages(request)[-1][1] for request in provider.requests[2:]] == ["one", "three", "two"]
-    assert engine.history_memory.held == 0
+    assert engine.history_memory.taken == 0
+
+
+@jumping_time
+async def test_a_large_history_that_others_leave_no_memory_for_is_refused_after_a_minute() -> None:
+    never = asyncio.Event()
+    engine, _ = made(answer(say("Yes.")), answer(never), history_bytes=4_000_000, history_memory=4_000_000)
+    async with serving(engine) as server:
+        large = await told(server, LARGE)
+        first = asyncio.create_task(told(server, "one", large))
+        await until(lambda: engine.history_memory.taken > 0)
+        body = {"model": "scripted", "input": "two", "previous_response_id": large}
+        reply = await server.ask("POST", RESPONSES, body)
+        assert (reply.status, reply.error["code"]) == (503, "history_memory_full")
+        assert reply.headers["retry-after"] == "5"
+        first.cancel()
+    assert (engine.history_memory.taken, engine.history_memory.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("path", ["/input_tokens", "/compact", "", "?"])
@@ -195,11 +212,11 @@ async def test_memory_is_given_back_however_a_request_ends(path: str) -> None:
         asking = asyncio.create_task(server.ask("POST", f"{RESPONSES}{path.strip('?')}", body))
         if path == "?":  # the client leaves
             await until(lambda: provider.under_way == 1)
-            assert engine.history_memory.held > 1_500_000
+            assert engine.history_memory.taken > 1_500_000
             asking.cancel()
         else:
             assert (await asking).status == 200
-        await until(lambda: engine.history_memory.held == 0)
+        await until(lambda: engine.history_memory.taken == 0)
 
 
 async def test_a_request_whose_history_comes_in_two_parts_does_not_wait_for_itself() -> None:
@@ -211,4 +228,4 @@ async def test_a_request_whose_history_comes_in_two_parts_does_not_wait_for_itse
         referring = [{"type": "item_reference", "id": "msg_large"}]
         body = {"model": "scripted", "input": referring, "previous_response_id": last}
         assert (await server.ask("POST", RESPONSES, body)).status == 200
-    assert engine.history_memory.held == 0
+    assert engine.history_memory.taken == 0

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import tracemalloc
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from antwort.api.requests import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from serving import RESPONSES, serving
 from socket_kit import connected
@@ -98,6 +103,47 @@ async def test_a_large_body_is_read_as_a_small_one_is() -> None:
     assert kept.json()["data"][0]["content"] == long["content"]
     first, second = provider.requests
     assert [message.role for message in first.messages] == [message.role for message in second.messages]
+
+
+async def test_unknown_fields_of_a_large_body_are_not_built() -> None:
+    """The objects of this one would take 16 MB."""
+    asked = b'{"model": "scripted", "input": "Hi", "unknown": [%b{}]}' % (b"{}," * 250_000)
+    async with serving(Engine(scripted())) as server:
+        tracemalloc.start()
+        try:
+            reply = await server.ask("POST", RESPONSES, asked)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert reply.status == 200
+    assert peak < 8 * len(asked)
+
+
+async def test_the_work_for_an_input_grows_as_its_items_do() -> None:
+    async def calls_for(pairs: int) -> int:
+        items = [
+            item
+            for i in range(pairs)
+            for item in (
+                {"role": "user", "content": f"Question {i}"},
+                {"type": "function_call", "call_id": f"call_{i}", "name": "shell", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": f"call_{i}", "output": str(i)},
+                {"type": "acme:mood", "level": i},
+            )
+        ]
+        asked = json.dumps({"model": "scripted", "input": items}).encode()
+        counted = Counter[str]()
+        async with serving(Engine(scripted(), store=MemoryStore())) as server:
+            sys.setprofile(lambda _frame, event, _argument: counted.update((event,)))
+            try:
+                reply = await server.ask("POST", RESPONSES, asked)
+            finally:
+                sys.setprofile(None)
+        assert reply.status == 200
+        return counted["call"] + counted["c_call"]
+
+    first, second, fourth = [await calls_for(pairs) for pairs in (250, 500, 1000)]
+    assert fourth - second < 2.2 * (second - first)
 
 
 @pytest.mark.proves("CP-040")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antwort.cli.berth import HURRY, Order, Ready
+from antwort.concurrency import backoff
 from antwort.notes import note
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Seat:
         self._member: Member | None = None
         self._is_due = False
         self._is_ready = asyncio.Event()
-        self._pause = _FIRST_PAUSE
+        self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
 
     @property
     def member(self) -> Member | None:
@@ -181,12 +182,12 @@ class Seat:
     async def _mourn(self, member: Member, status: int) -> bool:
         """Give it a while; whether it is time to stop by then."""
         if monotonic() - member.began > _LASTING:
-            self._pause = _FIRST_PAUSE
+            self._pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return await self._put_off(f"worker {self._index} has ended {how}; another takes its place", status)
 
     async def _put_off(self, words: str, status: int | None = None) -> bool:
-        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE)
+        pause = next(self._pauses)
         note(
             _log,
             logging.WARNING,

@@ -18,7 +18,6 @@ from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
-from antwort.engine.history.memory_limit import HistoryMemory
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.plan import Plan
@@ -38,6 +37,7 @@ from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
+from antwort.limiter import Limiter
 from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.storage.run_log import RunLog, run_log_for
@@ -330,8 +330,8 @@ class Engine:
         return len(self.live_runs)
 
     @property
-    def history_memory(self) -> HistoryMemory:
-        """The memory that large histories of requests take."""
+    def history_memory(self) -> Limiter:
+        """The bytes that large histories of requests take."""
         return self._planner.history_memory
 
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:

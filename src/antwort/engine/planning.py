@@ -28,7 +28,7 @@ from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import is_made_here
 from antwort.engine.history.deduplication import known_items, known_places, referring
 from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, without_repeats
-from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, HistoryReader
+from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryReader
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
     is_known_by_id,
@@ -60,6 +60,7 @@ from antwort.errors import (
 )
 from antwort.event_loop import Pace, in_turns
 from antwort.identity import Identity
+from antwort.limiter import Limiter
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName
 from antwort.storage.base import CallClaim
@@ -93,8 +94,8 @@ class Planner:
 
     def __init__(self, resources: Resources, live: LiveRuns) -> None:
         limits = resources.settings.limits
-        self.history_memory = HistoryMemory(limits.history_memory)
-        """The memory that the histories of all requests share."""
+        self.history_memory = Limiter(limits.history_memory, limits.history_memory // 2)
+        """The bytes that large histories of all requests share. A tenant gets half of them."""
         self.resources, self.live = resources, live
         self._meter = TokenEstimator(resources.provider)
         self.toolboxes = toolbox_cache()

@@ -12,6 +12,7 @@ from pathlib import Path
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound
+from antwort.limiter import Limiter
 from antwort.local import traits
 from antwort.local.bounds import check_schemas
 from antwort.local.child import Order
@@ -91,7 +92,7 @@ class LocalProvider(ChatProvider):
         self._start_process = start_process
         self._keeper = Keeper(self.name, self._begin, ready=ready)
         self._http = self._client = ProcessClient(self._keeper, self._patience)
-        self._limiter = asyncio.Semaphore(self._order["slots"])
+        self._limiter = Limiter(self._order["slots"])
         """In llama.cpp each waiting request takes a thread, and none is left to answer health checks."""
 
     async def ready(self) -> None:

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import httptools
 import msgspec
 
+from antwort.caching import Cache
+
 if TYPE_CHECKING:
     from antwort.net.connection import HttpConnection
 
@@ -27,6 +29,7 @@ READ_BYTES = 64 * 1024
 """Most bytes of a body that one read returns."""
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of the heads before a body, interim ones included; and of chunk framing and trailers around a body."""
+_MAX_CACHED_HEAD_BYTES = 1024
 _CHUNK_FRAMING_BYTES = 32
 """Bytes that the size and line ends of each chunk may take in addition."""
 _HEAD_END = b"\r\n\r\n"
@@ -124,31 +127,12 @@ class ResponseHead(NamedTuple):
     body_bytes: int
 
 
-class ResponseHeadCache(dict[bytes, ResponseHead]):
-    """Parsed heads by their bytes, without the blank line. A hit saves about 3.5 µs of parsing.
+HEAD_CACHE = Cache[bytes, ResponseHead](256)
+"""Parsed heads by their bytes, without the blank line. A hit saves about 3.5 µs of parsing.
 
-    Servers repeat their heads. A known head, followed by as many bytes as its Content-Length says, is the same
-    response with another body. The cache is emptied when it is full.
-    """
-
-    def __init__(self, max_heads: int = 256, max_head_bytes: int = 1024) -> None:
-        super().__init__()
-        self._max_heads, self._max_head_bytes = max_heads, max_head_bytes
-
-    def add(self, data: bytes, head: ResponseHead) -> None:
-        """Add the head of `data`, which is one whole response on a connection that stays open.
-
-        Only a Content-Length fixes the end of a body: heads without one are not added.
-        """
-        written, end, body = data.partition(_HEAD_END)
-        has_length = "content-length" in head.headers and "transfer-encoding" not in head.headers
-        if has_length and end and len(written) <= self._max_head_bytes and len(body) == head.body_bytes:
-            if len(self) >= self._max_heads:
-                self.clear()
-            self[written] = head
-
-
-HEAD_CACHE = ResponseHeadCache()
+Servers repeat their heads. A known head, followed by as many bytes as its Content-Length says, is the same response
+with another body.
+"""
 
 
 # ---- responses ----
@@ -271,13 +255,22 @@ class HttpResponse(msgspec.Struct, eq=False):
         if self.has_head and not had_head:
             self._framing_bytes = 0  # so far it counted the head
             if self.is_complete and self.keep_alive and self.reads == 1:
-                HEAD_CACHE.add(data, ResponseHead(self.status, self.headers, self.buffered_bytes))
+                self._cache_head(data)
             return
         framing = len(data) - (self.buffered_bytes - buffered) - _CHUNK_FRAMING_BYTES * (len(self.chunks) - count)
         self._framing_bytes = max(0, self._framing_bytes + framing)
         if self._framing_bytes > MAX_HEAD_BYTES and not self.is_complete:
             # The parser reports a field when it is whole: it would never report an endless one.
             raise InvalidResponse("the trailers of the answer are too long" if self.has_head else _HEAD_TOO_LONG)
+
+    def _cache_head(self, data: bytes) -> None:
+        """Cache the head of `data`, which is this whole response. Only a Content-Length fixes the end of a body: a head
+        without one is not cached.
+        """
+        written, end, body = data.partition(_HEAD_END)
+        has_length = "content-length" in self.headers and "transfer-encoding" not in self.headers
+        if has_length and end and len(written) <= _MAX_CACHED_HEAD_BYTES and len(body) == self.buffered_bytes:
+            HEAD_CACHE.put(written, ResponseHead(self.status, self.headers, self.buffered_bytes))
 
     def finish(self, error: HttpError | None = None) -> None:
         """End the response: nothing more will arrive. `error` counts unless the response is complete."""

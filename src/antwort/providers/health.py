@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from antwort.concurrency import stop
+from antwort.concurrency import backoff, stop
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.providers.member import Member
 from antwort.providers.retry_policy import most_useful_error
@@ -102,30 +102,31 @@ class HealthMonitor:
 
     # ---- health of one member ----
 
-    def watch(self, member: Member, delay: float = FIRST_CHECK_DELAY_SECONDS) -> None:
+    def watch(self, member: Member, pauses: Iterator[float] | None = None) -> None:
         """Check an unreachable member until it recovers; one whose health check is due is checked now. Each has
-        one timer, which stays until its check has ended.
+        one timer, which stays until its check has ended. `pauses` are those before the next checks.
         """
         is_due = bool(member.breakers.awaiting_check)
         if self._health_seconds is None or not (is_due or member.is_unreachable) or member.name in self._timers:
             return
 
+        pauses = pauses or backoff(FIRST_CHECK_DELAY_SECONDS, self._health_seconds)
+
         def check() -> None:
-            self._start(self._refresh(member, delay if is_due else 2 * delay, has_timer=True))
+            self._start(self._refresh(member, pauses))
 
-        self._set_timer(member.name, 0 if is_due else min(delay, self._health_seconds), check)
+        self._set_timer(member.name, 0 if is_due else next(pauses), check)
 
-    async def _refresh(
-        self, member: Member, next_delay: float = FIRST_CHECK_DELAY_SECONDS, *, has_timer: bool = False
-    ) -> None:
+    async def _refresh(self, member: Member, pauses: Iterator[float] | None = None) -> None:
+        """`pauses` are those of its timer, if that has called."""
         try:
             await member.refresh()
         except Exception:
             _log.exception("looking after the backend %s failed", member.name)
             member.breakers.awaiting_check.clear()
-        if has_timer:
+        if pauses is not None:
             self._timers.pop(member.name, None)
-        self.watch(member, next_delay)
+        self.watch(member, pauses)
 
     # ---- readiness ----
 

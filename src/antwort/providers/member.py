@@ -44,6 +44,9 @@ class BackendStatus(Wire):
 class Slots:
     """Limit how many inferences a backend has under way, and queue those that wait for one of `limit` slots; None: no
     limit. Each slot that is taken must be given back.
+
+    An inference that several backends may serve is in the queue of each, and takes the first slot: a `Limiter` has one
+    queue.
     """
 
     __slots__ = ("_free", "queue", "waiting_for_recovery")

@@ -8,9 +8,11 @@ several errors the client reads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import msgspec
 
+from antwort.concurrency import backoff
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -54,7 +56,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             return None
         delay = error.retry_after
         if delay is None:
-            delay = min(self.cap, self.base * 2.0 ** (tried - 1)) * (0.5 + random() / 2)
+            delay = next(islice(backoff(self.base, self.cap), tried - 1, None)) * (0.5 + random() / 2)
         return None if delay > seconds_left else delay
 
 

@@ -13,11 +13,13 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache, partial, wraps
+from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
+from antwort.concurrency import backoff
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
 
@@ -38,8 +40,8 @@ Values: TypeAlias = Mapping[str, Value] | Sequence[Value]
 UNKNOWN_FAULT = "The store could not be read or written."
 """The message of a fault that has no more specific one."""
 
-_LOOKUP_DELAYS = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between attempts to find out whether a transaction was committed."""
+_LOOKUPS = 7
+"""Attempts to find out whether a transaction was committed: for about 8 seconds."""
 
 
 class Cursor(Protocol):
@@ -268,11 +270,11 @@ class Database:
         except StoreFault as fault:
             if not fault.is_ambiguous:
                 raise
-        for delay in _LOOKUP_DELAYS:
+        for pause in islice(backoff(0.1, 2.5), _LOOKUPS):
             try:
                 return await self.write(write_if_missing)
             except StoreFault:
-                await asyncio.sleep(delay)
+                await asyncio.sleep(pause)
         return await self.write(write_if_missing)
 
     async def read(self, operation: Operation[T]) -> T:

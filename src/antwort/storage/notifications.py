@@ -18,6 +18,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from antwort.api.payload import PIECE, payload
+from antwort.concurrency import backoff
 from antwort.errors import StoreFault
 from antwort.ids import new_id
 from antwort.storage.database import Connection
@@ -32,8 +33,6 @@ KEEPALIVE_SECONDS = (1.0, 5.0)
 """Between the keep-alives of a reader: without notifications, and with them."""
 _POLL_SECONDS = (10.0, 15.0)
 """Between the looks of a reader who gets notifications, at random, so that not all look at once."""
-_FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 0.05, 2.0
-"""Between attempts to open the connection again."""
 _CLOSE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _MAX_BUFFERED_RECORDS = 256
@@ -172,20 +171,19 @@ class NotificationListener:
     def _run(self) -> None:
         import psycopg
 
-        pause = _FIRST_RETRY_SECONDS
+        pauses = backoff()
         while not self._is_closed.is_set():
             with suppress(StoreFault, psycopg.Error, OSError):
                 with self._connect() as raw:
                     raw.add_notify_handler(lambda notice: self._call(self._on_payloads, [notice.payload]))
                     raw.execute(f"LISTEN {CHANNEL}".encode())
-                    pause = _FIRST_RETRY_SECONDS
+                    pauses = backoff()
                     self._is_connected.set()
                     self._call(self._on_missed)
                     self._listen(raw)
                 continue
             self._is_connected.clear()
-            self._is_closed.wait(pause)
-            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+            self._is_closed.wait(next(pauses))
 
     def _listen(self, raw: BoundedConnection) -> None:
         """Return when this is closed; raise when the connection is lost."""

@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg.types.array import ListBinaryDumper
 
+from antwort.concurrency import backoff
 from antwort.errors import StoreFault, StoreUnavailable
 from antwort.storage.database import (
     UNKNOWN_FAULT,
@@ -262,9 +263,8 @@ class _PostgresSession:
         retry_seconds: tuple[float, float],
     ) -> None:
         self._connect, self._begin, self._reachable = connect, begin, reachable
-        self._first_delay, self._longest_delay = retry_seconds
+        self._retry_seconds, self._pauses = retry_seconds, backoff(*retry_seconds)
         self._connection: PostgresConnection | None = None
-        self._delay = 0.0
         self._failed_at = 0.0
         self._retry_at = 0.0
         self._last_error: Exception | None = None
@@ -304,10 +304,9 @@ class _PostgresSession:
             self._connection = PostgresConnection(self._connect())
         except psycopg.Error as exc:
             self._last_error, self._failed_at = exc, (end := monotonic())
-            self._delay = min(max(self._delay * 2, self._first_delay), self._longest_delay)
-            self._retry_at = end + max(self._delay, end - now)
+            self._retry_at = end + max(next(self._pauses), end - now)
             raise TransactionFailed(partial(store_fault, exc)) from exc
-        self._last_error, self._delay = None, 0.0
+        self._last_error, self._pauses = None, backoff(*self._retry_seconds)
         self._reachable.at = monotonic()
         return self._connection
 

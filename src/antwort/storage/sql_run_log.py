@@ -22,6 +22,7 @@ from antwort.api.status import FINAL, IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.errors import Damaged, QueueFull, ResponseNotFound, StoreFault
 from antwort.identity import Identity
+from antwort.limiter import Limiter
 from antwort.storage import sql_run_events as events
 from antwort.storage.database import (
     Connection,
@@ -230,7 +231,7 @@ class SqlRunLog(DatabaseClient):
         self._finishing: set[Lease] = set()
         self._damaged_keys: set[int] = set()
         """Of the logs that a warning was logged for."""
-        self._read_slots = asyncio.Semaphore(_PARALLEL_READS)
+        self._read_slots = Limiter(_PARALLEL_READS)
         self._large_records: WeakValueDictionary[tuple[str, int], EventRecord] = WeakValueDictionary()
         """Large records that readers hold right now, to share them."""
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from antwort.api.items import ResultPart
 from antwort.api.wire import UNSET
 from antwort.identity import Identity
+from antwort.limiter import Limiter, SlotsStuck
 from antwort.schema.validate import decode_object, find_problem, find_problem_bounded, has_references
 from antwort.tools.base import (
     BaseExecutor,
@@ -34,7 +35,6 @@ from antwort.tools.base import (
     is_tool_server,
     labels_of,
 )
-from antwort.tools.limiter import Limiter, SlotsStuck
 from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
 from antwort.tools.output import cut_output
 from antwort.tools.threads import run_in_thread
@@ -213,7 +213,7 @@ class Limited(BaseExecutor):
 
     def _new_limiter(self, key: tuple[Hashable, ...]) -> Limiter:
         if len(self._limiters) >= _MAX_LIMITERS:
-            self._limiters = {each: limiter for each, limiter in self._limiters.items() if not limiter.is_idle}
+            self._limiters = {each: limiter for each, limiter in self._limiters.items() if limiter.taken}
         limit = key[-1]
         assert isinstance(limit, int)
         limiter = self._limiters[key] = Limiter(limit)

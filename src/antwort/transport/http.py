@@ -104,7 +104,7 @@ class Transport:
             offer=offer,
             ask=ask,
         )
-        budget = RecentMemory(websocket.total_memory)
+        budget = RecentMemory(max_size=websocket.total_memory)
         terms = Terms(engine, quotas, body_limit, websocket.memory, budget, self._under_way.add, self._ended)
         self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)
         self._strict = engine.settings.strict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
@@ -12,6 +11,7 @@ from antwort.api.items import InputItem
 from antwort.engine.history.recent_responses import HistorySource
 from antwort.errors import ContextTooLong, HistoryMemoryFull
 from antwort.identity import Identity
+from antwort.limiter import Limiter
 from antwort.storage.base import Bound, HistoryTooLarge, Link
 
 T = TypeVar("T")
@@ -22,73 +22,12 @@ WAIT_SECONDS = 60.0
 """How long a request waits for memory that others hold."""
 
 
-class HistoryMemory:
-    """Admit large histories into memory, first come, first served, up to a number of bytes.
-
-    No tenant gets more than half of them, unless for a single history.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: Counter[str] = Counter()
-        """Bytes, by tenant."""
-        self._waiting: dict[asyncio.Future[None], tuple[str, int, int]] = {}
-        """The tenant, the bytes, and the bytes that the same request holds already."""
-
-    @property
-    def held(self) -> int:
-        """Bytes of all histories that were admitted and not released."""
-        return self._held.total()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
-
-    async def admit(self, tenant: str, size: int, seconds: float | None, before: int = 0) -> None:
-        """Wait for so many bytes. Raises `HistoryMemoryFull` after so many seconds; None: no limit. `before` are the
-        bytes that the same request holds already: it does not wait for itself.
-        """
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = tenant, size, before
-        self._admit_next()
-        try:
-            async with asyncio.timeout(seconds):
-                await turn
-        except BaseException as exc:
-            if turn.done() and not turn.cancelled():
-                self.release(tenant, size)
-            else:
-                del self._waiting[turn]
-                self._admit_next()
-            if isinstance(exc, TimeoutError):
-                raise HistoryMemoryFull(size, self._most) from exc
-            raise
-
-    def release(self, tenant: str, size: int) -> None:
-        self._held[tenant] -= size
-        if not self._held[tenant]:
-            del self._held[tenant]
-        self._admit_next()
-
-    def _admit_next(self) -> None:
-        """Admit waiting histories in order. Only a tenant that has its share is passed over."""
-        for turn, (tenant, size, before) in [*self._waiting.items()]:
-            own, held = self._held[tenant], self.held
-            if turn.done() or (own > before and own + size > self._most // 2):
-                continue
-            if held > before and held + size > self._most:
-                break
-            del self._waiting[turn]
-            self._held[tenant] += size
-            turn.set_result(None)
-
-
 class HistoryReader:
     """Read the history of one request within the limits, and hold its memory until `release`."""
 
     def __init__(
         self,
-        memory: HistoryMemory,
+        memory: Limiter,
         limits: Limits,
         source: HistorySource,
         identity: Identity,
@@ -96,7 +35,9 @@ class HistoryReader:
         truncates: bool,
         seconds: float | None,
     ) -> None:
-        """`truncates`: of a history that is too large, the newest part is read."""
+        """`memory` has bytes for slots, and an owner is a tenant. `truncates`: of a history that is too large, the
+        newest part is read. A request waits `seconds` for memory; None: as long as it takes.
+        """
         self._memory, self._limit, self._tenant = memory, limits.history_bytes, identity.tenant
         self._source, self._identity = source, identity
         self._truncates, self._seconds = truncates, seconds
@@ -144,7 +85,11 @@ class HistoryReader:
 
     async def _hold(self, size: int) -> None:
         """A request that holds memory does not wait for more: two could wait for one another."""
-        await self._memory.admit(self._tenant, size, 0 if self.size else self._seconds, self.size)
+        try:
+            async with asyncio.timeout(0 if self.size else self._seconds):
+                await self._memory.acquire(self._tenant, size, held=self.size)
+        except TimeoutError as exc:
+            raise HistoryMemoryFull(size, self._memory.limit) from exc
         self.size += size
 
     def release(self) -> None:

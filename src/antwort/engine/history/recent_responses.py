@@ -8,7 +8,7 @@ connections are idle most of the time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,7 @@ from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem, is_a
 from antwort.api.requests import less_input
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
+from antwort.caching import Cache
 from antwort.identity import Identity
 from antwort.storage.base import Bound, HistoryTooLarge, Link
 from antwort.storage.bounds import declaring_links, first_within
@@ -44,52 +45,33 @@ class HistorySource(Protocol):
         ...
 
 
-class RecentMemory:
-    """The memory of all connections together. Where it is full, the connections that were idle longest forget."""
-
-    __slots__ = ("_limit", "_size", "_sizes")
-
-    def __init__(self, limit: int = TOTAL_BYTES) -> None:
-        self._limit = limit
-        self._sizes: dict[RecentResponses, int] = {}
-        self._size = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes, of all connections."""
-        return self._size
-
-    def hold(self, recent: RecentResponses, size: int) -> None:
-        self.release(recent)
-        self._sizes[recent] = size
-        self._size += size
-        while self._size > self._limit:
-            next(iter(self._sizes)).clear()
-
-    def release(self, recent: RecentResponses) -> None:
-        self._size -= self._sizes.pop(recent, 0)
+RecentMemory: TypeAlias = Cache["RecentResponses", tuple["PackedLink", ...]]
+"""The memory of all connections together, in bytes. Where it is full, the connections that were idle longest forget."""
 
 
 class RecentResponses:
     """What one connection remembers, and so one identity. A chain of more than `limit` bytes is not kept."""
 
-    __slots__ = ("_chain", "_limit", "_memory", "_size")
+    __slots__ = ("_limit", "_memory")
 
     def __init__(self, limit: int = CONNECTION_BYTES, memory: RecentMemory | None = None) -> None:
         self._limit = limit
-        self._memory = memory or RecentMemory()
-        self._chain: tuple[PackedLink, ...] = ()
-        self._size = 0
+        self._memory = RecentMemory(max_size=TOTAL_BYTES) if memory is None else memory
+
+    @property
+    def _chain(self) -> tuple[PackedLink, ...]:
+        return self._memory.get(self, ())
 
     @property
     def response_id(self) -> str | None:
         """The id of the response that can be continued from here."""
-        return self._chain[-1].response_id if self._chain else None
+        chain = self._chain
+        return chain[-1].response_id if chain else None
 
     @property
     def size(self) -> int:
         """Bytes that are remembered."""
-        return self._size
+        return sum(link.size for link in self._chain)
 
     def keep(self, chain: tuple[Link, ...]) -> None:
         """Remember the response that the chain ends with, instead of the one before. One that is stored, that is a turn
@@ -107,8 +89,7 @@ class RecentResponses:
         if size > self._limit:
             self.clear()
             return
-        self._chain, self._size = packed_chain, size
-        self._memory.hold(self, size)
+        self._memory.put(self, packed_chain, size)
 
     def evict(self, response_id: str | None) -> None:
         """Forget the response: the request that continues it has failed."""
@@ -116,8 +97,7 @@ class RecentResponses:
             self.clear()
 
     def clear(self) -> None:
-        self._chain, self._size = (), 0
-        self._memory.release(self)
+        self._memory.discard(self)
 
     def before(self, source: HistorySource) -> HistorySource:
         """Return a source that looks here first."""
@@ -125,12 +105,13 @@ class RecentResponses:
 
     def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
         """Raises `HistoryTooLarge`."""
-        first = first_within([(link.size, link.is_compacted) for link in self._chain], bound)
+        chain = self._chain
+        first = first_within([(link.size, link.is_compacted) for link in chain], bound)
         if isinstance(first, HistoryTooLarge):
             raise first
-        left_out = self._chain[:first] if bound is not None and bound.cut == "oldest" else ()
+        left_out = chain[:first] if bound is not None and bound.cut == "oldest" else ()
         declaring = declaring_links(link.unpacked() for link in left_out if link.is_declaring)
-        return (*declaring, *(link.unpacked() for link in self._chain[first:]))
+        return (*declaring, *(link.unpacked() for link in chain[first:]))
 
 
 class _RecentFirst:

@@ -20,6 +20,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import Plain, encode, replace
+from antwort.caching import Cache
 from antwort.concurrency import Signal
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.launcher import Launcher
@@ -287,41 +288,40 @@ class EndedRunCache:
 
     def __init__(self, max_count: int = MAX_ENDED_RUNS, max_bytes: int = MAX_ENDED_BYTES) -> None:
         self._max_count, self._max_bytes = max_count, max_bytes
-        self._by_owner: dict[tuple[str, str], dict[KeyName, tuple[EndedRun, int]]] = {}
-        """Each with its size, the oldest first."""
-        self._count = self._size = 0
+        self._by_owner: dict[tuple[str, str], Cache[KeyName, EndedRun]] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._by_owner.values()))
 
     def __contains__(self, name: KeyName) -> bool:
         return name in self._by_owner.get(name[:2], ())
 
     def find(self, name: KeyName, now: float) -> EndedRun | None:
         """Return the run of the key. One that has expired is removed."""
-        kept, _ = self._by_owner.get(name[:2], {}).get(name, (None, 0))
-        if kept is not None and kept.expires_at <= now:
+        found = self._by_owner[name[:2]].get(name) if name in self else None
+        if found is not None and found.expires_at <= now:
             self.remove(name)
             return None
-        return kept
+        return found
 
-    def add(self, name: KeyName, kept: EndedRun, size: int) -> None:
-        self._by_owner.setdefault(name[:2], {})[name] = kept, size
-        self._count, self._size = self._count + 1, self._size + size
-        while (is_large := self._size > self._max_bytes) or self._count > self._max_count:
-            most = max(
-                self._by_owner.values(),
-                key=lambda runs: sum(size for _, size in runs.values()) if is_large else len(runs),
-            )
+    def add(self, name: KeyName, run: EndedRun, size: int) -> None:
+        """Add a run, unless it is larger than all may be together."""
+        if size > self._max_bytes:
+            return
+        self._by_owner.setdefault(name[:2], Cache(max_size=self._max_bytes)).put(name, run, size)
+        while (is_large := self._size() > self._max_bytes) or len(self) > self._max_count:
+            most = max(self._by_owner.values(), key=lambda runs: runs.size if is_large else len(runs))
             self.remove(next(iter(most)))
 
     def remove(self, name: KeyName) -> None:
-        runs = self._by_owner.get(name[:2], {})
-        if name in runs:
-            _, size = runs.pop(name)
-            self._count, self._size = self._count - 1, self._size - size
+        if name in self:
+            runs = self._by_owner[name[:2]]
+            runs.discard(name)
             if not runs:
                 del self._by_owner[name[:2]]
+
+    def _size(self) -> int:
+        return sum(runs.size for runs in self._by_owner.values())
 
 
 def _note_unread(run: LiveRun) -> None:

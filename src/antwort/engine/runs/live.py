@@ -13,6 +13,7 @@ from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, Tu
 from antwort.api.responses import CompactedResponse, Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
+from antwort.caching import Cache
 from antwort.concurrency import Once, Signal
 from antwort.engine.context.compaction import compacted_response
 from antwort.engine.history.approval_records import asked_for
@@ -389,8 +390,10 @@ class LiveRuns(dict[str, LiveRun]):
         self._store, self._on_summary = store, tuple(on_summary)
         self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
         """The hooks of every run. The worker replaces `on_unread`."""
-        self.unrecorded: dict[str, LiveRun] = {}
-        """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them."""
+        self.unrecorded = Cache[str, LiveRun](MAX_UNRECORDED)
+        """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them, or
+        else their rows are ended at the next start.
+        """
 
     def find(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self.get(response_id)
@@ -403,7 +406,7 @@ class LiveRuns(dict[str, LiveRun]):
         run = self.unrecorded.get(response_id)
         if run is not None and run.identity.is_same(identity):
             await run.record_again(self._store)
-            self.unrecorded.pop(response_id, None)
+            self.unrecorded.discard(response_id)
 
     async def catch_up_all(self, identity: Identity) -> None:
         for response_id in [*self.unrecorded]:
@@ -419,7 +422,5 @@ class LiveRuns(dict[str, LiveRun]):
         if run.is_detached:  # the process that ends it reports it
             return
         if not run.is_recorded:
-            self.unrecorded[run.response_id] = run
-            if len(self.unrecorded) > MAX_UNRECORDED:  # the next start ends their rows
-                self.unrecorded.pop(next(iter(self.unrecorded)))
+            self.unrecorded.put(run.response_id, run)
         self.report(run.summary())

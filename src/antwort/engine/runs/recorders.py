@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -42,10 +43,8 @@ T = TypeVar("T")
 
 _log = logging.getLogger("antwort.engine")
 
-TURN_RETRY_SECONDS = (0.1, 0.4, 1.5)
-"""Between the attempts to record a turn."""
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
-"""Between the attempts to write a run log that is not available."""
+TURN_RETRIES = 4
+"""How often it is tried again to record a turn: for about two seconds."""
 
 
 async def retry_until_available(
@@ -55,7 +54,7 @@ async def retry_until_available(
     meanwhile, and `Damaged`, which does not pass.
     """
     leaving = leaving or asyncio.Event()
-    pauses, has_warned = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS), False
+    pauses, has_warned = backoff(), False
     while True:
         try:
             return await ask()
@@ -96,14 +95,15 @@ class TurnRecorder:
         """
         if not self._plan.request.is_stored or len(run.marks) == self._marks:
             return
-        for pause in (*TURN_RETRY_SECONDS, None):
+        pauses = islice(backoff(0.125), TURN_RETRIES)
+        while True:
             try:
                 await self._store.record_turn(self._plan.identity, run.response, run.marks, self._items)
                 break
             except (IllegalTransition, ResponseNotFound) as error:
                 raise StoreFault("The response was ended by another process.") from error
             except StoreFault:
-                if pause is None:
+                if (pause := next(pauses, None)) is None:
                     raise
                 await asyncio.sleep(pause)
         self._items, self._marks = len(run.output), len(run.marks)

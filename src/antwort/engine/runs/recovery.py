@@ -43,7 +43,7 @@ from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
-from antwort.engine.runs.recorders import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, BatchRecorder, retry_until_available
+from antwort.engine.runs.recorders import BatchRecorder, retry_until_available
 from antwort.errors import (
     AntwortError,
     AttemptsExhausted,
@@ -359,7 +359,7 @@ async def _with_servers(prepare: Callable[[], Awaitable[Plan]], events: Sequence
                 used.add(label)
     clock, is_logged = asyncio.get_running_loop().time, False
     end = clock() + MAX_DISCOVERY_SECONDS
-    pauses = backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    pauses = backoff()
     while True:
         plan = await prepare()
         silent = plan.toolbox.silent.keys() - failed

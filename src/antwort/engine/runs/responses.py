@@ -57,8 +57,6 @@ LAST_READ_SECONDS = 0.5
 """For which readers of runs that have ended may still read when the process stops."""
 MAX_POLL_SECONDS = 0.25
 """Between two checks whether a run in another process has ended."""
-FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 2.0
-"""Between two attempts to read a log that is not available."""
 
 
 class Responses:
@@ -147,7 +145,7 @@ class Responses:
             await self.cancel(identity, response_id)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
-        self._live.unrecorded.pop(response_id, None)
+        self._live.unrecorded.discard(response_id)
 
     async def _is_running(self, identity: Identity, response_id: str) -> bool:
         """One whose outcome waits to be recorded has ended: to be deleted, it need not be recorded first."""
@@ -365,12 +363,12 @@ async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int
     every `every` seconds at most.
     """
     clock = asyncio.get_running_loop().time
-    last_sent, pauses = clock(), backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+    last_sent, pauses = clock(), backoff()
     while True:
         try:
             async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
                 async for records in reading:
-                    batches, pauses = numbered(records), backoff(FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS)
+                    batches, pauses = numbered(records), backoff()
                     after = records[-1].next - 1 if records else after
                     if batches or clock() - last_sent >= every:
                         last_sent = clock()

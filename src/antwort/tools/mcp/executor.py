@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 import weakref
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import is_
@@ -109,7 +109,7 @@ class McpExecutor(BaseExecutor):
             self._by_server_id[spec.server_id].append(server)
         self._memory = ToolMemory()
         self._sessions = sessions
-        self._definitions: OrderedDict[bytes, _Definitions] = OrderedDict()
+        self._definitions = Cache[bytes, _Definitions](_MAX_CACHED)
         self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
         """Specs without credentials of a request: each call needs one."""
         self._is_up: dict[str, bool] = {}
@@ -147,7 +147,6 @@ class McpExecutor(BaseExecutor):
         tenants, known = self._tenants(spec), self._definitions.get(spec.key)
         is_current = known is not None and known.listed() is listed and known.declared == declared
         if known is not None and is_current and self._memory.holds(spec, tenants, known.writing):
-            self._definitions.move_to_end(spec.key)
             return known.tools  # the same objects until something changes, because requests are more frequent
         writing = await self._memory.learn(spec, tenants, listed)
         if server is not None:
@@ -215,15 +214,13 @@ class McpExecutor(BaseExecutor):
         if known is None or not known.are_of(listed, declared, writing):
             reference = weakref.ref(listed, partial(self._forget, spec.key))
             tools = define(listed, declared, *rules, writing=writing)
-            known = self._definitions[spec.key] = _Definitions(reference, declared, writing, tools)
-            if len(self._definitions) > _MAX_CACHED:
-                self._definitions.popitem(last=False)
-        self._definitions.move_to_end(spec.key)
+            known = _Definitions(reference, declared, writing, tools)
+            self._definitions.put(spec.key, known)
         return known.tools
 
     def _forget(self, key: bytes, listed: weakref.ReferenceType[ServerTools]) -> None:
         if (known := self._definitions.get(key)) is not None and known.listed is listed:
-            del self._definitions[key]
+            self._definitions.discard(key)
 
     async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
         try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Container, Sequence
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
+from antwort.caching import Cache
 from antwort.errors import StoreFault
 from antwort.notes import note
 from antwort.tools.base import NoteWritingTools
@@ -65,7 +65,7 @@ class ToolMemory:
 
     def __init__(self) -> None:
         self.note: NoteWritingTools | None = None
-        self._servers: OrderedDict[tuple[str, str], _Server] = OrderedDict()
+        self._servers = Cache[tuple[str, str], _Server](_MOST_SERVERS)
 
     def holds(self, spec: ServerSpec, tenants: Sequence[str], writing: WritingNames) -> bool:
         """Return whether `learn` would return the same for the same list, without a coroutine: each request asks."""
@@ -100,15 +100,13 @@ class ToolMemory:
         seen = frozenset() if is_all else seen | known.seen | (recorded or frozenset())
         if not known.is_read:
             _log_first_list(spec, read_only_names(listed) & seen, is_read=is_read)
-        known = self._servers[key] = _Server(
+        known = _Server(
             known.seen if known.seen == seen else seen,
             is_all=is_all,
             is_read=known.is_read or is_read,
             stale_at=monotonic() + age,
         )
-        self._servers.move_to_end(key)
-        while len(self._servers) > _MOST_SERVERS:
-            self._servers.popitem(last=False)
+        self._servers.put(key, known)
         return known.writing
 
 

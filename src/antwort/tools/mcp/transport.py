@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from antwort.caching import Cache
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import (
     BROKEN,
@@ -77,7 +78,7 @@ class DuplexTransport(McpTransport):
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
         self._pending: dict[RequestId, asyncio.Future[_Answer]] = {}
-        self._abandoned: dict[RequestId, None] = {}
+        self._abandoned = Cache[RequestId, None](_MAX_ABANDONED)
         self._decliner = Decliner(self.notify_safely, connection.spawn)
 
     @property
@@ -96,9 +97,7 @@ class DuplexTransport(McpTransport):
             await self.send(request)
             outcome = await answer
         except asyncio.CancelledError:
-            self._abandoned[request.id] = None
-            if len(self._abandoned) > _MAX_ABANDONED:
-                del self._abandoned[next(iter(self._abandoned))]
+            self._abandoned.put(request.id, None)
             if request.is_cancellable and not self._connection.over.is_set():
                 self._connection.send_cancelled(request.id)
             raise
@@ -150,7 +149,7 @@ class DuplexTransport(McpTransport):
         if not isinstance(request_id, str | int) or isinstance(request_id, bool):
             return False
         if request_id in self._abandoned:
-            del self._abandoned[request_id]
+            self._abandoned.discard(request_id)
             return True
         if (answer := self._pending.pop(request_id, None)) is None:
             return False

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from antwort.tools.limiter import Limiter, SlotsStuck
+from antwort.limiter import Limiter, SlotsStuck
+from serving import until
 
 
 async def acquired(limiter: Limiter, order: list[int], number: int) -> None:
@@ -36,7 +37,7 @@ async def test_slots_are_handed_out_in_the_order_of_the_requests() -> None:
     await third
     limiter.release()
     assert order == [1, 2, 3]
-    assert limiter.is_idle
+    assert limiter.taken == 0
 
 
 @pytest.mark.parametrize("released", ["before", "after"])
@@ -54,7 +55,7 @@ async def test_a_task_that_stops_waiting_leaves_its_slot_to_the_next(released: s
     await third
     limiter.release()
     assert order == [1, 3]
-    assert limiter.is_idle
+    assert limiter.taken == 0
 
 
 async def test_nobody_waits_for_slots_of_tasks_that_do_not_end() -> None:
@@ -86,7 +87,7 @@ async def test_a_waiter_that_is_cancelled_while_the_slots_become_stuck_takes_non
     end.set()
     await task
     await asyncio.sleep(0)
-    assert limiter.is_idle
+    assert limiter.taken == 0
 
 
 def test_it_holds_between_event_loops_too() -> None:
@@ -148,7 +149,7 @@ def test_a_waiter_of_another_event_loop_may_run_before_the_release_returns() -> 
     thread.join()
     assert is_acquired.is_set()
     limiter.release()
-    assert limiter.is_idle
+    assert limiter.taken == 0
 
 
 def test_no_slot_is_lost_where_threads_contend() -> None:
@@ -171,7 +172,7 @@ def test_no_slot_is_lost_where_threads_contend() -> None:
     for thread in threads:
         thread.join()
     assert len(acquired) == 2 * 4 * 500
-    assert limiter.is_idle
+    assert limiter.taken == 0
 
 
 async def test_a_waiter_whose_event_loop_is_closed_is_passed_over() -> None:
@@ -190,4 +191,87 @@ async def test_a_waiter_whose_event_loop_is_closed_is_passed_over() -> None:
     waiters: list[object] = []
     await asyncio.to_thread(abandon_a_waiter)
     limiter.release()
-    assert limiter.is_idle
+    assert limiter.taken == 0
+
+
+# ---- several slots at once, and owners with a share of them ----
+
+
+async def test_those_who_wait_are_admitted_in_their_order_and_a_small_one_does_not_pass_a_large_one() -> None:
+    limiter, came = Limiter(100), list[str]()
+
+    async def enter(name: str, amount: int) -> None:
+        await limiter.acquire(name, amount)
+        came.append(name)
+
+    await enter("a", 60)
+    tasks = [asyncio.create_task(enter(name, amount)) for name, amount in (("b", 50), ("c", 30), ("d", 20))]
+    await until(lambda: limiter.waiting == 3)
+    limiter.release("a", 60)
+    await asyncio.gather(*tasks)
+    assert (came, limiter.taken) == (["a", "b", "c", "d"], 100)
+
+
+async def test_an_owner_has_its_share_and_the_others_pass_by() -> None:
+    limiter = Limiter(100, per_owner=50)
+    await limiter.acquire("greedy", 30)
+    more = asyncio.create_task(limiter.acquire("greedy", 30))
+    await until(lambda: limiter.waiting == 1)
+    await limiter.acquire("other", 40)
+    assert (limiter.taken, limiter.waiting) == (70, 1)
+    limiter.release("greedy", 30)
+    await more
+    assert limiter.taken == 70
+
+
+async def test_a_request_for_more_than_all_slots_is_admitted_alone() -> None:
+    limiter = Limiter(100, per_owner=50)
+    await limiter.acquire("a", 500)
+    behind = asyncio.create_task(limiter.acquire("b", 10))
+    await until(lambda: limiter.waiting == 1)
+    limiter.release("a", 500)
+    await behind
+    assert limiter.taken == 10
+
+
+async def test_an_owner_that_holds_slots_does_not_wait_for_itself() -> None:
+    limiter = Limiter(100, per_owner=50)
+    await limiter.acquire("a", 60)
+    await limiter.acquire("a", 60, held=60)
+    assert limiter.taken == 120
+    limiter.release("a", 120)
+    assert limiter.taken == 0
+
+
+async def test_who_gives_up_lets_those_behind_pass() -> None:
+    limiter = Limiter(100)
+    await limiter.acquire("a", 60)
+    first = asyncio.create_task(limiter.acquire("b", 60))
+    second = asyncio.create_task(limiter.acquire("c", 30))
+    await until(lambda: limiter.waiting == 2)
+    first.cancel()
+    await second
+    assert (limiter.taken, limiter.waiting) == (90, 0)
+
+
+async def test_a_request_that_fits_does_not_wait_at_all() -> None:
+    limiter = Limiter(100, per_owner=50)
+    await limiter.acquire("a", 30)
+    waiting = asyncio.create_task(limiter.acquire("a", 30))
+    await until(lambda: limiter.waiting == 1)
+    async with asyncio.timeout(0):
+        await limiter.acquire("b", 30)
+    waiting.cancel()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await limiter.acquire("b", 30)
+    assert limiter.taken == 60
+
+
+async def test_a_slot_is_released_at_the_end_of_a_block() -> None:
+    limiter = Limiter(1)
+    with suppress(ValueError):
+        async with limiter:
+            assert limiter.taken == 1
+            raise ValueError
+    assert limiter.taken == 0
