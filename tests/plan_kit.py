@@ -58,7 +58,7 @@ async def plan_of(
         response=draft_response(request, "scripted", chosen),
         budget=budget_of(request, chosen),
         sealed=SealedItems(Vault.ephemeral(), ANONYMOUS),
-        meter=TokenEstimator(ScriptedProvider()),
+        estimator=TokenEstimator(ScriptedProvider()),
         compact_threshold=compact_threshold(request, capabilities),
         toolbox=toolbox,
         capabilities=capabilities,

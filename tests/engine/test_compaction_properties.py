@@ -157,7 +157,7 @@ async def test_a_run_that_compacts_can_be_picked_up_at_any_point(
     recorded = events_of(whole.batches[:at])
     before, _ = picked_up(plan, recorded)
     again = Model(script, sizes, before.turns)
-    rest = await ended(resumed(replace(plan, meter=TokenEstimator(again)), again, recorded))
+    rest = await ended(resumed(replace(plan, estimator=TokenEstimator(again)), again, recorded))
     found, expected = checked([*recorded, *rest.events]), whole.response
     assert finished(found) == finished(expected)
     assert found.usage == expected.usage

@@ -96,7 +96,7 @@ class Planner:
         self.history_memory = HistoryMemory(limits.history_memory)
         """The memory that the histories of all requests share."""
         self.resources, self.live = resources, live
-        self._meter = TokenEstimator(resources.provider)
+        self._estimator = TokenEstimator(resources.provider)
         self.toolboxes = ToolboxCache()
         self._media = MediaHosts(limits.media_hosts)
 
@@ -167,7 +167,7 @@ class Planner:
             capabilities=capabilities,
             history=history,
             listings=means.listings,
-            meter=self._meter.for_tenant(identity.tenant),
+            estimator=self._estimator.for_tenant(identity.tenant),
             sealed=sealed,
             compacts=means.compacts,
             compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,

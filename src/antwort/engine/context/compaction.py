@@ -70,13 +70,13 @@ def check_compacts(plan: Plan) -> None:
 async def compact_if_due(step: Infer, live: LiveRun) -> Infer | Compact:
     """Return a compaction before the step, where the request asks for one at the size that the context has by now."""
     run, plan = live.run, live.plan
-    threshold, meter = plan.compact_threshold, plan.meter
+    threshold, estimator = plan.compact_threshold, plan.estimator
     if threshold is None or _was_compacted(run):
         return step
     request = live.prompt.request(run)
-    if not meter.is_near(request, threshold - 1):
+    if not estimator.is_near(request, threshold - 1):
         return step
-    tokens = await live.signal.race(lambda: meter.count(request))
+    tokens = await live.signal.race(lambda: estimator.count(request))
     if tokens < threshold:
         return step
     return Compact() if is_worth_it(split(run, plan, request), plan, request, tokens) else step

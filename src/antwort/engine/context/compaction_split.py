@@ -83,7 +83,7 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, rate = all_said(run, plan), plan.meter.tokens_per_byte(request.model, request)
+    said, rate = all_said(run, plan), plan.estimator.tokens_per_byte(request.model)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
@@ -162,12 +162,12 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     Instructions, tools and the latest turns stay. Where there is little else, the next turn would pay for a compaction
     again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
     """
-    meter = plan.meter
-    estimate = max(1, meter.estimate(request))
+    estimator = plan.estimator
+    estimate = max(1, estimator.estimate(request))
 
     def tokens_with(summary: str) -> int:
         after = replace(request, messages=divided.messages(plan, summary))
-        return meter.estimate(after, request) * tokens // estimate
+        return estimator.estimate(after) * tokens // estimate
 
     bare = tokens_with("")
     earlier = tokens_with(divided.said.summary) - bare

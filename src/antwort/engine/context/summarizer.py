@@ -133,7 +133,7 @@ class Summarizer:
         self._context = max(_MIN_CONTEXT, limit if known is None else min(limit, known - 1))
 
     def _tokens(self, text: str) -> int:
-        return math.ceil(text_size(text) * self._plan.meter.tokens_per_byte(self._model))
+        return math.ceil(text_size(text) * self._plan.estimator.tokens_per_byte(self._model))
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
         return sum(self._tokens(str(message.content)) for message in messages)
@@ -209,7 +209,7 @@ class Summarizer:
             self._estimate += self._size(request.messages) + self._tokens(text)
             return
         self.usage = usage if self.usage is UNSET else self.usage + usage
-        self._plan.meter.learn(request, usage.input_tokens, request)
+        self._plan.estimator.learn(request, usage.input_tokens)
 
 
 def without_reasoning(text: str) -> str:
