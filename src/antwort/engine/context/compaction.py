@@ -120,7 +120,7 @@ async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | N
     entries = entries_of(whole.summarized)
     if not entries and not whole.is_shortened and not plan.compacts:
         return None
-    summary = await summarizer.summarize(entries, whole.said.summary, whole.room)
+    summary = await summarizer.summarize(entries, whole.said.summary, whole.budget)
     return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.sealed))
 
 

@@ -32,16 +32,17 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
-from antwort.engine.context.message_text import short_text
+from antwort.engine.context.message_text import recap_of, short_text
 from antwort.engine.context.summarizer import longest_summary
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
+from antwort.engine.context.window import max_answer
 from antwort.engine.history.calls import CallView, calls_in, result_of, with_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import all_said, messages_of
 from antwort.notes import note
-from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.providers.base import ChatRequest
 from antwort.tools.base import Output
 
 _log = logging.getLogger("antwort.engine")
@@ -65,21 +66,18 @@ _SILENT = (Compaction, McpListTools, ItemReference)
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A conversation, split for a compaction."""
+    """A conversation, split for a compaction. Sizes are in tokens."""
 
     said: Said
     instructions: tuple[InputItem, ...]
     summarized: tuple[InputItem, ...]
     recent: tuple[InputItem, ...]
-    """The latest turns, with results shortened to the room for them."""
+    """The latest turns, with results shortened to the budget for them."""
     is_shortened: bool
-    room: int | None
-    """Tokens that the context has for the summary; None: unknown."""
-
-    def messages(self, plan: Plan, summary: str) -> list[ChatMessage]:
-        """Return the messages after the compaction."""
-        said = Said(stretches=(self.recent,), inputs=frozenset({0}), instructions=self.instructions, summary=summary)
-        return messages_of(said, plan)
+    earlier: int
+    """The size of the earlier summary."""
+    budget: int | None
+    """The largest size of the summary; None: the context is unknown."""
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
@@ -91,16 +89,21 @@ def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
     items = (item for stretch in said.stretches for item in stretch)
     instructions = distinct((*said.instructions, *filter(is_instruction, items)))
     told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
-    beside = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
-    room = room_of(plan, request)
-    left = None if room is None else max(0, room.ample - beside)
-    expected = _expected_summary(plan, math.ceil(text_size(said.summary) * rate))
-    budget = _recent_budget(plan, left if left is None else left - expected)
-    summarized, latest = split_items(talk_of(said), budget, size)
-    recent = with_short_results(latest, _max_recent(plan, beside), size)
-    if left is not None:
-        left = max(0, left - sum(map(size, recent)))
-    return Split(said, instructions, summarized, recent, recent != latest, left)
+    fixed = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
+    earlier = math.ceil(text_size(recap_of(said.summary)) * rate) if said.summary else 0
+    context, keep, budget = plan.capabilities.context_length, plan.settings.compaction_keep, None
+    sizes = (keep, context and context // _SHARE, plan.compact_threshold and plan.compact_threshold // _SHARE)
+    wanted, most = min(size for size in sizes if size is not None), max(keep, _MAX_RECENT)
+    if context is not None:
+        budget = max(0, context - _answer_reserve(plan, request, context) - fixed)
+        # At most half of what is left: the next turns must fit as well.
+        wanted = max(0, min(wanted, (budget - _expected_summary(plan, earlier)) // 2))
+        most = max(context // (2 * _SHARE), min(context // 2, context - fixed - longest_summary(plan)))
+    summarized, latest = split_items(talk_of(said), wanted, size)
+    recent = with_short_results(latest, most, size)
+    if budget is not None:
+        budget = max(0, budget - sum(map(size, recent)))
+    return Split(said, instructions, summarized, recent, recent != latest, earlier, budget)
 
 
 def talk_of(said: Said) -> list[InputItem]:
@@ -109,90 +112,41 @@ def talk_of(said: Said) -> list[InputItem]:
     return [item for item in items if not (is_instruction(item) or is_trigger(item) or is_additional(item))]
 
 
-# ---- how much stays ----
-
-
-class Room(msgspec.Struct, frozen=True):
-    """Tokens that a request may have."""
-
-    context: int
-    """With as many there is no answer."""
-    hard: int
-    """Up to these, the maximum that is set for the answer fits: some backends refuse more."""
-    ample: int
-    """Up to these, there is room enough for an answer."""
-
-
-def room_of(plan: Plan, request: ChatRequest) -> Room | None:
-    context = plan.capabilities.context_length
-    if context is None:
-        return None
-    wanted = next((most for most in (request.max_tokens, request.max_completion_tokens) if most is not UNSET), 0)
-    hard = context - min(wanted, context // _SHARE)
-    return Room(context, hard, hard if wanted else context - min(plan.settings.reserve, context // (2 * _SHARE)))
-
-
 def _expected_summary(plan: Plan, earlier: int) -> int:
     """Return the tokens that the summary will have, where the earlier one has so many."""
     longest = longest_summary(plan)
     return min(longest, max(earlier, longest // _SHARE))
 
 
-def _recent_budget(plan: Plan, left: int | None) -> int:
-    """Return the tokens of the latest turns: at most half of what is left, as the next turns need room, too."""
-    sizes = (plan.capabilities.context_length, plan.compact_threshold)
-    most = min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
-    return most if left is None else max(0, min(most, left // 2))
-
-
-def _max_recent(plan: Plan, beside: int) -> int:
-    """Return the most tokens of the latest turns, even if the model has not answered them yet."""
-    context = plan.capabilities.context_length
-    if context is None:
-        return max(plan.settings.compaction_keep, _MAX_RECENT)
-    return max(context // (2 * _SHARE), min(context // 2, context - beside - longest_summary(plan)))
-
-
-# ---- whether it is worth it ----
+def _answer_reserve(plan: Plan, request: ChatRequest, context: int) -> int:
+    """Return the tokens of the context that are reserved for the answer."""
+    wanted = max_answer(request)
+    return min(wanted, context // _SHARE) if wanted else min(plan.settings.reserve, context // (2 * _SHARE))
 
 
 def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -> bool:
-    """Return whether to compact a request of so many tokens.
+    """Return whether to compact a request of so many tokens: whether that gains a quarter of the threshold.
 
     Instructions, tools and the latest turns stay. Where there is little else, the next turn would pay for a compaction
-    again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
+    again. But where the context leaves too little for the answer, it is enough if the compaction leaves twice as much;
+    and where the request does not fit, if it fits then.
     """
+    context, threshold = plan.capabilities.context_length, plan.compact_threshold or 0
+    said = Said(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
+    without_summary = replace(request, messages=messages_of(said, plan))
     estimator = plan.estimator
-    estimate = max(1, estimator.estimate(request))
-
-    def tokens_with(summary: str) -> int:
-        after = replace(request, messages=divided.messages(plan, summary))
-        return estimator.estimate(after) * tokens // estimate
-
-    bare = tokens_with("")
-    earlier = tokens_with(divided.said.summary) - bare
-    gained = tokens - bare - min(earlier, longest_summary(plan))
-    is_much = gained >= (plan.compact_threshold or 0) // _SHARE
-    room = room_of(plan, request)
-    if room is not None and plan.response.truncation != "auto":
-        after = bare + _expected_summary(plan, earlier)
-        is_much = _helps(room, tokens, bare, after, gained) or (is_much and bare < room.context)
-    if not is_much:
+    bare = estimator.estimate(without_summary) * tokens // max(1, estimator.estimate(request))
+    gained = tokens - bare - min(divided.earlier, longest_summary(plan))
+    is_worth = gained >= threshold // _SHARE
+    if context is not None and plan.response.truncation != "auto":
+        ample = context - _answer_reserve(plan, request, context)
+        most = ample if max_answer(request) else context  # some backends refuse a maximum that does not fit
+        left = most - bare - _expected_summary(plan, divided.earlier)
+        has_more_room = tokens > ample and left >= max(0, 2 * (most - tokens))
+        is_worth = has_more_room or (bare < context and (is_worth or tokens >= context))
+    if not is_worth:
         note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=tokens, gained=gained)
-    return is_much
-
-
-def _helps(room: Room, before: int, bare: int, after: int, gained: int) -> bool:
-    """Return whether there is an answer with the compaction, and none or a short one without.
-
-    `bare` is the size without a summary: where there is no answer otherwise, a summary may be as short as need be.
-    """
-    if before >= room.context:
-        return bare < room.context
-    if before > room.hard:
-        return after <= room.hard
-    is_enough = after <= room.ample and gained >= (room.hard - room.ample) // _SHARE
-    return before > room.ample and (is_enough or room.context - after >= 2 * (room.context - before))
+    return is_worth
 
 
 # ---- the latest turns ----
