@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -26,8 +26,6 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
     Reasoning,
-    ResultPart,
-    ToolError,
     is_additional,
 )
 from antwort.api.wire import UNSET, encode, replace
@@ -36,7 +34,7 @@ from antwort.engine.context.message_text import recap_of, short_text
 from antwort.engine.context.summarizer import longest_summary
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.context.window import max_answer
-from antwort.engine.history.calls import CallView, calls_in, result_of, with_result
+from antwort.engine.history.calls import CallView, calls_in, result_of, with_changed_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
@@ -163,12 +161,12 @@ def split_items(
     """
     start = _start(items, budget, size)
     before, tail = items[:start], items[start:]
-    room = budget - sum(map(size, tail))
+    left = budget - sum(map(size, tail))
     asked = None
     if tail and not any(map(_is_question, tail)):
         asked = next((item for item in reversed(before) if _is_question(item)), None)
     kept = {id(item) for item in _open_calls(items, before)}
-    if asked is not None and size(asked) <= max(room, budget // 2):
+    if asked is not None and size(asked) <= max(left, budget // 2):
         kept.add(id(asked))
     head = [item for item in before if id(item) in kept]
     return () if len(head) == len(before) else tuple(before), (*head, *tail)
@@ -178,23 +176,19 @@ def _start(items: Sequence[InputItem], budget: int, size: ItemSize) -> int:
     """Return where the latest turns begin: with a user message, where one fits."""
     starts = starts_of(items)
     unanswered = _unanswered(items, starts)
-    fitting = [*_fitting(items, starts, budget, size)]
-    questions = [place for place in fitting if _is_question(items[place])]
-    start = min(unanswered, min(questions or fitting, default=len(items)))
-    if start > 0 or unanswered == 0:
-        return start
-    return min(unanswered, next((place for place in questions if place > 0), len(items)))
-
-
-def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, size: ItemSize) -> Iterator[int]:
-    """Yield the places from which on all fits, the last first."""
+    fitting: list[int] = []
     total, end = 0, len(items)
     for place in reversed(starts):
         total += sum(map(size, items[place:end]))
         end = place
         if total > budget:
-            return
-        yield place
+            break
+        fitting.append(place)
+    questions = [place for place in fitting if _is_question(items[place])]
+    start = min(unanswered, min(questions or fitting, default=len(items)))
+    if start > 0 or unanswered == 0:
+        return start
+    return min(unanswered, next((place for place in questions if place > 0), len(items)))
 
 
 def starts_of(items: Sequence[InputItem]) -> list[int]:
@@ -270,49 +264,23 @@ def with_short_results(items: Sequence[InputItem], budget: int, size: ItemSize) 
     if excess <= 0 or not results:
         return tuple(items)
     most = max(_MIN_RESULT, _equal_share(results, sum(results) - excess))
-    pairs = zip(items, sizes, strict=True)
-    return tuple(_with_short_result(item, most / size) if size > most else item for item, size in pairs)
+
+    def fitting(item: InputItem, size: int) -> InputItem:
+        if size <= most:
+            return item
+        return with_changed_result(item, lambda text: short_text(text, int(len(text) * (most / size))))
+
+    return tuple(map(fitting, items, sizes))
 
 
-def _equal_share(sizes: Sequence[int], room: int) -> int:
+def _equal_share(sizes: Sequence[int], budget: int) -> int:
     """Return what each result may take, so that all fit: those that take less leave the rest to the others."""
     for at, size in enumerate(sorted(sizes)):
-        share = room // (len(sizes) - at)
+        share = budget // (len(sizes) - at)
         if size > share:
             return share
-        room -= size
+        budget -= size
     return max(sizes)
-
-
-def _with_short_result(item: InputItem, share: float) -> InputItem:
-    """Return the item with about this share of its result's text."""
-
-    def short(text: str) -> str:
-        return short_text(text, int(len(text) * share))
-
-    def short_parts(parts: Sequence[ResultPart]) -> tuple[ResultPart, ...]:
-        return tuple(replace(part, text=short(part.text)) if hasattr(part, "text") else part for part in parts)
-
-    match item:
-        case FunctionCallOutput() | CustomToolCallOutput():
-            output = item.output
-            return replace(item, output=short(output) if isinstance(output, str) else short_parts(output))
-        case McpCall():
-            error = item.error
-            if isinstance(error, ToolError):
-                error = replace(error, content=tuple(replace(part, text=short(part.text)) for part in error.content))
-            elif error is not None:
-                error = short(error)
-            return replace(
-                item,
-                output=None if item.output is None else short(item.output),
-                error=error,
-                content=UNSET if item.content is UNSET else short_parts(item.content),
-            )
-        case OpaqueItem() if isinstance(result := result_of(item), str):
-            return with_result(item, short(result))
-        case _:
-            return item
 
 
 # ---- the size of an item ----

@@ -12,6 +12,7 @@ from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.context.message_text import short_text
 from antwort.engine.context.summary_prompt import Entry, question, take_piece
 from antwort.engine.context.token_counter import text_size
+from antwort.engine.context.window import Window
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
 from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, TextDelta
@@ -54,8 +55,8 @@ class Summarizer:
         self._live, self._plan = live, live.plan
         self._model = live.plan.settings.compaction_model or live.plan.response.model
         capabilities = live.provider.capabilities(self._model)
-        self._context = capabilities.context_length
-        """Tokens of the question and the summary, as far as known by now."""
+        self._window = Window(estimator=self._plan.estimator, length=capabilities.context_length, truncates=True)
+        """Narrowed by each refusal."""
         self._max_tokens_field = capabilities.max_tokens_field
         self._max_words: int | None = None
         self.usage: Usage | UnsetType = UNSET
@@ -82,15 +83,18 @@ class Summarizer:
             folded = self._shortened(summary)
             inside = self._inside(folded)
             piece, rest = take_piece(left, None if inside is None else max(_MIN_ROOM, inside), self._tokens)
-            try:
-                summary = await self._written(piece, folded)
-            except ContextTooLong as error:
-                self._narrow(error, self._size(self._question(piece, folded)) + self._longest)
-            else:
-                left = rest
+            written = await self._written(piece, folded)
+            if written is not None:
+                summary, left = written, rest
         return summary
 
     # ---- sizes ----
+
+    @property
+    def _context(self) -> int | None:
+        """The estimated tokens of the question and the summary that fit, as far as known by now."""
+        length = self._window.length
+        return None if length is None else max(_MIN_CONTEXT, int(length / self._window.scale))
 
     @property
     def _longest(self) -> int:
@@ -123,15 +127,6 @@ class Summarizer:
         size = self._tokens(text)
         return text if size <= most else short_text(text, len(text) * most // size)
 
-    def _narrow(self, error: ContextTooLong, sent: int) -> None:
-        """Take a smaller context after so many tokens were refused. Raises the error where that is hopeless."""
-        known, limit = self._context, error.limit
-        if known is not None and known <= _MIN_CONTEXT:
-            raise error
-        if limit is None or (known is not None and limit >= known):
-            limit = sent // 2
-        self._context = max(_MIN_CONTEXT, limit if known is None else min(limit, known - 1))
-
     def _tokens(self, text: str) -> int:
         return math.ceil(text_size(text) * self._plan.estimator.tokens_per_byte(self._model))
 
@@ -147,24 +142,35 @@ class Summarizer:
             guidance = self._within(guidance, context // _GUIDANCE_SHARE) if is_room else None
         return question(piece, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short)
 
-    async def _written(self, piece: Sequence[Entry], earlier: str) -> str:
-        """Return the summary of both. One that is cut is asked for once more, shorter. Raises `BackendError`."""
-        text, is_cut = await self._ask(self._question(piece, earlier))
-        if is_cut:
-            again, is_cut_again = await self._ask(self._question(piece, earlier, max(1, self._words // 2)))
-            if again:
-                text, is_cut = again, is_cut_again
+    async def _written(self, piece: Sequence[Entry], earlier: str) -> str | None:
+        """Return the summary of both, or None where they are too long for the context as it is known now.
+
+        A summary that is cut is asked for once more, shorter. Raises `BackendError`.
+        """
+        asked = self._request(self._question(piece, earlier))
+        try:
+            text, is_cut = await self._ask(asked)
+            if is_cut:
+                asked = self._request(self._question(piece, earlier, max(1, self._words // 2)))
+                again, is_cut_again = await self._ask(asked)
+                if again:
+                    text, is_cut = again, is_cut_again
+        except ContextTooLong as error:
+            narrowed = self._window.narrowed(error, asked)
+            if narrowed is None or (self._context is not None and self._context <= _MIN_CONTEXT):
+                raise
+            self._window = narrowed
+            return None
         if not text:
             raise BackendError("The model wrote no summary of the conversation.")
         return f"{text}\n{_CUT_SHORT}" if is_cut else text
 
-    async def _ask(self, messages: list[ChatMessage]) -> tuple[str, bool]:
-        """Return the text of one inference, and whether it was cut for its length."""
+    def _request(self, messages: list[ChatMessage]) -> ChatRequest:
         request, most = self._plan.request, self._longest
         if self._context is not None:
             most = max(_MIN_ANSWER, min(most, self._context - self._size(messages)))
         is_total = self._max_tokens_field == "max_completion_tokens"
-        asked = ChatRequest(
+        return ChatRequest(
             model=self._model,
             messages=messages,
             stream=True if request.stream else UNSET,
@@ -172,6 +178,9 @@ class Summarizer:
             max_completion_tokens=most if is_total else UNSET,
             user=UNSET if request.user is None else request.user,
         )
+
+    async def _ask(self, asked: ChatRequest) -> tuple[str, bool]:
+        """Return the text of one inference, and whether it was cut for its length."""
         text, finished = await self._infer(asked)
         self._account(asked, text, finished.usage)
         if finished.finish == "content_filter":
