@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antwort.api.responses import Usage
@@ -182,7 +183,12 @@ class Summarizer:
     async def _ask(self, asked: ChatRequest) -> tuple[str, bool]:
         """Return the text of one inference, and whether it was cut for its length."""
         text, finished = await self._infer(asked)
-        self._account(asked, text, finished.usage)
+        usage = finished.usage
+        if usage is None:
+            self._estimate += self._size(asked.messages) + self._tokens(text)
+        else:
+            self.usage = usage if self.usage is UNSET else self.usage + usage
+            self._plan.estimator.learn(asked, usage.input_tokens)
         if finished.finish == "content_filter":
             raise BackendError("A filter of the backend kept back the summary of the conversation.")
         return without_reasoning(text), finished.finish in CUT
@@ -193,32 +199,19 @@ class Summarizer:
         finished: Finished | None = None
         live.is_asking, is_answered = True, False
         async with aclosing(live.provider.infer(request)) as answer:
-            while True:
-                try:
-                    deltas = await live.signal.race(answer.__anext__)
-                except StopAsyncIteration:
-                    break
-                except AntwortError:
-                    live.is_asking = is_answered
-                    raise
-                is_answered = True
-                live.on_answer()
-                for delta in deltas:
-                    if isinstance(delta, TextDelta):
-                        texts.append(delta.text)
-                    elif isinstance(delta, Finished):
-                        finished = delta
+            try:
+                while (deltas := await live.signal.race(partial(anext, answer, None))) is not None:
+                    is_answered = True
+                    live.on_answer()
+                    texts += (delta.text for delta in deltas if isinstance(delta, TextDelta))
+                    finished = next((delta for delta in deltas if isinstance(delta, Finished)), finished)
+            except AntwortError:
+                live.is_asking = is_answered
+                raise
         if finished is None:
             raise BackendCut("The backend's answer broke off.")
         live.is_asking = False
         return "".join(texts), finished
-
-    def _account(self, request: ChatRequest, text: str, usage: Usage | None) -> None:
-        if usage is None:
-            self._estimate += self._size(request.messages) + self._tokens(text)
-            return
-        self.usage = usage if self.usage is UNSET else self.usage + usage
-        self._plan.estimator.learn(request, usage.input_tokens)
 
 
 def without_reasoning(text: str) -> str:
