@@ -86,8 +86,8 @@ def _parse(data: bytes) -> Memory:
 # ---- what counts of a conversation ----
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of a conversation: what the last compaction holds, and the items after it."""
+class EffectiveHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a conversation that still counts: what the last compaction holds, and the items after it."""
 
     stretches: tuple[Sequence[InputItem], ...]
     inputs: frozenset[int]
@@ -110,7 +110,7 @@ class MemoryLost(CannotOpen):
 
 def since_compaction(
     stretches: Stretches, inputs: Collection[int], memories: Memories | None, kept: Collection[int] = ()
-) -> Said:
+) -> EffectiveHistory:
     """Return what counts of the stretches. Raises `MemoryLost`.
 
     The items before a compaction of this server are stored: if its key is gone, they count instead. The same holds in
@@ -128,7 +128,7 @@ def since_compaction(
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
                 return _since(stretches, inputs, memory, stretch, place)
-    return Said(stretches=tuple(stretches), inputs=frozenset(inputs))
+    return EffectiveHistory(stretches=tuple(stretches), inputs=frozenset(inputs))
 
 
 def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
@@ -140,14 +140,14 @@ def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
                 yield at, place, item
 
 
-def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> Said:
+def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> EffectiveHistory:
     before = [*chain.from_iterable(stretches[:at]), *stretches[at][:place]]
     instructions = in_force(memory.instructions, [*filter(is_instruction, before)])
     known = {_key(item): item for item in instructions}
     rest = [_without_repeats(known, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
     kept: list[tuple[Sequence[InputItem], bool]] = [(memory.recent, True)] if memory.recent else []
     kept += [(stretch, number in inputs) for number, stretch in enumerate(rest, start=at)]
-    return Said(
+    return EffectiveHistory(
         stretches=tuple(stretch for stretch, _ in kept),
         inputs=frozenset(number for number, (_, is_input) in enumerate(kept) if is_input),
         instructions=instructions,

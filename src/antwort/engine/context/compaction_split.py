@@ -29,7 +29,7 @@ from antwort.api.items import (
     is_additional,
 )
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
+from antwort.engine.context.compaction_item import EffectiveHistory, distinct, is_instruction, is_trigger
 from antwort.engine.context.message_text import recap_of, short_text
 from antwort.engine.context.summarizer import longest_summary
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
@@ -38,7 +38,7 @@ from antwort.engine.history.calls import CallView, calls_in, result_of, with_cha
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import all_said, messages_of
+from antwort.engine.prompt.chat_request import effective_history, messages_of
 from antwort.notes import note
 from antwort.providers.base import ChatRequest
 from antwort.tools.base import Output
@@ -66,7 +66,7 @@ _SILENT = (Compaction, McpListTools, ItemReference)
 class Split(msgspec.Struct, frozen=True):
     """A conversation, split for a compaction. Sizes are in tokens."""
 
-    said: Said
+    history: EffectiveHistory
     instructions: tuple[InputItem, ...]
     summarized: tuple[InputItem, ...]
     recent: tuple[InputItem, ...]
@@ -79,16 +79,16 @@ class Split(msgspec.Struct, frozen=True):
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, rate = all_said(run, plan), plan.estimator.tokens_per_byte(request.model)
+    history, rate = effective_history(run, plan), plan.estimator.tokens_per_byte(request.model)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
 
-    items = (item for stretch in said.stretches for item in stretch)
-    instructions = distinct((*said.instructions, *filter(is_instruction, items)))
+    items = (item for stretch in history.stretches for item in stretch)
+    instructions = distinct((*history.instructions, *filter(is_instruction, items)))
     told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
     fixed = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
-    earlier = math.ceil(text_size(recap_of(said.summary)) * rate) if said.summary else 0
+    earlier = math.ceil(text_size(recap_of(history.summary)) * rate) if history.summary else 0
     context, keep, budget = plan.capabilities.context_length, plan.settings.compaction_keep, None
     sizes = (keep, context and context // _SHARE, plan.compact_threshold and plan.compact_threshold // _SHARE)
     wanted, most = min(size for size in sizes if size is not None), max(keep, _MAX_RECENT)
@@ -97,16 +97,16 @@ def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
         # At most half of what is left: the next turns must fit as well.
         wanted = max(0, min(wanted, (budget - _expected_summary(plan, earlier)) // 2))
         most = max(context // (2 * _SHARE), min(context // 2, context - fixed - longest_summary(plan)))
-    summarized, latest = split_items(talk_of(said), wanted, size)
+    summarized, latest = split_items(spoken_items(history), wanted, size)
     recent = with_short_results(latest, most, size)
     if budget is not None:
         budget = max(0, budget - sum(map(size, recent)))
-    return Split(said, instructions, summarized, recent, recent != latest, earlier, budget)
+    return Split(history, instructions, summarized, recent, recent != latest, earlier, budget)
 
 
-def talk_of(said: Said) -> list[InputItem]:
+def spoken_items(history: EffectiveHistory) -> list[InputItem]:
     """Return what the user, the model and the tools have said."""
-    items = (item for stretch in said.stretches for item in stretch if not isinstance(item, _SILENT))
+    items = (item for stretch in history.stretches for item in stretch if not isinstance(item, _SILENT))
     return [item for item in items if not (is_instruction(item) or is_trigger(item) or is_additional(item))]
 
 
@@ -130,8 +130,8 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     and where the request does not fit, if it fits then.
     """
     context, threshold = plan.capabilities.context_length, plan.compact_threshold or 0
-    said = Said(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
-    without_summary = replace(request, messages=messages_of(said, plan))
+    history = EffectiveHistory(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
+    without_summary = replace(request, messages=messages_of(history, plan))
     estimator = plan.estimator
     bare = estimator.estimate(without_summary) * tokens // max(1, estimator.estimate(request))
     gained = tokens - bare - min(divided.earlier, longest_summary(plan))
@@ -140,8 +140,8 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
         ample = context - _answer_reserve(plan, request, context)
         most = ample if max_answer(request) else context  # some backends refuse a maximum that does not fit
         left = most - bare - _expected_summary(plan, divided.earlier)
-        has_more_room = tokens > ample and left >= max(0, 2 * (most - tokens))
-        is_worth = has_more_room or (bare < context and (is_worth or tokens >= context))
+        leaves_more = tokens > ample and left >= max(0, 2 * (most - tokens))
+        is_worth = leaves_more or (bare < context and (is_worth or tokens >= context))
     if not is_worth:
         note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=tokens, gained=gained)
     return is_worth

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summary_prompt import Entry, question, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, question, take_piece
 from antwort.engine.context.token_counter import text_size
 from antwort.engine.context.window import Window
 from antwort.engine.plan import Plan
@@ -30,8 +30,8 @@ _SHORT_CONTEXT = 1536
 _MIN_CONTEXT = 192
 """Tokens of a context in which something can be summarized."""
 _MARGIN = 0.9
-"""The share of the room that is used, because its size is estimated."""
-_MIN_ROOM, _MIN_ANSWER, _MIN_WORDS = 16, 16, 16
+"""The share of the context that is used, because sizes are estimated."""
+_MIN_PIECE, _MIN_ANSWER, _MIN_WORDS = 16, 16, 16
 _TOKENS_PER_WORD, _TOKENS_PER_WORD_SHORT = 4, 2
 """Tokens of the maximum for each word that is asked for: many models reason first. In a short context there is no room
 for that."""
@@ -68,22 +68,22 @@ class Summarizer:
         """The tokens of inferences whose usage the backend has not reported."""
         return self._estimate or UNSET
 
-    async def summarize(self, entries: Sequence[Entry], earlier: str, room: int | None = None) -> str:
+    async def summarize(self, entries: Sequence[PromptEntry], earlier: str, budget: int | None = None) -> str:
         """Return one summary of the entries and of the earlier summary, which stands alone if there are no entries and
-        it is not far too long. `room`: the tokens for it where it will stand.
+        it is not far too long. `budget`: the tokens for it where it will stand.
 
         Where the context turns out smaller than expected, everything in it is shortened.
         """
-        self._max_words = None if room is None else max(_MIN_WORDS, room // _TOKENS_PER_WORD_SHORT)
-        summary, left, first = earlier, [*entries], Entry(role="summary", text=earlier)
+        self._max_words = None if budget is None else max(_MIN_WORDS, budget // _TOKENS_PER_WORD_SHORT)
+        summary, left, first = earlier, [*entries], PromptEntry(role="summary", text=earlier)
         if not left and self._tokens(earlier) > 2 * self._longest:
             summary, left = "", [first]
         while left:
             if summary is earlier and self._shortened(earlier) != earlier:
                 summary, left = "", [first, *left]
             folded = self._shortened(summary)
-            inside = self._inside(folded)
-            piece, rest = take_piece(left, None if inside is None else max(_MIN_ROOM, inside), self._tokens)
+            most = self._piece_budget(folded)
+            piece, rest = take_piece(left, None if most is None else max(_MIN_PIECE, most), self._tokens)
             written = await self._written(piece, folded)
             if written is not None:
                 summary, left = written, rest
@@ -113,16 +113,16 @@ class Summarizer:
     def _is_short(self) -> bool:
         return self._context is not None and self._context < _SHORT_CONTEXT
 
-    def _inside(self, earlier: str) -> int | None:
+    def _piece_budget(self, earlier: str) -> int | None:
         """Return the tokens for a conversation after that summary, or None if the context is unknown."""
         if self._context is None:
             return None
         return int((self._context - self._longest) * _MARGIN) - self._size(self._question((), earlier))
 
     def _shortened(self, summary: str) -> str:
-        """Return a summary that takes at most half of the room for it and the conversation."""
-        inside = self._inside("")
-        return summary if inside is None else self._within(summary, max(_MIN_ROOM, inside // 2))
+        """Return a summary that takes at most half of the tokens for it and the conversation."""
+        most = self._piece_budget("")
+        return summary if most is None else self._within(summary, max(_MIN_PIECE, most // 2))
 
     def _within(self, text: str, most: int) -> str:
         size = self._tokens(text)
@@ -136,14 +136,14 @@ class Summarizer:
 
     # ---- inferences ----
 
-    def _question(self, piece: Sequence[Entry], earlier: str, words: int | None = None) -> list[ChatMessage]:
+    def _question(self, piece: Sequence[PromptEntry], earlier: str, words: int | None = None) -> list[ChatMessage]:
         guidance, context = self._plan.request.instructions, self._context
         if guidance and context is not None:
-            is_room = context >= _MIN_GUIDED_CONTEXT
-            guidance = self._within(guidance, context // _GUIDANCE_SHARE) if is_room else None
+            has_space = context >= _MIN_GUIDED_CONTEXT
+            guidance = self._within(guidance, context // _GUIDANCE_SHARE) if has_space else None
         return question(piece, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short)
 
-    async def _written(self, piece: Sequence[Entry], earlier: str) -> str | None:
+    async def _written(self, piece: Sequence[PromptEntry], earlier: str) -> str | None:
         """Return the summary of both, or None where they are too long for the context as it is known now.
 
         A summary that is cut is asked for once more, shorter. Raises `BackendError`.

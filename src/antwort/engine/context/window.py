@@ -173,8 +173,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         counted = await self._count(request)
         if counted.tokens > length - reserve:
             request, counted = await self._cut(request, counted, length, reserve)
-        room = length - counted.tokens
-        return _with_max_answer(request, room if counted.is_exact else max(room, reserve))
+        left = length - counted.tokens
+        return _with_max_answer(request, left if counted.is_exact else max(left, reserve))
 
     async def _cut(self, whole: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
         """Cut by weight and count, until there are few enough tokens."""
@@ -250,13 +250,13 @@ def max_answer(request: ChatRequest) -> int:
     return next((most for most in (request.max_tokens, request.max_completion_tokens) if most is not UNSET), 0)
 
 
-def _with_max_answer(request: ChatRequest, room: int) -> ChatRequest:
-    """Lower the maximum for the answer to the room for it: some backends refuse what might not fit."""
-    if max_answer(request) <= room:
+def _with_max_answer(request: ChatRequest, left: int) -> ChatRequest:
+    """Lower the maximum for the answer to what is left for it: some backends refuse what might not fit."""
+    if max_answer(request) <= left:
         return request
     if request.max_tokens is not UNSET:
-        return replace(request, max_tokens=max(room, 1))
-    return replace(request, max_completion_tokens=max(room, 1))
+        return replace(request, max_tokens=max(left, 1))
+    return replace(request, max_completion_tokens=max(left, 1))
 
 
 def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:
