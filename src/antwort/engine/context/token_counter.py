@@ -165,26 +165,21 @@ class LearnedModel(msgspec.Struct, gc=False):
     limit: LearnedLimit | None = None
 
 
-class TokenEstimator:
+class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     """Estimate, count, and learn from what backends report, for one tenant.
 
     `is_near` and `estimate` return at once; `count` and `exact` may ask the backend.
     """
 
-    def __init__(
-        self,
-        provider: Provider,
-        clock: Callable[[], float] = time.monotonic,
-        tenant: str = "",
-        learned: Cache[tuple[str, str], LearnedModel] | None = None,
-    ) -> None:
-        """`learned` holds what is known by tenant and model; None: nothing yet."""
-        self._provider, self._clock, self._tenant = provider, clock, tenant
-        self._learned = Cache(_MAX_MODELS) if learned is None else learned
+    provider: Provider
+    clock: Callable[[], float] = time.monotonic
+    tenant: str = ""
+    learned: Cache[tuple[str, str], LearnedModel] = msgspec.field(default_factory=lambda: Cache(_MAX_MODELS))
+    """By tenant and model."""
 
     def for_tenant(self, tenant: str) -> TokenEstimator:
-        """Return an estimator for another tenant, in the same cache."""
-        return TokenEstimator(self._provider, self._clock, tenant, self._learned)
+        """Return an estimator for another tenant, with the same cache."""
+        return msgspec.structs.replace(self, tenant=tenant)
 
     # ---- estimates ----
 
@@ -211,7 +206,7 @@ class TokenEstimator:
         return most + size.fixed + PER_REQUEST > limit
 
     def _model(self, model: str) -> LearnedModel:
-        return self._learned.get((self._tenant, model)) or _UNKNOWN_MODEL
+        return self.learned.get((self.tenant, model)) or _UNKNOWN_MODEL
 
     # ---- counts ----
 
@@ -222,7 +217,7 @@ class TokenEstimator:
 
     async def exact(self, request: ChatRequest) -> int | None:
         """Return the backend's count, or None where it has no tokenizer or does not answer."""
-        counted = await self._provider.count(request) if isinstance(self._provider, TokenCounter) else None
+        counted = await self.provider.count(request) if isinstance(self.provider, TokenCounter) else None
         if counted is not None:
             self.learn(request, counted)
         return counted
@@ -233,7 +228,7 @@ class TokenEstimator:
         """Take the tokens that the backend has reported for a request. Where much has been reported, most reports of
         short requests are skipped.
         """
-        model = self._model_to_change(request.model)
+        model = self.learned.get((self.tenant, request.model)) or self._add(request.model)
         model.seen += 1
         if is_short and model.seen > _FEW_REPORTS and model.seen % _FEW_REPORTS:
             return
@@ -248,16 +243,14 @@ class TokenEstimator:
     def learned_limit(self, model: str) -> LearnedLimit | None:
         """Return what refusals have told about the length that fits."""
         limit = self._model(model).limit
-        return None if limit is None or self._clock() - limit.at >= _LIMIT_SECONDS else limit
+        return None if limit is None or self.clock() - limit.at >= _LIMIT_SECONDS else limit
 
     def learn_limit(self, model: str, fits: int, refused: int | None) -> None:
-        self._model_to_change(model).limit = LearnedLimit(fits, refused, self._clock())
+        learned = self.learned.get((self.tenant, model)) or self._add(model)
+        learned.limit = LearnedLimit(fits, refused, self.clock())
 
-    def _model_to_change(self, model: str) -> LearnedModel:
-        key = (self._tenant, model)
-        learned = self._learned.get(key)
-        if learned is None:
-            self._learned.put(key, learned := LearnedModel())
+    def _add(self, model: str) -> LearnedModel:
+        self.learned.put((self.tenant, model), learned := LearnedModel())
         return learned
 
 
