@@ -31,7 +31,8 @@ _MIN_CONTEXT = 192
 """Tokens of a context in which something can be summarized."""
 _MARGIN = 0.9
 """The share of the context that is used, because sizes are estimated."""
-_MIN_PIECE, _MIN_ANSWER, _MIN_WORDS = 16, 16, 16
+_MIN_SIZE = 16
+"""Tokens of a piece or an answer, and words of a summary, in any case."""
 _TOKENS_PER_WORD, _TOKENS_PER_WORD_SHORT = 4, 2
 """Tokens of the maximum for each word that is asked for: many models reason first. In a short context there is no room
 for that."""
@@ -74,7 +75,7 @@ class Summarizer:
 
         Where the context turns out smaller than expected, everything in it is shortened.
         """
-        self._max_words = None if budget is None else max(_MIN_WORDS, budget // _TOKENS_PER_WORD_SHORT)
+        self._max_words = None if budget is None else max(_MIN_SIZE, budget // _TOKENS_PER_WORD_SHORT)
         summary, left, first = earlier, [*entries], PromptEntry(role="summary", text=earlier)
         if not left and self._tokens(earlier) > 2 * self._longest:
             summary, left = "", [first]
@@ -83,7 +84,7 @@ class Summarizer:
                 summary, left = "", [first, *left]
             folded = self._shortened(summary)
             most = self._piece_budget(folded)
-            piece, rest = take_piece(left, None if most is None else max(_MIN_PIECE, most), self._tokens)
+            piece, rest = take_piece(left, None if most is None else max(_MIN_SIZE, most), self._tokens)
             written = await self._written(piece, folded)
             if written is not None:
                 summary, left = written, rest
@@ -106,7 +107,7 @@ class Summarizer:
         words = self._longest // (_TOKENS_PER_WORD_SHORT if self._is_short else _TOKENS_PER_WORD)
         threshold, most = self._plan.compact_threshold, self._max_words
         if threshold is not None:
-            words = min(words, max(_MIN_WORDS, threshold // _THRESHOLD_PER_WORD))
+            words = min(words, max(_MIN_SIZE, threshold // _THRESHOLD_PER_WORD))
         return max(1, words if most is None else min(words, most))
 
     @property
@@ -122,7 +123,7 @@ class Summarizer:
     def _shortened(self, summary: str) -> str:
         """Return a summary that takes at most half of the tokens for it and the conversation."""
         most = self._piece_budget("")
-        return summary if most is None else self._within(summary, max(_MIN_PIECE, most // 2))
+        return summary if most is None else self._within(summary, max(_MIN_SIZE, most // 2))
 
     def _within(self, text: str, most: int) -> str:
         size = self._tokens(text)
@@ -169,7 +170,7 @@ class Summarizer:
     def _request(self, messages: list[ChatMessage]) -> ChatRequest:
         request, most = self._plan.request, self._longest
         if self._context is not None:
-            most = max(_MIN_ANSWER, min(most, self._context - self._size(messages)))
+            most = max(_MIN_SIZE, min(most, self._context - self._size(messages)))
         is_total = self._max_tokens_field == "max_completion_tokens"
         return ChatRequest(
             model=self._model,
