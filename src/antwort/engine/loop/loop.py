@@ -179,7 +179,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
         answer = live.provider.infer(request)
         next_batch = partial(anext, answer, None)
         try:
-            while not turn.is_full and (deltas := await signal.race(next_batch)) is not None:
+            while not turn.has_too_many_calls and (deltas := await signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
                     live.on_answer()
@@ -188,7 +188,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
-                    if turn.has_whole and not turn.is_finished:
+                    if turn.has_complete_calls and not turn.is_finished:
                         tools.begin_early(turn, before)
         except Exception as error:
             if not is_begun and (narrower := window.narrowed(error, request)) is not None:
