@@ -151,17 +151,16 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             estimator.learn(sent, usage.input_tokens, is_short=is_short and is_whole)
 
     def _learn_limit(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
-        """Take the length that an answered request of several attempts, or of a part of the conversation, had."""
-        learned = self.estimator.learned_limit(sent.model)
-        if self.length is not None and self.too_much is not None:
-            density = 1.0  # how many times the tokens by which it was cut: what is learned holds for other texts
-            if usage is not None:
-                density = max(density, usage.input_tokens / self.estimator.estimate(sent) / self.scale)
-            self.estimator.learn_limit(sent.model, int(self.length * density), int(self.too_much * density))
-        elif self.length is not None and self.is_length_learned:
-            self.estimator.learn_limit(sent.model, self.length, None)
+        """Take that an answered request did fit, which was refused before, or truncated."""
+        estimator, learned, too_much = self.estimator, self.estimator.learned_limit(sent.model), self.too_much
+        if self.is_length_learned and self.length is not None:
+            density = 1.0  # how many times the estimate of this text its tokens are: the limit holds for other texts
+            if usage is not None and too_much is not None:
+                density = max(density, usage.input_tokens / estimator.estimate(sent) / self.scale)
+            refused = None if too_much is None else int(too_much * density)
+            estimator.learn_limit(sent.model, int(self.length * density), refused)
         elif sent.messages is not whole.messages and learned is not None and learned.next > learned.fits:
-            self.estimator.learn_limit(sent.model, learned.next, learned.refused)
+            estimator.learn_limit(sent.model, learned.next, learned.refused)
 
     # ---- truncation ----
 
