@@ -12,7 +12,7 @@ from antwort.api.decoding import Limits
 from antwort.api.item_parsing import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.wire import UNSET, decode
-from antwort.engine.context.summary_prompt import PromptEntry, prompt_entries, question, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, prompt_entries, summary_messages, take_piece
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 HI = PromptEntry(role="user", text="Hi")
@@ -84,7 +84,7 @@ def test_what_says_nothing_has_no_entry() -> None:
 
 
 def test_the_question_has_the_conversation_and_the_length() -> None:
-    system, user = question([HI], earlier="", guidance=None, words=100)
+    system, user = summary_messages([HI], earlier="", guidance=None, words=100)
     assert (system.role, user.role) == ("system", "user")
     assert "at most 100 words" in str(system.content)
     assert f"<conversation>\n{HI.line}\n</conversation>" in str(user.content)
@@ -92,7 +92,7 @@ def test_the_question_has_the_conversation_and_the_length() -> None:
 
 
 def test_what_was_summed_up_earlier_is_folded_in() -> None:
-    _, user = question([HI], earlier="They {met}.", guidance=None, words=100)
+    _, user = summary_messages([HI], earlier="They {met}.", guidance=None, words=100)
     assert '<summary>\n{"role":"summary","text":"They {met}."}\n</summary>' in str(user.content)
     assert "one summary" in str(user.content)
 
@@ -129,7 +129,7 @@ _entries = st.builds(
 def test_no_text_makes_another_entry_or_ends_the_frame(
     entries: list[PromptEntry], earlier: str, is_short: bool
 ) -> None:
-    _, user = question(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
+    _, user = summary_messages(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
     framed, inside = [], ""
     for line in str(user.content).splitlines():
         if line.startswith("<"):
@@ -145,7 +145,7 @@ def test_no_text_makes_another_entry_or_ends_the_frame(
 
 
 def test_the_instructions_of_the_request_are_told() -> None:
-    system, _ = question([], earlier="", guidance="Keep all {names}.", words=100)
+    system, _ = summary_messages([], earlier="", guidance="Keep all {names}.", words=100)
     assert str(system.content).endswith("Keep all {names}.")
 
 

@@ -1,4 +1,4 @@
-"""Seal what a compaction stands for in its item, and open it again; find what counts of a compacted conversation."""
+"""Seal what a compaction stands for in its item, open it again, and find what still counts of the conversation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _parse(data: bytes) -> Memory:
         raise CannotOpen from exc
 
 
-# ---- what counts of a conversation ----
+# ---- what still counts of a conversation ----
 
 
 class EffectiveHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,13 @@ def since_compaction(
     the stretches that are `kept`, if any items stand before it. A client may send a compaction with nothing before it.
     """
     if memories is not None and Compaction in map(type, chain.from_iterable(stretches)):
-        for stretch, place, item in _compactions(stretches):
+        compactions = [
+            (at, place, item)
+            for at, items in enumerate(stretches)
+            for place, item in enumerate(items)
+            if isinstance(item, Compaction)
+        ]
+        for stretch, place, item in reversed(compactions):
             try:
                 memory = memories.opened(item)
             except CannotOpen:
@@ -129,15 +135,6 @@ def since_compaction(
             else:
                 return _since(stretches, inputs, memory, stretch, place)
     return EffectiveHistory(stretches=tuple(stretches), inputs=frozenset(inputs))
-
-
-def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
-    """Yield the compactions with their places, the last one first."""
-    for at in reversed(range(len(stretches))):
-        for place in reversed(range(len(stretches[at]))):
-            item = stretches[at][place]
-            if isinstance(item, Compaction):
-                yield at, place, item
 
 
 def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> EffectiveHistory:
@@ -219,25 +216,23 @@ def _key(item: InputItem) -> object:
 
 
 def _without_repeats(known: dict[object, InputItem], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Return the stretch without known instructions whose repetition changes nothing, and add its own to the known."""
+    """Return the stretch without known instructions whose repetition changes nothing, and add its own to the known.
+
+    Of instructions in a row the unknown ones stay, if the known ones among them are the latest, in their order; else
+    all: an instruction that is repeated after another one takes precedence over it.
+    """
     if not any(map(is_instruction, stretch)):
         return stretch
     found: list[InputItem] = []
-    for are_instructions, group in groupby(stretch, is_instruction):
-        row = [*group]
-        found += _news(known, row) if are_instructions else row
+    for are_instructions, row in groupby(stretch, is_instruction):
+        if not are_instructions:
+            found += row
+            continue
+        told = {_key(item): item for item in distinct(row)}
+        again = [key for key in told if key in known]
+        latest = [*islice(reversed(known), len(again))][::-1]
+        is_same = [*told][: len(again)] == latest
+        found += [item for key, item in told.items() if not (is_same and key in known)]
+        for item in told.values():
+            _put_last(known, item)
     return found
-
-
-def _news(known: dict[object, InputItem], row: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Return the unknown ones of instructions in a row, if the known ones are the latest, in their order; else all:
-    an instruction that is repeated after another one takes precedence over it.
-    """
-    told = {_key(item): item for item in distinct(row)}
-    again = [key for key in told if key in known]
-    latest = [*islice(reversed(known), len(again))][::-1]
-    is_same = [*told][: len(again)] == latest
-    fresh = [item for key, item in told.items() if key not in known]
-    for item in told.values():
-        _put_last(known, item)
-    return fresh if is_same else [*told.values()]

@@ -31,7 +31,7 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.compaction_item import EffectiveHistory, distinct, is_instruction, is_trigger
 from antwort.engine.context.message_text import recap_of, short_text
-from antwort.engine.context.summarizer import longest_summary
+from antwort.engine.context.summarizer import max_summary_tokens
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.context.window import max_answer
 from antwort.engine.history.calls import CallView, calls_in, result_of, with_changed_result
@@ -96,7 +96,7 @@ def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
         budget = max(0, context - _answer_reserve(plan, request, context) - fixed)
         # At most half of what is left: the next turns must fit as well.
         wanted = max(0, min(wanted, (budget - _expected_summary(plan, earlier)) // 2))
-        most = max(context // (2 * _SHARE), min(context // 2, context - fixed - longest_summary(plan)))
+        most = max(context // (2 * _SHARE), min(context // 2, context - fixed - max_summary_tokens(plan)))
     summarized, latest = split_items(spoken_items(history), wanted, size)
     recent = with_short_results(latest, most, size)
     if budget is not None:
@@ -112,7 +112,7 @@ def spoken_items(history: EffectiveHistory) -> list[InputItem]:
 
 def _expected_summary(plan: Plan, earlier: int) -> int:
     """Return the tokens that the summary will have, where the earlier one has so many."""
-    longest = longest_summary(plan)
+    longest = max_summary_tokens(plan)
     return min(longest, max(earlier, longest // _SHARE))
 
 
@@ -134,7 +134,7 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     without_summary = replace(request, messages=messages_of(history, plan))
     estimator = plan.estimator
     bare = estimator.estimate(without_summary) * tokens // max(1, estimator.estimate(request))
-    gained = tokens - bare - min(divided.earlier, longest_summary(plan))
+    gained = tokens - bare - min(divided.earlier, max_summary_tokens(plan))
     is_worth = gained >= threshold // _SHARE
     if context is not None and plan.response.truncation != "auto":
         ample = context - _answer_reserve(plan, request, context)

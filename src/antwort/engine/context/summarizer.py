@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summary_prompt import PromptEntry, question, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, summary_messages, take_piece
 from antwort.engine.context.token_counter import text_size
 from antwort.engine.context.window import Window
 from antwort.engine.plan import Plan
@@ -43,7 +43,7 @@ _THINK, _THINK_END = "<think>", "</think>"
 """What stands around reasoning that the backend does not parse."""
 
 
-def longest_summary(plan: Plan, context: int | None = None) -> int:
+def max_summary_tokens(plan: Plan, context: int | None = None) -> int:
     """Return the most tokens of a summary, where the model that writes it has this context."""
     contexts = (context, plan.capabilities.context_length)
     known = (size // _SHARE for size in contexts if size is not None)
@@ -100,7 +100,7 @@ class Summarizer:
 
     @property
     def _longest(self) -> int:
-        return longest_summary(self._plan, self._context)
+        return max_summary_tokens(self._plan, self._context)
 
     @property
     def _words(self) -> int:
@@ -142,7 +142,9 @@ class Summarizer:
         if guidance and context is not None:
             has_space = context >= _MIN_GUIDED_CONTEXT
             guidance = self._within(guidance, context // _GUIDANCE_SHARE) if has_space else None
-        return question(piece, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short)
+        return summary_messages(
+            piece, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short
+        )
 
     async def _written(self, piece: Sequence[PromptEntry], earlier: str) -> str | None:
         """Return the summary of both, or None where they are too long for the context as it is known now.

@@ -93,7 +93,7 @@ class PromptEntry(Wire, kw_only=True):
         return _FRAME.sub(r"\\u003c", encode(self).decode()).translate(_LINE_ENDS)
 
 
-def question(
+def summary_messages(
     piece: Sequence[PromptEntry], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
 ) -> list[ChatMessage]:
     """Return the messages that ask for a summary of the piece and of the earlier summary."""

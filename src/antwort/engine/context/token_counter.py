@@ -23,14 +23,14 @@ PER_REQUEST = 8
 """Tokens of a template around them all."""
 ASCII_RATE, _WIDE_RATE = 0.25, 0.35
 """Tokens per byte before any report."""
-_LEAST_RATE, _MOST_RATE = 1 / 16, 1.0
+_MIN_RATE, _MAX_RATE = 1 / 16, 1.0
 """Tokens per byte. A report below is of something else, such as of what was not in a cache. No text has more tokens
 than bytes."""
 _MARGIN = 1.5
 """How many times the estimate a text may have."""
-_LONGEST_TOKEN = 16
+_MAX_TOKEN_BYTES = 16
 """Bytes of a token, on the average of any text."""
-_LEAST_TEXT = 128
+_MIN_TEXT_BYTES = 128
 """Bytes below which a report says more about the template than about the text."""
 _MEAN_REPORTS = 6
 """The mean is that of about so many reports, the last ones weighing most. At first the guess counts as one of them."""
@@ -101,10 +101,10 @@ def tools_size(request: ChatRequest) -> int:
     return sum(len(encode(tool)) for tool in tools)
 
 
-def least_tokens(request: ChatRequest) -> int:
+def min_tokens(request: ChatRequest) -> int:
     """Return a lower bound for every tokenizer and template: some drop whitespace, and some drop reasoning."""
     texts = (text for message in request.messages for text in _content(message) if text)
-    return sum(text_size("".join(text.split())) for text in texts) // _LONGEST_TOKEN
+    return sum(text_size("".join(text.split())) for text in texts) // _MAX_TOKEN_BYTES
 
 
 def _plain_text(message: ChatMessage) -> str | None:
@@ -198,7 +198,7 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     def is_near(self, request: ChatRequest, limit: int) -> bool:
         """Return whether the request may have more than `limit` tokens, so that it is worth counting them."""
         size = size_of(request)
-        most = size.text * _MOST_RATE
+        most = size.text * _MAX_RATE
         if most + size.fixed + PER_REQUEST <= limit:
             return False
         if (model := self._model(request.model)).reports:
@@ -234,10 +234,10 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
             return
         size = size_of(request)
         text_tokens = tokens - size.fixed
-        if size.attachments or size.text < _LEAST_TEXT or text_tokens < size.text * _LEAST_RATE:
+        if size.attachments or size.text < _MIN_TEXT_BYTES or text_tokens < size.text * _MIN_RATE:
             return
         model.reports += 1
-        factor = min(text_tokens, size.text * _MOST_RATE) / size.guess
+        factor = min(text_tokens, size.text * _MAX_RATE) / size.guess
         model.factor += (factor - model.factor) / min(model.reports + 1, _MEAN_REPORTS)
 
     def learned_limit(self, model: str) -> LearnedLimit | None:

@@ -16,8 +16,8 @@ from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.token_counter import (
     TokenEstimator,
-    least_tokens,
     message_size,
+    min_tokens,
     size_of,
     tools_size,
 )
@@ -51,12 +51,12 @@ _TOKEN_BYTES = 4
 
 class Count(msgspec.Struct, frozen=True):
     tokens: int
-    least: int
+    minimum: int
     """A lower bound: estimates and pictures may have fewer tokens than they count for."""
 
     @property
     def is_exact(self) -> bool:
-        return self.least == self.tokens
+        return self.minimum == self.tokens
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +100,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if not self.truncates:
             if self.estimator.is_near(request, length - 1):
                 counted = await self._count(request)
-                if counted.least >= length:
+                if counted.minimum >= length:
                     advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
                     raise _too_long(counted, length, advice)
             return request
@@ -188,7 +188,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             if counted.tokens <= budget or truncated.size > target:
                 break
             target = truncated.size * budget // counted.tokens
-        if counted.least >= length == self.length and self.too_much is None:
+        if counted.minimum >= length == self.length and self.too_much is None:
             advice = "All that can be left out is left out. Shorten the last message, the instructions or the tools."
             raise _too_long(counted, length, advice)
         if not self.is_silent:
@@ -206,9 +206,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     async def _count(self, request: ChatRequest) -> Count:
         exact = await self.estimator.exact(request)
         if exact is not None:
-            least = exact - size_of(request).attachments * ATTACHMENT_TOKENS
-            return Count(math.ceil(exact * self.scale), least)
-        return Count(math.ceil(self.estimator.estimate(request) * self.scale), least_tokens(request))
+            minimum = exact - size_of(request).attachments * ATTACHMENT_TOKENS
+            return Count(math.ceil(exact * self.scale), minimum)
+        return Count(math.ceil(self.estimator.estimate(request) * self.scale), min_tokens(request))
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
