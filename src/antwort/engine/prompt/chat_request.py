@@ -221,22 +221,22 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     return Prompt(plan).messages(run)
 
 
-def messages_of(history: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
-    return _conversation(history, plan).whole()
+def messages_of(said: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
+    return _conversation(said, plan).whole()
 
 
-def _conversation(history: EffectiveHistory, plan: Plan) -> Transcript:
-    stretches = without_interruptions(history.stretches, history.inputs)
+def _conversation(said: EffectiveHistory, plan: Plan) -> Transcript:
+    stretches = without_interruptions(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=instructions))
-    conversation.add(history.instructions, is_whole=False)
-    if history.summary:
-        conversation.recap = recap_of(history.summary)
-    elif plan.history.is_cut and not history.is_compacted:
+    conversation.add(said.instructions, is_whole=False)
+    if said.summary:
+        conversation.recap = recap_of(said.summary)
+    elif plan.history.is_cut and not said.is_compacted:
         conversation.recap = TURNS_LEFT_OUT
     for at, stretch in enumerate(stretches):
-        conversation.is_input = at in history.inputs
+        conversation.is_input = at in said.inputs
         conversation.add(stretch)
     conversation.is_input = False
     return conversation
