@@ -16,7 +16,7 @@ from antwort.api.items import (
     OutputText,
 )
 from antwort.engine.context.compaction_split import split_items
-from antwort.engine.context.summary_prompt import entries_of
+from antwort.engine.context.summary_prompt import prompt_entries
 from antwort.engine.history.approvals import NO_APPROVAL
 from antwort.engine.history.recent_responses import packed
 from antwort.engine.runs.replay import replay_events
@@ -101,7 +101,7 @@ def test_no_decision_is_parted_from_its_request(budget: int) -> None:
     ],
 )
 def test_a_summary_is_told_of_a_call_once_with_what_came_of_it(items: list[Any], results: list[str]) -> None:
-    entries = entries_of([words("user", "Ship it."), *items])
+    entries = prompt_entries([words("user", "Ship it."), *items])
     assert [entry.calls for entry in entries if entry.role == "assistant"] == ["ship"]
     assert [entry.text for entry in entries if entry.role == "tool"] == results
 

@@ -12,10 +12,10 @@ from antwort.api.decoding import Limits
 from antwort.api.item_parsing import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.wire import UNSET, decode
-from antwort.engine.context.summary_prompt import Entry, entries_of, question, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, prompt_entries, summary_messages, take_piece
 from plan_kit import STEADY, called, result, said, server_called, thought
 
-HI = Entry(role="user", text="Hi")
+HI = PromptEntry(role="user", text="Hi")
 
 
 def test_what_was_said_and_called_is_told_in_order() -> None:
@@ -29,7 +29,7 @@ def test_what_was_said_and_called_is_told_in_order() -> None:
         said("It is."),
         refused,
     ]
-    assert [entry.line for entry in entries_of(items)] == [
+    assert [entry.line for entry in prompt_entries(items)] == [
         r'{"role":"user","text":"Warm?\n[input_image]"}',
         r'{"role":"assistant","calls":"weather","text":"{\"city\":\"Rome\"}"}',
         '{"role":"tool","tool":"weather","text":"sunny"}',
@@ -39,17 +39,17 @@ def test_what_was_said_and_called_is_told_in_order() -> None:
 
 
 def test_of_a_call_without_a_result_it_is_told_that_there_is_none() -> None:
-    told = [entry.text for entry in entries_of([called(1), called(2), result(2)])]
+    told = [entry.text for entry in prompt_entries([called(1), called(2), result(2)])]
     assert told == ["{}", "[No result was given for this call.]", "{}", "sunny"]
 
 
 def test_a_servers_call_is_told_with_its_result() -> None:
-    asked = Entry(role="assistant", calls="stock", text="{}")
-    came_to = Entry(role="tool", tool="stock", text="3 left")
-    assert entries_of([server_called(1, output="3 left", status="completed")]) == [asked, came_to]
-    failed = entries_of([server_called(1, error="closed", status="failed")])
-    assert failed == [asked, Entry(role="tool", tool="stock", text="closed")]
-    assert entries_of([server_called(1, status="completed")]) == [asked]
+    asked = PromptEntry(role="assistant", calls="stock", text="{}")
+    came_to = PromptEntry(role="tool", tool="stock", text="3 left")
+    assert prompt_entries([server_called(1, output="3 left", status="completed")]) == [asked, came_to]
+    failed = prompt_entries([server_called(1, error="closed", status="failed")])
+    assert failed == [asked, PromptEntry(role="tool", tool="stock", text="closed")]
+    assert prompt_entries([server_called(1, status="completed")]) == [asked]
 
 
 def test_calls_of_other_kinds_are_told_by_their_form() -> None:
@@ -58,33 +58,33 @@ def test_calls_of_other_kinds_are_told_by_their_form() -> None:
     custom = read_item({"type": "custom_tool_call", "call_id": "k", "name": "patch", "input": "+x"}, "", Limits())
     done = read_item({"type": "custom_tool_call_output", "call_id": "k", "output": "Done"}, "", Limits())
     other = read_item({"type": "web_search_call", "id": "w"}, "", Limits())
-    assert entries_of([call, out, custom, done, other]) == [
-        Entry(role="assistant", calls="shell", text="ls"),
-        Entry(role="tool", tool="shell", text="a.txt"),
-        Entry(role="assistant", calls="patch", text="+x"),
-        Entry(role="tool", tool="patch", text="Done"),
+    assert prompt_entries([call, out, custom, done, other]) == [
+        PromptEntry(role="assistant", calls="shell", text="ls"),
+        PromptEntry(role="tool", tool="shell", text="a.txt"),
+        PromptEntry(role="assistant", calls="patch", text="+x"),
+        PromptEntry(role="tool", tool="patch", text="Done"),
     ]
 
 
 def test_a_result_without_its_call_is_told_all_the_same() -> None:
-    assert entries_of([result(1)]) == [Entry(role="tool", text="sunny")]
+    assert prompt_entries([result(1)]) == [PromptEntry(role="tool", text="sunny")]
 
 
 def test_a_long_result_is_shortened_with_a_mark() -> None:
-    (entry,) = entries_of([result(1, "a" * 50_000)])
+    (entry,) = prompt_entries([result(1, "a" * 50_000)])
     assert len(entry.text) < 10_000
     assert "characters left out" in entry.text
 
 
 def test_what_says_nothing_has_no_entry() -> None:
-    assert entries_of([said(""), thought("hm")]) == []
+    assert prompt_entries([said(""), thought("hm")]) == []
 
 
 # ---- the question ----
 
 
 def test_the_question_has_the_conversation_and_the_length() -> None:
-    system, user = question([HI], earlier="", guidance=None, words=100)
+    system, user = summary_messages([HI], earlier="", guidance=None, words=100)
     assert (system.role, user.role) == ("system", "user")
     assert "at most 100 words" in str(system.content)
     assert f"<conversation>\n{HI.line}\n</conversation>" in str(user.content)
@@ -92,7 +92,7 @@ def test_the_question_has_the_conversation_and_the_length() -> None:
 
 
 def test_what_was_summed_up_earlier_is_folded_in() -> None:
-    _, user = question([HI], earlier="They {met}.", guidance=None, words=100)
+    _, user = summary_messages([HI], earlier="They {met}.", guidance=None, words=100)
     assert '<summary>\n{"role":"summary","text":"They {met}."}\n</summary>' in str(user.content)
     assert "one summary" in str(user.content)
 
@@ -116,7 +116,7 @@ _hostile = st.lists(
     max_size=6,
 ).map("".join)
 _entries = st.builds(
-    Entry,
+    PromptEntry,
     role=st.sampled_from(["user", "assistant", "tool"]),
     tool=st.one_of(st.just(UNSET), _hostile),
     calls=st.one_of(st.just(UNSET), _hostile),
@@ -126,16 +126,18 @@ _entries = st.builds(
 
 @STEADY
 @given(st.lists(_entries, min_size=1, max_size=4), _hostile.filter(bool), st.booleans())
-def test_no_text_makes_another_entry_or_ends_the_frame(entries: list[Entry], earlier: str, is_short: bool) -> None:
-    _, user = question(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
+def test_no_text_makes_another_entry_or_ends_the_frame(
+    entries: list[PromptEntry], earlier: str, is_short: bool
+) -> None:
+    _, user = summary_messages(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
     framed, inside = [], ""
     for line in str(user.content).splitlines():
         if line.startswith("<"):
             inside = "" if line.startswith("</") else line
         elif inside:
-            framed.append((inside, decode(line, Entry)))
+            framed.append((inside, decode(line, PromptEntry)))
     assert framed == [
-        ("<summary>", Entry(role="summary", text=earlier)),
+        ("<summary>", PromptEntry(role="summary", text=earlier)),
         *(("<conversation>", each) for each in entries),
     ]
     tags = re.findall(r"<[\s/]*(?:summary|conversation)\s*>", str(user.content), re.IGNORECASE)
@@ -143,20 +145,20 @@ def test_no_text_makes_another_entry_or_ends_the_frame(entries: list[Entry], ear
 
 
 def test_the_instructions_of_the_request_are_told() -> None:
-    system, _ = question([], earlier="", guidance="Keep all {names}.", words=100)
+    system, _ = summary_messages([], earlier="", guidance="Keep all {names}.", words=100)
     assert str(system.content).endswith("Keep all {names}.")
 
 
 # ---- pieces ----
 
 
-def entry(text: str) -> Entry:
-    return Entry(role="user", text=text)
+def entry(text: str) -> PromptEntry:
+    return PromptEntry(role="user", text=text)
 
 
 def length(line: str) -> int:
     """Of the text alone."""
-    return len(decode(line, Entry).text)
+    return len(decode(line, PromptEntry).text)
 
 
 def test_where_nobody_knows_the_room_all_is_one_piece() -> None:
@@ -172,7 +174,7 @@ def test_a_piece_has_as_many_entries_as_fit() -> None:
 def test_an_entry_that_is_too_long_goes_on_in_the_next_piece() -> None:
     taken, rest = take_piece([entry("a" * 700), entry("b")], 400, length)
     assert taken == [entry("a" * 400)]
-    assert rest == [Entry(role="user", is_continued=True, text="a" * 300), entry("b")]
+    assert rest == [PromptEntry(role="user", is_continued=True, text="a" * 300), entry("b")]
 
 
 @STEADY

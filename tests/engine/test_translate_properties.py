@@ -26,7 +26,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET
 from antwort.engine.history.calls import call_id_of
-from antwort.engine.prompt.chat_request import all_said, messages, messages_of
+from antwort.engine.prompt.chat_request import effective_history, messages, messages_of
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
@@ -194,7 +194,7 @@ def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
         happened.append(ended())
         happened += [ran(n) for n in ids] if are_servers else [e for n in ids for e in (result(n, f"{n}"), ran(n))]
         run = run_of(plan, *happened)
-        assert messages(run, plan) == messages_of(all_said(run, plan), plan)
+        assert messages(run, plan) == messages_of(effective_history(run, plan), plan)
 
 
 def test_a_result_counts_for_its_call_and_for_no_other() -> None:

@@ -214,6 +214,42 @@ async def test_a_conversation_of_dense_text_is_refused_once_and_then_known() -> 
     assert len(model.requests[-1].messages) >= 3
 
 
+async def prose(engine: Engine) -> None:
+    for n in range(40):
+        await engine.create(ask(f"{n} {PROSE * 20}"))
+
+
+@pytest.mark.parametrize("length", [2000, None], ids=["a known context", "an unknown context"])
+@pytest.mark.parametrize("says_limit", [True, False], ids=["with a number", "without"])
+async def test_a_conversation_that_is_denser_than_all_others_goes_on_with_less(
+    length: int | None, says_limit: bool
+) -> None:
+    model = Bytes(2000)
+    model.length, model.says_limit = length, says_limit
+    engine, before = engine_of(model), None
+    await prose(engine)
+    for n in range(20):
+        request = ask(f"{n}" + "8412973605" * 60, previous_response_id=before, **AUTO)
+        response = await engine.create(request)
+        before = response.id
+        assert response.status == "completed"
+    assert 1 <= len(model.refused) <= 10
+    assert len(model.requests[-1].messages) >= 3
+
+
+async def test_a_limit_that_was_learned_with_dense_text_holds_for_the_tokens_of_other_text() -> None:
+    model = Bytes(8000)
+    model.length, model.says_limit = None, False
+    engine = engine_of(model)
+    await prose(engine)
+    dense = [{"role": role, "content": "8412973605" * 100} for _ in range(15) for role in ("user", "assistant")]
+    await engine.create(ask([*dense, {"role": "user", "content": "So?"}], **AUTO))
+    assert model.refused
+    said = [{"role": role, "content": PROSE * 20} for _ in range(10) for role in ("user", "assistant")]
+    await engine.create(ask([*said, {"role": "user", "content": "So?"}], **AUTO))
+    assert len(model.requests[-1].messages) == 21
+
+
 async def test_a_number_that_goes_against_what_is_known_holds_for_one_inference() -> None:
     """It may be that of a small backend which has stood in for a larger one."""
     model = SmallModel(300, length=2000)
@@ -281,12 +317,12 @@ async def test_the_same_is_never_sent_twice() -> None:
 
 
 async def test_the_cost_of_two_requests_is_not_taken_for_that_of_one() -> None:
-    meter, sent = TokenEstimator(SmallModel(400)), ChatRequest(model="m", messages=[user(words(500))])
-    before = meter.estimate(sent)
+    estimator, sent = TokenEstimator(SmallModel(400)), ChatRequest(model="m", messages=[user(words(500))])
+    before = estimator.estimate(sent)
     turn = Turn(0, lambda _: Shown(""))
     turn.feed(Finished("stop", tokens(500, 5) + tokens(500, 5), is_sum=True))
-    Window(meter=meter, length=None).learn(sent, sent, turn.usage)
-    assert meter.estimate(sent) == before
+    Window(estimator=estimator, length=None).learn(sent, sent, turn.usage)
+    assert estimator.estimate(sent) == before
 
 
 # ---- disabled ----

@@ -81,7 +81,7 @@ async def _sent(
     plan = await plan_of(ask("Well?", tools=[WEATHER, SERVER]), depot(), earlier=earlier)
     whole = chat_request(run_of(plan), plan)
     model = SmallModel(length, has_tokenizer=has_tokenizer)
-    window = Window(meter=TokenEstimator(model), length=length, reserve=100, truncates=True)
+    window = Window(estimator=TokenEstimator(model), length=length, reserve=100, truncates=True)
     try:
         return whole, await window.fit(whole)
     except ContextTooLong:

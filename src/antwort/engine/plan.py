@@ -109,7 +109,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     toolbox: Toolbox
     sealed: SealedItems
     """Seals what is given out and stored."""
-    meter: TokenEstimator
+    estimator: TokenEstimator
     """Counts the tokens of an inference."""
     capabilities: Capabilities = Capabilities()
     history: History = History()

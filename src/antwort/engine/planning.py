@@ -97,7 +97,7 @@ class Planner:
         self.history_memory = Limiter(limits.history_memory, limits.history_memory // 2)
         """The bytes that large histories of all requests share. A tenant gets half of them."""
         self.resources, self.live = resources, live
-        self._meter = TokenEstimator(resources.provider)
+        self._estimator = TokenEstimator(resources.provider)
         self.toolboxes = toolbox_cache()
         self._media = MediaHosts(limits.media_hosts)
 
@@ -168,7 +168,7 @@ class Planner:
             capabilities=capabilities,
             history=history,
             listings=means.listings,
-            meter=self._meter.for_tenant(identity.tenant),
+            estimator=self._estimator.for_tenant(identity.tenant),
             sealed=sealed,
             compacts=means.compacts,
             compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,

@@ -22,13 +22,13 @@ from antwort.api.requests import CompactRequest, CreateRequest
 from antwort.api.responses import CompactedResponse, Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction_item import Memory, is_trigger
-from antwort.engine.context.compaction_split import is_worth_it, split, talk_of
+from antwort.engine.context.compaction_split import is_worth_it, split, spoken_items
 from antwort.engine.context.summarizer import Summarizer
-from antwort.engine.context.summary_prompt import entries_of
+from antwort.engine.context.summary_prompt import prompt_entries
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import all_said, chat_request
+from antwort.engine.prompt.chat_request import chat_request, effective_history
 from antwort.engine.prompt.declared_tools import as_item
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
@@ -59,8 +59,8 @@ def without_tools(request: CreateRequest) -> CreateRequest:
 
 def check_compacts(plan: Plan) -> None:
     """Refuse to compact an empty conversation."""
-    said = all_said(Run(plan.response), plan)
-    if not said.summary and not talk_of(said):
+    history = effective_history(Run(plan.response), plan)
+    if not history.summary and not spoken_items(history):
         raise InvalidField("input", "there is nothing to compact.", code="missing_required_parameter")
 
 
@@ -70,13 +70,13 @@ def check_compacts(plan: Plan) -> None:
 async def compact_if_due(step: Infer, live: LiveRun) -> Infer | Compact:
     """Return a compaction before the step, where the request asks for one at the size that the context has by now."""
     run, plan = live.run, live.plan
-    threshold, meter = plan.compact_threshold, plan.meter
+    threshold, estimator = plan.compact_threshold, plan.estimator
     if threshold is None or _was_compacted(run):
         return step
     request = live.prompt.request(run)
-    if not meter.is_near(request, threshold - 1):
+    if not estimator.is_near(request, threshold - 1):
         return step
-    tokens = await live.signal.race(lambda: meter.count(request))
+    tokens = await live.signal.race(lambda: estimator.count(request))
     if tokens < threshold:
         return step
     return Compact() if is_worth_it(split(run, plan, request), plan, request, tokens) else step
@@ -117,10 +117,10 @@ async def compact(live: LiveRun) -> AsyncGenerator[Batch, None]:
 async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | None:
     """Return what is left of the conversation, or None where nothing can be summarized and the response goes on."""
     whole = split(run, plan, chat_request(run, plan))
-    entries = entries_of(whole.summarized)
+    entries = prompt_entries(whole.summarized)
     if not entries and not whole.is_shortened and not plan.compacts:
         return None
-    summary = await summarizer.summarize(entries, whole.said.summary, whole.room)
+    summary = await summarizer.summarize(entries, whole.history.summary, whole.budget)
     return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.sealed))
 
 

@@ -1,4 +1,4 @@
-"""Seal what a compaction stands for in its item, and open it again; find what counts of a compacted conversation."""
+"""Seal what a compaction stands for in its item, open it again, and find what still counts of the conversation."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ def _parse(data: bytes) -> Memory:
         raise CannotOpen from exc
 
 
-# ---- what counts of a conversation ----
+# ---- what still counts of a conversation ----
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What counts of a conversation: what the last compaction holds, and the items after it."""
+class EffectiveHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a conversation that still counts: what the last compaction holds, and the items after it."""
 
     stretches: tuple[Sequence[InputItem], ...]
     inputs: frozenset[int]
@@ -110,14 +110,20 @@ class MemoryLost(CannotOpen):
 
 def since_compaction(
     stretches: Stretches, inputs: Collection[int], memories: Memories | None, kept: Collection[int] = ()
-) -> Said:
+) -> EffectiveHistory:
     """Return what counts of the stretches. Raises `MemoryLost`.
 
     The items before a compaction of this server are stored: if its key is gone, they count instead. The same holds in
     the stretches that are `kept`, if any items stand before it. A client may send a compaction with nothing before it.
     """
     if memories is not None and Compaction in map(type, chain.from_iterable(stretches)):
-        for stretch, place, item in _compactions(stretches):
+        compactions = [
+            (at, place, item)
+            for at, items in enumerate(stretches)
+            for place, item in enumerate(items)
+            if isinstance(item, Compaction)
+        ]
+        for stretch, place, item in reversed(compactions):
             try:
                 memory = memories.opened(item)
             except CannotOpen:
@@ -128,26 +134,17 @@ def since_compaction(
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
                 return _since(stretches, inputs, memory, stretch, place)
-    return Said(stretches=tuple(stretches), inputs=frozenset(inputs))
+    return EffectiveHistory(stretches=tuple(stretches), inputs=frozenset(inputs))
 
 
-def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
-    """Yield the compactions with their places, the last one first."""
-    for at in reversed(range(len(stretches))):
-        for place in reversed(range(len(stretches[at]))):
-            item = stretches[at][place]
-            if isinstance(item, Compaction):
-                yield at, place, item
-
-
-def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> Said:
+def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> EffectiveHistory:
     before = [*chain.from_iterable(stretches[:at]), *stretches[at][:place]]
     instructions = in_force(memory.instructions, [*filter(is_instruction, before)])
     known = {_key(item): item for item in instructions}
     rest = [_without_repeats(known, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
     kept: list[tuple[Sequence[InputItem], bool]] = [(memory.recent, True)] if memory.recent else []
     kept += [(stretch, number in inputs) for number, stretch in enumerate(rest, start=at)]
-    return Said(
+    return EffectiveHistory(
         stretches=tuple(stretch for stretch, _ in kept),
         inputs=frozenset(number for number, (_, is_input) in enumerate(kept) if is_input),
         instructions=instructions,
@@ -219,25 +216,23 @@ def _key(item: InputItem) -> object:
 
 
 def _without_repeats(known: dict[object, InputItem], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Return the stretch without known instructions whose repetition changes nothing, and add its own to the known."""
+    """Return the stretch without known instructions whose repetition changes nothing, and add its own to the known.
+
+    Of instructions in a row the unknown ones stay, if the known ones among them are the latest, in their order; else
+    all: an instruction that is repeated after another one takes precedence over it.
+    """
     if not any(map(is_instruction, stretch)):
         return stretch
     found: list[InputItem] = []
-    for are_instructions, group in groupby(stretch, is_instruction):
-        row = [*group]
-        found += _news(known, row) if are_instructions else row
+    for are_instructions, row in groupby(stretch, is_instruction):
+        if not are_instructions:
+            found += row
+            continue
+        told = {_key(item): item for item in distinct(row)}
+        again = [key for key in told if key in known]
+        latest = [*islice(reversed(known), len(again))][::-1]
+        is_same = [*told][: len(again)] == latest
+        found += [item for key, item in told.items() if not (is_same and key in known)]
+        for item in told.values():
+            _put_last(known, item)
     return found
-
-
-def _news(known: dict[object, InputItem], row: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Return the unknown ones of instructions in a row, if the known ones are the latest, in their order; else all:
-    an instruction that is repeated after another one takes precedence over it.
-    """
-    told = {_key(item): item for item in distinct(row)}
-    again = [key for key in told if key in known]
-    latest = [*islice(reversed(known), len(again))][::-1]
-    is_same = [*told][: len(again)] == latest
-    fresh = [item for key, item in told.items() if key not in known]
-    for item in told.values():
-        _put_last(known, item)
-    return fresh if is_same else [*told.values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -26,22 +26,21 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
     Reasoning,
-    ResultPart,
-    ToolError,
     is_additional,
 )
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.context.compaction_item import Said, distinct, is_instruction, is_trigger
-from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summarizer import longest_summary
+from antwort.engine.context.compaction_item import EffectiveHistory, distinct, is_instruction, is_trigger
+from antwort.engine.context.message_text import recap_of, short_text
+from antwort.engine.context.summarizer import max_summary_tokens
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
-from antwort.engine.history.calls import CallView, calls_in, result_of, with_result
+from antwort.engine.context.window import max_answer
+from antwort.engine.history.calls import CallView, calls_in, result_of, with_changed_result
 from antwort.engine.history.turns import last_turn, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import all_said, messages_of
+from antwort.engine.prompt.chat_request import effective_history, messages_of
 from antwort.notes import note
-from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.providers.base import ChatRequest
 from antwort.tools.base import Output
 
 _log = logging.getLogger("antwort.engine")
@@ -65,134 +64,87 @@ _SILENT = (Compaction, McpListTools, ItemReference)
 
 
 class Split(msgspec.Struct, frozen=True):
-    """A conversation, split for a compaction."""
+    """A conversation, split for a compaction. Sizes are in tokens."""
 
-    said: Said
+    history: EffectiveHistory
     instructions: tuple[InputItem, ...]
     summarized: tuple[InputItem, ...]
     recent: tuple[InputItem, ...]
-    """The latest turns, with results shortened to the room for them."""
+    """The latest turns, with results shortened to the budget for them."""
     is_shortened: bool
-    room: int | None
-    """Tokens that the context has for the summary; None: unknown."""
-
-    def messages(self, plan: Plan, summary: str) -> list[ChatMessage]:
-        """Return the messages after the compaction."""
-        said = Said(stretches=(self.recent,), inputs=frozenset({0}), instructions=self.instructions, summary=summary)
-        return messages_of(said, plan)
+    earlier: int
+    """The size of the earlier summary."""
+    budget: int | None
+    """The largest size of the summary; None: the context is unknown."""
 
 
 def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
-    said, rate = all_said(run, plan), plan.meter.tokens_per_byte(request.model, request)
+    history, rate = effective_history(run, plan), plan.estimator.tokens_per_byte(request.model)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
 
-    items = (item for stretch in said.stretches for item in stretch)
-    instructions = distinct((*said.instructions, *filter(is_instruction, items)))
+    items = (item for stretch in history.stretches for item in stretch)
+    instructions = distinct((*history.instructions, *filter(is_instruction, items)))
     told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
-    beside = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
-    room = room_of(plan, request)
-    left = None if room is None else max(0, room.ample - beside)
-    expected = _expected_summary(plan, math.ceil(text_size(said.summary) * rate))
-    budget = _recent_budget(plan, left if left is None else left - expected)
-    summarized, latest = split_items(talk_of(said), budget, size)
-    recent = with_short_results(latest, _max_recent(plan, beside), size)
-    if left is not None:
-        left = max(0, left - sum(map(size, recent)))
-    return Split(said, instructions, summarized, recent, recent != latest, left)
+    fixed = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
+    earlier = math.ceil(text_size(recap_of(history.summary)) * rate) if history.summary else 0
+    context, keep, budget = plan.capabilities.context_length, plan.settings.compaction_keep, None
+    sizes = (keep, context and context // _SHARE, plan.compact_threshold and plan.compact_threshold // _SHARE)
+    wanted, most = min(size for size in sizes if size is not None), max(keep, _MAX_RECENT)
+    if context is not None:
+        budget = max(0, context - _answer_reserve(plan, request, context) - fixed)
+        # At most half of what is left: the next turns must fit as well.
+        wanted = max(0, min(wanted, (budget - _expected_summary(plan, earlier)) // 2))
+        most = max(context // (2 * _SHARE), min(context // 2, context - fixed - max_summary_tokens(plan)))
+    summarized, latest = split_items(spoken_items(history), wanted, size)
+    recent = with_short_results(latest, most, size)
+    if budget is not None:
+        budget = max(0, budget - sum(map(size, recent)))
+    return Split(history, instructions, summarized, recent, recent != latest, earlier, budget)
 
 
-def talk_of(said: Said) -> list[InputItem]:
+def spoken_items(history: EffectiveHistory) -> list[InputItem]:
     """Return what the user, the model and the tools have said."""
-    items = (item for stretch in said.stretches for item in stretch if not isinstance(item, _SILENT))
+    items = (item for stretch in history.stretches for item in stretch if not isinstance(item, _SILENT))
     return [item for item in items if not (is_instruction(item) or is_trigger(item) or is_additional(item))]
-
-
-# ---- how much stays ----
-
-
-class Room(msgspec.Struct, frozen=True):
-    """Tokens that a request may have."""
-
-    context: int
-    """With as many there is no answer."""
-    hard: int
-    """Up to these, the maximum that is set for the answer fits: some backends refuse more."""
-    ample: int
-    """Up to these, there is room enough for an answer."""
-
-
-def room_of(plan: Plan, request: ChatRequest) -> Room | None:
-    context = plan.capabilities.context_length
-    if context is None:
-        return None
-    wanted = next((most for most in (request.max_tokens, request.max_completion_tokens) if most is not UNSET), 0)
-    hard = context - min(wanted, context // _SHARE)
-    return Room(context, hard, hard if wanted else context - min(plan.settings.reserve, context // (2 * _SHARE)))
 
 
 def _expected_summary(plan: Plan, earlier: int) -> int:
     """Return the tokens that the summary will have, where the earlier one has so many."""
-    longest = longest_summary(plan)
+    longest = max_summary_tokens(plan)
     return min(longest, max(earlier, longest // _SHARE))
 
 
-def _recent_budget(plan: Plan, left: int | None) -> int:
-    """Return the tokens of the latest turns: at most half of what is left, as the next turns need room, too."""
-    sizes = (plan.capabilities.context_length, plan.compact_threshold)
-    most = min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
-    return most if left is None else max(0, min(most, left // 2))
-
-
-def _max_recent(plan: Plan, beside: int) -> int:
-    """Return the most tokens of the latest turns, even if the model has not answered them yet."""
-    context = plan.capabilities.context_length
-    if context is None:
-        return max(plan.settings.compaction_keep, _MAX_RECENT)
-    return max(context // (2 * _SHARE), min(context // 2, context - beside - longest_summary(plan)))
-
-
-# ---- whether it is worth it ----
+def _answer_reserve(plan: Plan, request: ChatRequest, context: int) -> int:
+    """Return the tokens of the context that are reserved for the answer."""
+    wanted = max_answer(request)
+    return min(wanted, context // _SHARE) if wanted else min(plan.settings.reserve, context // (2 * _SHARE))
 
 
 def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -> bool:
-    """Return whether to compact a request of so many tokens.
+    """Return whether to compact a request of so many tokens: whether that gains a quarter of the threshold.
 
     Instructions, tools and the latest turns stay. Where there is little else, the next turn would pay for a compaction
-    again. But where the request does not fit, or leaves no room for an answer, whatever helps is worth it.
+    again. But where the context leaves too little for the answer, it is enough if the compaction leaves twice as much;
+    and where the request does not fit, if it fits then.
     """
-    meter = plan.meter
-    estimate = max(1, meter.estimate(request))
-
-    def tokens_with(summary: str) -> int:
-        after = replace(request, messages=divided.messages(plan, summary))
-        return meter.estimate(after, request) * tokens // estimate
-
-    bare = tokens_with("")
-    earlier = tokens_with(divided.said.summary) - bare
-    gained = tokens - bare - min(earlier, longest_summary(plan))
-    is_much = gained >= (plan.compact_threshold or 0) // _SHARE
-    room = room_of(plan, request)
-    if room is not None and plan.response.truncation != "auto":
-        after = bare + _expected_summary(plan, earlier)
-        is_much = _helps(room, tokens, bare, after, gained) or (is_much and bare < room.context)
-    if not is_much:
+    context, threshold = plan.capabilities.context_length, plan.compact_threshold or 0
+    history = EffectiveHistory(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
+    without_summary = replace(request, messages=messages_of(history, plan))
+    estimator = plan.estimator
+    bare = estimator.estimate(without_summary) * tokens // max(1, estimator.estimate(request))
+    gained = tokens - bare - min(divided.earlier, max_summary_tokens(plan))
+    is_worth = gained >= threshold // _SHARE
+    if context is not None and plan.response.truncation != "auto":
+        ample = context - _answer_reserve(plan, request, context)
+        most = ample if max_answer(request) else context  # some backends refuse a maximum that does not fit
+        left = most - bare - _expected_summary(plan, divided.earlier)
+        leaves_more = tokens > ample and left >= max(0, 2 * (most - tokens))
+        is_worth = leaves_more or (bare < context and (is_worth or tokens >= context))
+    if not is_worth:
         note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=tokens, gained=gained)
-    return is_much
-
-
-def _helps(room: Room, before: int, bare: int, after: int, gained: int) -> bool:
-    """Return whether there is an answer with the compaction, and none or a short one without.
-
-    `bare` is the size without a summary: where there is no answer otherwise, a summary may be as short as need be.
-    """
-    if before >= room.context:
-        return bare < room.context
-    if before > room.hard:
-        return after <= room.hard
-    is_enough = after <= room.ample and gained >= (room.hard - room.ample) // _SHARE
-    return before > room.ample and (is_enough or room.context - after >= 2 * (room.context - before))
+    return is_worth
 
 
 # ---- the latest turns ----
@@ -209,12 +161,12 @@ def split_items(
     """
     start = _start(items, budget, size)
     before, tail = items[:start], items[start:]
-    room = budget - sum(map(size, tail))
+    left = budget - sum(map(size, tail))
     asked = None
     if tail and not any(map(_is_question, tail)):
         asked = next((item for item in reversed(before) if _is_question(item)), None)
     kept = {id(item) for item in _open_calls(items, before)}
-    if asked is not None and size(asked) <= max(room, budget // 2):
+    if asked is not None and size(asked) <= max(left, budget // 2):
         kept.add(id(asked))
     head = [item for item in before if id(item) in kept]
     return () if len(head) == len(before) else tuple(before), (*head, *tail)
@@ -224,23 +176,19 @@ def _start(items: Sequence[InputItem], budget: int, size: ItemSize) -> int:
     """Return where the latest turns begin: with a user message, where one fits."""
     starts = starts_of(items)
     unanswered = _unanswered(items, starts)
-    fitting = [*_fitting(items, starts, budget, size)]
-    questions = [place for place in fitting if _is_question(items[place])]
-    start = min(unanswered, min(questions or fitting, default=len(items)))
-    if start > 0 or unanswered == 0:
-        return start
-    return min(unanswered, next((place for place in questions if place > 0), len(items)))
-
-
-def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, size: ItemSize) -> Iterator[int]:
-    """Yield the places from which on all fits, the last first."""
+    fitting: list[int] = []
     total, end = 0, len(items)
     for place in reversed(starts):
         total += sum(map(size, items[place:end]))
         end = place
         if total > budget:
-            return
-        yield place
+            break
+        fitting.append(place)
+    questions = [place for place in fitting if _is_question(items[place])]
+    start = min(unanswered, min(questions or fitting, default=len(items)))
+    if start > 0 or unanswered == 0:
+        return start
+    return min(unanswered, next((place for place in questions if place > 0), len(items)))
 
 
 def starts_of(items: Sequence[InputItem]) -> list[int]:
@@ -316,49 +264,23 @@ def with_short_results(items: Sequence[InputItem], budget: int, size: ItemSize) 
     if excess <= 0 or not results:
         return tuple(items)
     most = max(_MIN_RESULT, _equal_share(results, sum(results) - excess))
-    pairs = zip(items, sizes, strict=True)
-    return tuple(_with_short_result(item, most / size) if size > most else item for item, size in pairs)
+
+    def fitting(item: InputItem, size: int) -> InputItem:
+        if size <= most:
+            return item
+        return with_changed_result(item, lambda text: short_text(text, int(len(text) * (most / size))))
+
+    return tuple(map(fitting, items, sizes))
 
 
-def _equal_share(sizes: Sequence[int], room: int) -> int:
+def _equal_share(sizes: Sequence[int], budget: int) -> int:
     """Return what each result may take, so that all fit: those that take less leave the rest to the others."""
     for at, size in enumerate(sorted(sizes)):
-        share = room // (len(sizes) - at)
+        share = budget // (len(sizes) - at)
         if size > share:
             return share
-        room -= size
+        budget -= size
     return max(sizes)
-
-
-def _with_short_result(item: InputItem, share: float) -> InputItem:
-    """Return the item with about this share of its result's text."""
-
-    def short(text: str) -> str:
-        return short_text(text, int(len(text) * share))
-
-    def short_parts(parts: Sequence[ResultPart]) -> tuple[ResultPart, ...]:
-        return tuple(replace(part, text=short(part.text)) if hasattr(part, "text") else part for part in parts)
-
-    match item:
-        case FunctionCallOutput() | CustomToolCallOutput():
-            output = item.output
-            return replace(item, output=short(output) if isinstance(output, str) else short_parts(output))
-        case McpCall():
-            error = item.error
-            if isinstance(error, ToolError):
-                error = replace(error, content=tuple(replace(part, text=short(part.text)) for part in error.content))
-            elif error is not None:
-                error = short(error)
-            return replace(
-                item,
-                output=None if item.output is None else short(item.output),
-                error=error,
-                content=UNSET if item.content is UNSET else short_parts(item.content),
-            )
-        case OpaqueItem() if isinstance(result := result_of(item), str):
-            return with_result(item, short(result))
-        case _:
-            return item
 
 
 # ---- the size of an item ----

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from itertools import chain
+from typing import Any, TypeAlias
 
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.providers.base import ChatMessage
+
+Content: TypeAlias = str | list[dict[str, Any]] | None | UnsetType
 
 _GAP = "[… {:,} characters left out …]"
 _GAP_MARK = re.compile(r"\n?\[… (\d{1,3}(?:,\d{3}){0,5}) characters left out …\]\n?")
@@ -89,27 +92,25 @@ def bare(message: ChatMessage) -> ChatMessage:
 
 def preceded(message: ChatMessage, words: str) -> ChatMessage:
     """Return the message with `words` before its content."""
-    content = message.content
-    if isinstance(content, list):
-        return replace(message, content=[{"type": "text", "text": words}, *content])
-    return replace(message, content=f"{words}\n\n{content}" if content else words)
+    return replace(message, content=_both(words, message.content))
 
 
 def followed(message: ChatMessage, words: str) -> ChatMessage:
     """Return the message with `words` after its content."""
-    content = message.content
-    if isinstance(content, list):
-        return replace(message, content=[*content, {"type": "text", "text": words}])
-    return replace(message, content=f"{content}\n\n{words}" if content else words)
+    return replace(message, content=_both(message.content, words))
 
 
 def joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     """Return both messages as one."""
-    if not isinstance(second.content, list):
-        return followed(first, second.content or "")
-    if isinstance(first.content, list):
-        return replace(first, content=[*first.content, *second.content])
-    return preceded(second, first.content or "")
+    return replace(first, content=_both(first.content, second.content))
+
+
+def _both(first: Content, second: Content) -> Content:
+    if isinstance(first, list) or isinstance(second, list):
+        contents = (first or "", second or "")
+        parts = ([{"type": "text", "text": each}] if isinstance(each, str) else each for each in contents if each)
+        return [*chain.from_iterable(parts)]
+    return "\n\n".join(each for each in (first, second) if isinstance(each, str) and each)
 
 
 def noted(messages: list[ChatMessage], words: str) -> list[ChatMessage]:

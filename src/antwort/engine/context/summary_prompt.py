@@ -75,7 +75,7 @@ _FRAME = re.compile(r"<(?=[\s/\\]*(?:conversation|summary))", re.IGNORECASE)
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}
 
 
-class Entry(Wire, kw_only=True):
+class PromptEntry(Wire, kw_only=True):
     """One line of the conversation that is summarized."""
 
     role: str
@@ -93,15 +93,15 @@ class Entry(Wire, kw_only=True):
         return _FRAME.sub(r"\\u003c", encode(self).decode()).translate(_LINE_ENDS)
 
 
-def question(
-    piece: Sequence[Entry], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
+def summary_messages(
+    piece: Sequence[PromptEntry], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
 ) -> list[ChatMessage]:
     """Return the messages that ask for a summary of the piece and of the earlier summary."""
     system = (_SHORT if is_short else _SYSTEM).format(words=words)
     if guidance:
         told = (_SHORT_GUIDANCE if is_short else _GUIDANCE).format(short_text(guidance, _MAX_GUIDANCE_CHARS))
         system = f"{system}\n\n{told}"
-    summary = Entry(role="summary", text=earlier).line
+    summary = PromptEntry(role="summary", text=earlier).line
     before = (_SHORT_EARLIER if is_short else _EARLIER).format(summary) if earlier else ""
     text = "\n".join(entry.line for entry in piece)
     if is_short:
@@ -112,12 +112,12 @@ def question(
 
 
 def take_piece(
-    entries: Sequence[Entry], room: int | None, tokens: Callable[[str], int]
-) -> tuple[list[Entry], list[Entry]]:
+    entries: Sequence[PromptEntry], budget: int | None, tokens: Callable[[str], int]
+) -> tuple[list[PromptEntry], list[PromptEntry]]:
     """Return the entries that fit into so many tokens, at least a part of one, and the rest. None is no limit."""
-    if room is None:
+    if budget is None:
         return [*entries], []
-    left = room
+    left = budget
     for at, entry in enumerate(entries):
         size = tokens(entry.line)
         if size <= left:
@@ -126,7 +126,7 @@ def take_piece(
         if at:
             return [*entries[:at]], [*entries[at:]]
         around = tokens(replace(entry, text="").line)
-        most = max(_MIN_PIECE_CHARS, len(entry.text) * (room - around) // max(size - around, 1))
+        most = max(_MIN_PIECE_CHARS, len(entry.text) * (budget - around) // max(size - around, 1))
         first, more = replace(entry, text=entry.text[:most]), entry.text[most:]
         rest = [replace(entry, text=more, is_continued=True)] if more else []
         return [first], [*rest, *entries[1:]]
@@ -136,16 +136,16 @@ def take_piece(
 # ---- items as text ----
 
 
-def entries_of(items: Sequence[InputItem]) -> list[Entry]:
+def prompt_entries(items: Sequence[InputItem]) -> list[PromptEntry]:
     """Return the conversation as entries, one for each item that says something, and for each call without a result."""
     views, decisions = calls_in(items), decisions_in(items)
     names = {view.call_id: view.name for view in views if view.part in ("call", "run")}
     answered = {view.call_id for view in views if view.result is not None}
-    found: list[Entry] = []
+    found: list[PromptEntry] = []
     for item in items:
         if isinstance(item, Message):
             if said := "\n".join(map(_part_text, item.content)):
-                found.append(Entry(role=item.role, text=said))
+                found.append(PromptEntry(role=item.role, text=said))
         elif (view := CallView.of(item)) is None or view.part == "decision":
             continue
         elif view.part == "result":
@@ -162,13 +162,13 @@ def entries_of(items: Sequence[InputItem]) -> list[Entry]:
     return found
 
 
-def _call(name: str, arguments: str) -> Entry:
-    return Entry(role="assistant", calls=name, text=short_text(arguments, _MAX_RESULT_CHARS))
+def _call(name: str, arguments: str) -> PromptEntry:
+    return PromptEntry(role="assistant", calls=name, text=short_text(arguments, _MAX_RESULT_CHARS))
 
 
-def _result(name: str | None, output: Output) -> Entry:
+def _result(name: str | None, output: Output) -> PromptEntry:
     text = output if isinstance(output, str) else text_of(output)
-    return Entry(role="tool", tool=UNSET if name is None else name, text=short_text(text, _MAX_RESULT_CHARS))
+    return PromptEntry(role="tool", tool=UNSET if name is None else name, text=short_text(text, _MAX_RESULT_CHARS))
 
 
 def _part_text(part: ContentPart) -> str:

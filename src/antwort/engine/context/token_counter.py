@@ -1,7 +1,8 @@
 """Count the tokens of a request with the backend's tokenizer, or estimate them from its bytes.
 
-An estimate is the bytes of the text times a rate: the running mean of what the backend has reported for the model, or
-the last report of the conversation where that is long. What one tenant sends changes no estimate of another.
+An estimate is the bytes of the text times a rate: the running mean of what the backend has reported for the model. A
+text that is denser than the mean may turn out too long: then the backend refuses it, and the window sends less. Each
+tenant has means and learned limits of its own, so that the texts of one change no estimate of another.
 """
 
 from __future__ import annotations
@@ -22,25 +23,24 @@ PER_REQUEST = 8
 """Tokens of a template around them all."""
 ASCII_RATE, _WIDE_RATE = 0.25, 0.35
 """Tokens per byte before any report."""
-_LEAST_RATE, _MOST_RATE = 1 / 16, 1.0
+_MIN_RATE, _MAX_RATE = 1 / 16, 1.0
 """Tokens per byte. A report below is of something else, such as of what was not in a cache. No text has more tokens
 than bytes."""
 _MARGIN = 1.5
 """How many times the estimate a text may have."""
-_LONGEST_TOKEN = 16
+_MAX_TOKEN_BYTES = 16
 """Bytes of a token, on the average of any text."""
-_LEAST_TEXT = 128
+_MIN_TEXT_BYTES = 128
 """Bytes below which a report says more about the template than about the text."""
-_MEAN_WEIGHT = 1 / 8
-"""How far a report moves the mean."""
+_MEAN_REPORTS = 6
+"""The mean is that of about so many reports, the last ones weighing most. At first the guess counts as one of them."""
 _FEW_REPORTS = 32
 """So many reports are all taken, and one in as many of those that follow: measuring a request costs time."""
-_MODELS, _CONVERSATIONS = 1024, 4096
-_ROOM_SECONDS = 3600.0
+_MAX_MODELS = 1024
+_LIMIT_SECONDS = 3600.0
 """How long a learned limit holds: backends are reconfigured."""
 _CLOSE = 0.75
 """The search for a limit ends when the largest accepted size is this share of the smallest refused one."""
-_INSTRUCTIONS = ("system", "developer")
 
 
 # ---- sizes ----
@@ -101,10 +101,10 @@ def tools_size(request: ChatRequest) -> int:
     return sum(len(encode(tool)) for tool in tools)
 
 
-def least_tokens(request: ChatRequest) -> int:
+def min_tokens(request: ChatRequest) -> int:
     """Return a lower bound for every tokenizer and template: some drop whitespace, and some drop reasoning."""
     texts = (text for message in request.messages for text in _content(message) if text)
-    return sum(text_size("".join(text.split())) for text in texts) // _LONGEST_TOKEN
+    return sum(text_size("".join(text.split())) for text in texts) // _MAX_TOKEN_BYTES
 
 
 def _plain_text(message: ChatMessage) -> str | None:
@@ -154,152 +154,104 @@ class LearnedLimit(msgspec.Struct, frozen=True, gc=False):
         return (self.fits + self.refused) // 2
 
 
-class Conversation(msgspec.Struct, frozen=True):
-    """What a backend has reported about one conversation."""
-
-    factor: float | None = None
-    """How many times the guess it had in tokens."""
-    room: LearnedLimit | None = None
-
-
-class MeanRate(msgspec.Struct, gc=False):
-    """The running mean of a model."""
+class LearnedModel(msgspec.Struct, gc=False):
+    """What a backend has reported about one model to one tenant."""
 
     factor: float = 1.0
-    """How many times the guess texts have in tokens."""
+    """The running mean of how many times the guess texts have in tokens."""
     reports: int = 0
     seen: int = 0
     """Reports with those that were skipped or told nothing."""
+    limit: LearnedLimit | None = None
 
 
-class TokenEstimator:
+class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     """Estimate, count, and learn from what backends report, for one tenant.
 
     `is_near` and `estimate` return at once; `count` and `exact` may ask the backend.
     """
 
-    def __init__(self, provider: Provider, clock: Callable[[], float] = time.monotonic) -> None:
-        self._provider, self._clock = provider, clock
-        self._tenant = ""
-        self._means = Cache[tuple[str, str], MeanRate](_MODELS)
-        """By tenant and model."""
-        self._conversations = Cache[int, Conversation](_CONVERSATIONS)
+    provider: Provider
+    clock: Callable[[], float] = time.monotonic
+    tenant: str = ""
+    learned: Cache[tuple[str, str], LearnedModel] = msgspec.field(default_factory=lambda: Cache(_MAX_MODELS))
+    """By tenant and model."""
 
     def for_tenant(self, tenant: str) -> TokenEstimator:
-        """Return an estimator with the same caches for another tenant."""
-        other = object.__new__(TokenEstimator)
-        other.__dict__.update(self.__dict__, _tenant=tenant)
-        return other
+        """Return an estimator for another tenant, with the same cache."""
+        return msgspec.structs.replace(self, tenant=tenant)
 
     # ---- estimates ----
 
-    def estimate(self, request: ChatRequest, whole: ChatRequest | None = None) -> int:
-        """Return the estimated tokens of a request that was made from the `whole` one."""
+    def estimate(self, request: ChatRequest) -> int:
         size = size_of(request)
-        return math.ceil(size.guess * self._factor(whole or request)) + size.fixed + PER_REQUEST
+        return math.ceil(size.guess * self._model(request.model).factor) + size.fixed + PER_REQUEST
 
     def estimate_message(self, model: str, message: ChatMessage) -> int:
         """Return what the message adds to the estimate of a request."""
         size = message_size(message)
-        return math.ceil(size.guess * self._mean(model).factor) + size.fixed
+        return math.ceil(size.guess * self._model(model).factor) + size.fixed
 
-    def tokens_per_byte(self, model: str, whole: ChatRequest | None = None) -> float:
-        return ASCII_RATE * (self._mean(model).factor if whole is None else self._factor(whole))
+    def tokens_per_byte(self, model: str) -> float:
+        return ASCII_RATE * self._model(model).factor
 
     def is_near(self, request: ChatRequest, limit: int) -> bool:
         """Return whether the request may have more than `limit` tokens, so that it is worth counting them."""
         size = size_of(request)
-        most = size.text * _MOST_RATE
+        most = size.text * _MAX_RATE
         if most + size.fixed + PER_REQUEST <= limit:
             return False
-        if self._mean(request.model).reports:
-            most = min(most, size.guess * self._factor(request) * _MARGIN)
+        if (model := self._model(request.model)).reports:
+            most = min(most, size.guess * model.factor * _MARGIN)
         return most + size.fixed + PER_REQUEST > limit
 
-    def _mean(self, model: str) -> MeanRate:
-        return self._means.get((self._tenant, model)) or _UNKNOWN_RATE
-
-    def _factor(self, whole: ChatRequest) -> float:
-        factor = self._conversation(whole).factor
-        return self._mean(whole.model).factor if factor is None else factor
+    def _model(self, model: str) -> LearnedModel:
+        return self.learned.get((self.tenant, model)) or _UNKNOWN_MODEL
 
     # ---- counts ----
 
     async def count(self, request: ChatRequest) -> int:
         """Return the backend's count, or the estimate."""
-        counted = await self.exact(request, request)
+        counted = await self.exact(request)
         return self.estimate(request) if counted is None else counted
 
-    async def exact(self, request: ChatRequest, whole: ChatRequest) -> int | None:
+    async def exact(self, request: ChatRequest) -> int | None:
         """Return the backend's count, or None where it has no tokenizer or does not answer."""
-        counted = await self._provider.count(request) if isinstance(self._provider, TokenCounter) else None
+        counted = await self.provider.count(request) if isinstance(self.provider, TokenCounter) else None
         if counted is not None:
-            self.learn(request, counted, whole)
+            self.learn(request, counted)
         return counted
 
     # ---- learning ----
 
-    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None) -> None:
-        """Take the tokens that the backend has reported for a request that was made from the `whole` one; None: the
-        conversation is short. Where much has been reported, most reports of those are skipped.
+    def learn(self, request: ChatRequest, tokens: int, *, is_short: bool = False) -> None:
+        """Take the tokens that the backend has reported for a request. Where much has been reported, most reports of
+        short requests are skipped.
         """
-        key = (self._tenant, request.model)
-        mean = self._means.get(key)
-        if mean is None:
-            self._means.put(key, mean := MeanRate())
-        mean.seen += 1
-        if whole is None and mean.seen > _FEW_REPORTS and mean.seen % _FEW_REPORTS:
+        model = self.learned.get((self.tenant, request.model)) or self._add(request.model)
+        model.seen += 1
+        if is_short and model.seen > _FEW_REPORTS and model.seen % _FEW_REPORTS:
             return
         size = size_of(request)
         text_tokens = tokens - size.fixed
-        if size.attachments or size.text < _LEAST_TEXT or text_tokens < size.text * _LEAST_RATE:
+        if size.attachments or size.text < _MIN_TEXT_BYTES or text_tokens < size.text * _MIN_RATE:
             return
-        factor = min(text_tokens, size.text * _MOST_RATE) / size.guess
-        mean.reports += 1
-        mean.factor += (factor - mean.factor) * _MEAN_WEIGHT
-        if whole is not None:
-            self._remember(whole, factor=factor)
+        model.reports += 1
+        factor = min(text_tokens, size.text * _MAX_RATE) / size.guess
+        model.factor += (factor - model.factor) / min(model.reports + 1, _MEAN_REPORTS)
 
-    def room(self, whole: ChatRequest) -> LearnedLimit | None:
-        """Return what is known about the length that fits."""
-        room = self._conversation(whole).room
-        return None if room is None or self._clock() - room.at >= _ROOM_SECONDS else room
+    def learned_limit(self, model: str) -> LearnedLimit | None:
+        """Return what refusals have told about the length that fits."""
+        limit = self._model(model).limit
+        return None if limit is None or self.clock() - limit.at >= _LIMIT_SECONDS else limit
 
-    def learn_room(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
-        self._remember(whole, room=LearnedLimit(fits, refused, self._clock()))
+    def learn_limit(self, model: str, fits: int, refused: int | None) -> None:
+        learned = self.learned.get((self.tenant, model)) or self._add(model)
+        learned.limit = LearnedLimit(fits, refused, self.clock())
 
-    def _remember(self, whole: ChatRequest, **news: object) -> None:
-        known = self._conversation(whole)
-        *_, key = self._keys(whole)
-        self._conversations.put(key, msgspec.structs.replace(known, **news))
-
-    def _conversation(self, whole: ChatRequest) -> Conversation:
-        if not self._conversations:
-            return _UNKNOWN
-        found = (self._conversations.get(key) for key in reversed(self._keys(whole)))
-        return next(filter(None, found), _UNKNOWN)
-
-    def _keys(self, whole: ChatRequest) -> list[int]:
-        """Return what identifies the conversation, the best last: its messages up to the model's first answer, as many
-        conversations begin alike. One that has a single answer is also known by what was asked first. Clients change
-        instructions on the way.
-        """
-        beginning: list[object] = [self._tenant, whole.model]
-        keys: list[int] = []
-        for message in whole.messages:
-            if message.role in _INSTRUCTIONS:
-                continue
-            is_answer = message.role == "assistant"
-            if is_answer and len(keys) == 2:
-                return keys[1:]
-            if is_answer and not keys:
-                keys.append(hash(tuple(beginning)))
-            if len(keys) < 2:
-                beginning += (message.role, *_texts(message))
-            if is_answer:
-                keys.append(hash(tuple(beginning)))
-        return keys or [hash(tuple(beginning))]
+    def _add(self, model: str) -> LearnedModel:
+        self.learned.put((self.tenant, model), learned := LearnedModel())
+        return learned
 
 
-_UNKNOWN = Conversation()
-_UNKNOWN_RATE = MeanRate()
+_UNKNOWN_MODEL = LearnedModel()

@@ -3,7 +3,7 @@
 Truncation is derived anew for each inference from the whole conversation. A backend caches the beginning of a prompt,
 so two inferences in a row must be cut at the same place: messages are cut only where the size of what stands before
 passes a multiple of a step, a power of two. More is left out than necessary, and the cut stays until that much has been
-added. The last results stand at the end, where no cache is lost: they take all the room that is left.
+added. The last results stand at the end, where no cache is lost: they take all that is left of the budget.
 """
 
 from __future__ import annotations
@@ -54,16 +54,17 @@ def truncate(messages: Sequence[ChatMessage], budget: int, size: MessageSize) ->
     answer with its calls and what is left of their results. No call is torn from its results. Words for the model stand
     where something is missing.
     """
-    conversation = _Conversation(messages, size)
+    conversation = _DividedMessages(messages, size)
     whole = conversation.version(_Cut())
     if whole.size <= budget or not conversation.units:
         return whole
     cuts = [*_cuts(conversation, step_of(budget))]
     first = bisect_left(cuts, True, key=lambda cut: conversation.version(cut).size <= budget)
     cut = cuts[min(first, len(cuts) - 1)]
-    if cut.last_limit is not None and not cut.is_bare:  # make the last results as long as there is room for them
-        limits = range(cut.last_limit, budget, max(1, step_of(budget) // _LAST_RESULT_STEPS))
-        wider = [replace(cut, last_limit=limit) for limit in limits]
+    *others, (before, last_limit) = cut.limits
+    if before == len(conversation.units) and not cut.is_bare:  # let the last results fill the budget
+        sizes = range(last_limit, budget, max(1, step_of(budget) // _LAST_RESULT_STEPS))
+        wider = [replace(cut, limits=(*others, (before, each))) for each in sizes]
         first = bisect_left(wider, True, key=lambda each: conversation.version(each).size > budget)
         cut = wider[first - 1] if first else cut
     return conversation.version(cut)
@@ -82,35 +83,29 @@ class _Cut(msgspec.Struct, frozen=True, kw_only=True):
 
     first: int = 0
     """Units before this one are left out, except for the user's last messages before it."""
-    user_room: int = 0
-    """The room for these, where they are several in a row. The last is kept whatever its size."""
-    short_before: int = 0
-    """Results in units before this one have at most the size `short`."""
-    short: int = 0
-    limited_before: int = 0
-    """Results in further units before this one have at most the size `limit`."""
-    limit: int = 0
-    last_limit: int | None = None
-    """The largest size of results in the last unit."""
+    user_limit: int = 0
+    """The largest size of these, where they are several in a row. The last is kept whatever its size."""
+    limits: tuple[tuple[int, int], ...] = ()
+    """Pairs of a unit and a size: results before the unit have at most this size. The first pair counts."""
     is_bare: bool = False
     """Whether the last answer loses its reasoning and pictures."""
 
 
-def _cuts(conversation: _Conversation, step: int) -> Iterator[_Cut]:
+def _cuts(conversation: _DividedMessages, step: int) -> Iterator[_Cut]:
     """Yield cuts that leave ever less. New results may be longer than old ones, but not at the cost of all messages."""
-    last, short, before = len(conversation.units) - 1, step // 2, 0
+    count, short, shortened = len(conversation.units), step // 2, list[tuple[int, int]]()
     limits = [halves * short for halves in _RESULT_LIMITS if halves * short < conversation.longest_old_result()]
     for place in conversation.places(step):
-        yield from (_Cut(short_before=before, short=short, limited_before=place, limit=limit) for limit in limits)
-        before = place
+        yield from (_Cut(limits=(*shortened, (place, limit))) for limit in limits)
+        shortened = [(place, short)]
     for place in (0, *conversation.places(step, short)):
-        yield _Cut(first=place, user_room=step, short_before=last, short=short, last_limit=2 * step)
+        yield _Cut(first=place, user_limit=step, limits=((count - 1, short), (count, 2 * step)))
     last_limit = step
     while last_limit > _MIN_RESULT:
-        yield _Cut(first=last, user_room=last_limit, last_limit=last_limit)
+        yield _Cut(first=count - 1, user_limit=last_limit, limits=((count, last_limit),))
         last_limit //= 2
-    yield _Cut(first=last, last_limit=_MIN_RESULT)
-    yield _Cut(first=last, last_limit=_MIN_RESULT, is_bare=True)
+    for is_bare in (False, True):
+        yield _Cut(first=count - 1, limits=((count, _MIN_RESULT),), is_bare=is_bare)
 
 
 # ---- the messages of a cut ----
@@ -146,7 +141,7 @@ def _units(messages: Sequence[ChatMessage]) -> list[_Unit]:
     return units
 
 
-class _Conversation:
+class _DividedMessages:
     """The messages of a conversation, and its shorter versions."""
 
     def __init__(self, messages: Sequence[ChatMessage], size: MessageSize) -> None:
@@ -199,16 +194,16 @@ class _Conversation:
         units = self.units[cut.first :]
         questions = units[0].questions if units else None
         if questions is not None and questions.stop <= cut.first:
-            units = [*self._last_questions(questions, cut.user_room), *units]
+            units = [*self._last_questions(questions, cut.user_limit), *units]
         for unit in units:
             yield from unit.indexes
 
-    def _last_questions(self, questions: range, room: int) -> list[_Unit]:
-        """Return the last of the user messages in a row within the room, and one at least."""
+    def _last_questions(self, questions: range, limit: int) -> list[_Unit]:
+        """Return the last of the user messages in a row within the limit, and one at least."""
         kept = [self.units[questions[-1]]]
         for number in reversed(questions[:-1]):
-            room -= self._size_of(self._messages[kept[-1].indexes[0]])
-            if room < self._size_of(self._messages[self.units[number].indexes[0]]):
+            limit -= self._size_of(self._messages[kept[-1].indexes[0]])
+            if limit < self._size_of(self._messages[self.units[number].indexes[0]]):
                 break
             kept.append(self.units[number])
         return kept[::-1]
@@ -219,11 +214,7 @@ class _Conversation:
             message = bare(message)
         if message.role != "tool":
             return message
-        if number == len(self.units) - 1:
-            return self._limited(index, cut.last_limit)
-        if number < cut.short_before:
-            return self._limited(index, cut.short)
-        return self._limited(index, cut.limit if number < cut.limited_before else None)
+        return self._limited(index, next((limit for before, limit in cut.limits if number < before), None))
 
     def _limited(self, index: int, limit: int | None) -> ChatMessage:
         """Return the message, a result with at most this size."""

@@ -16,8 +16,8 @@ from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.token_counter import (
     TokenEstimator,
-    least_tokens,
     message_size,
+    min_tokens,
     size_of,
     tools_size,
 )
@@ -51,18 +51,18 @@ _TOKEN_BYTES = 4
 
 class Count(msgspec.Struct, frozen=True):
     tokens: int
-    least: int
+    minimum: int
     """A lower bound: estimates and pictures may have fewer tokens than they count for."""
 
     @property
     def is_exact(self) -> bool:
-        return self.least == self.tokens
+        return self.minimum == self.tokens
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
     """The context of one inference. Far from its end no token is counted and nothing waits."""
 
-    meter: TokenEstimator
+    estimator: TokenEstimator
     length: int | None
     """Tokens of the model's context; None: unknown until the backend refuses a request."""
     reserve: int = 0
@@ -85,7 +85,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_far(self, request: ChatRequest) -> bool:
         """Return whether the request can be sent as it is, without waiting for a count."""
-        return not self.truncates and (self.length is None or not self.meter.is_near(request, self.length - 1))
+        return not self.truncates and (self.length is None or not self.estimator.is_near(request, self.length - 1))
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """Return the request as it can be sent, with the same list of messages where all fit.
@@ -93,14 +93,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         Raises `ContextTooLong`, in the backend's words where it has refused the request.
         """
         length = self.length
-        if self.truncates and not self.refusals and (room := self.meter.room(request)) is not None:
-            length = room.next if length is None else min(room.next, length)
+        if self.truncates and not self.refusals and (learned := self.estimator.learned_limit(request.model)):
+            length = learned.next if length is None else min(learned.next, length)
         if length is None:
             return request
         if not self.truncates:
-            if self.meter.is_near(request, length - 1):
-                counted = await self._count(request, request)
-                if counted.least >= length:
+            if self.estimator.is_near(request, length - 1):
+                counted = await self._count(request)
+                if counted.minimum >= length:
                     advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
                     raise _too_long(counted, length, advice)
             return request
@@ -114,18 +114,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---- what the backend reports ----
 
-    def narrowed(self, error: Exception, sent: ChatRequest, whole: ChatRequest) -> Window | None:
+    def narrowed(self, error: Exception, sent: ChatRequest) -> Window | None:
         """Return the window for another attempt after `sent` was refused for its length, or None."""
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _MAX_REFUSALS:
             return None
-        estimate, wanted, scale = self.meter.estimate(sent, whole), _max_answer(sent), self.scale
+        estimate, wanted, scale = self.estimator.estimate(sent), max_answer(sent), self.scale
         too_much = None
         if error.limit is None:
             too_much = int(estimate * scale) + wanted
-            room = self.meter.room(whole)
+            learned = self.estimator.learned_limit(sent.model)
             length = int(too_much * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
-            if room is not None and room.fits < too_much:
-                length = room.fits
+            if learned is not None and learned.fits < too_much:
+                length = learned.fits
         else:
             length = error.limit if self.length is None else min(error.limit, self.length)
             had = error.asked if error.asked is not None and not wanted else _REFUSED_SHARE * (error.limit - wanted)
@@ -142,31 +142,38 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """Take what an answered inference tells: its usage, where the backend reports it, and that it did fit."""
-        is_whole = sent is whole and not self.refusals
+        estimator, is_whole = self.estimator, sent is whole and not self.refusals
+        if not is_whole:
+            self._learn_limit(whole, sent, usage)
         if usage is not None:
             length = self.length or _LONG * 2
-            is_long = usage.input_tokens * 2 >= min(length, self.compacts_from or length)
-            self.meter.learn(sent, usage.input_tokens, whole if is_long or not is_whole else None)
-        if is_whole:
-            return
-        room = self.meter.room(whole)
-        if self.length is not None and (self.too_much is not None or self.is_length_learned):
-            self.meter.learn_room(whole, self.length, self.too_much)
-        elif sent.messages is not whole.messages and room is not None and room.next > room.fits:
-            self.meter.learn_room(whole, room.next, room.refused)
+            is_short = usage.input_tokens * 2 < min(length, self.compacts_from or length)
+            estimator.learn(sent, usage.input_tokens, is_short=is_short and is_whole)
+
+    def _learn_limit(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
+        """Take that an answered request did fit, which was refused before, or truncated."""
+        estimator, learned, too_much = self.estimator, self.estimator.learned_limit(sent.model), self.too_much
+        if self.is_length_learned and self.length is not None:
+            density = 1.0  # how many times the estimate of this text its tokens are: the limit holds for other texts
+            if usage is not None and too_much is not None:
+                density = max(density, usage.input_tokens / estimator.estimate(sent) / self.scale)
+            refused = None if too_much is None else int(too_much * density)
+            estimator.learn_limit(sent.model, int(self.length * density), refused)
+        elif sent.messages is not whole.messages and learned is not None and learned.next > learned.fits:
+            estimator.learn_limit(sent.model, learned.next, learned.refused)
 
     # ---- truncation ----
 
     async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
-        reserve = min(_max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
-        free = length - max(reserve, _max_answer(request))
-        if not self.refusals and not self.meter.is_near(request, free):
+        reserve = min(max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
+        free = length - max(reserve, max_answer(request))
+        if not self.refusals and not self.estimator.is_near(request, free):
             return request
-        counted = await self._count(request, request)
+        counted = await self._count(request)
         if counted.tokens > length - reserve:
             request, counted = await self._cut(request, counted, length, reserve)
-        room = length - counted.tokens
-        return _with_max_answer(request, room if counted.is_exact else max(room, reserve))
+        left = length - counted.tokens
+        return _with_max_answer(request, left if counted.is_exact else max(left, reserve))
 
     async def _cut(self, whole: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
         """Cut by weight and count, until there are few enough tokens."""
@@ -177,11 +184,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             target -= target // _SLACK
             truncated = truncate(whole.messages, target, weight)
             request = replace(whole, messages=truncated.messages)
-            counted = await self._count(request, whole)
+            counted = await self._count(request)
             if counted.tokens <= budget or truncated.size > target:
                 break
             target = truncated.size * budget // counted.tokens
-        if counted.least >= length == self.length and self.too_much is None:
+        if counted.minimum >= length == self.length and self.too_much is None:
             advice = "All that can be left out is left out. Shorten the last message, the instructions or the tools."
             raise _too_long(counted, length, advice)
         if not self.is_silent:
@@ -196,20 +203,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             )
         return request, counted
 
-    async def _count(self, request: ChatRequest, whole: ChatRequest) -> Count:
-        """Count a request that was made from the `whole` one."""
-        exact = await self.meter.exact(request, whole)
+    async def _count(self, request: ChatRequest) -> Count:
+        exact = await self.estimator.exact(request)
         if exact is not None:
-            least = exact - size_of(request).attachments * ATTACHMENT_TOKENS
-            return Count(math.ceil(exact * self.scale), least)
-        return Count(math.ceil(self.meter.estimate(request, whole) * self.scale), least_tokens(request))
+            minimum = exact - size_of(request).attachments * ATTACHMENT_TOKENS
+            return Count(math.ceil(exact * self.scale), minimum)
+        return Count(math.ceil(self.estimator.estimate(request) * self.scale), min_tokens(request))
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
     """Return the window of the plan's next inference."""
     capabilities = provider.capabilities(plan.response.model)
     return Window(
-        meter=plan.meter,
+        estimator=plan.estimator,
         length=None if capabilities.more_may_fit else capabilities.context_length,
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
@@ -224,7 +230,7 @@ async def count_input(plan: Plan, provider: Provider) -> int:
     if window.truncates:
         with suppress(ContextTooLong):
             request = await window.fit(request)
-    return await window.meter.count(request)
+    return await window.estimator.count(request)
 
 
 def weight(message: ChatMessage) -> int:
@@ -235,21 +241,21 @@ def weight(message: ChatMessage) -> int:
 
 def _total_weight(request: ChatRequest) -> int:
     """Return the weight of the request and of the answer that it asks for."""
-    return tools_size(request) + sum(map(weight, request.messages)) + _max_answer(request) * _TOKEN_BYTES
+    return tools_size(request) + sum(map(weight, request.messages)) + max_answer(request) * _TOKEN_BYTES
 
 
-def _max_answer(request: ChatRequest) -> int:
+def max_answer(request: ChatRequest) -> int:
     """Return the maximum of tokens that is set for the answer; 0: none."""
     return next((most for most in (request.max_tokens, request.max_completion_tokens) if most is not UNSET), 0)
 
 
-def _with_max_answer(request: ChatRequest, room: int) -> ChatRequest:
-    """Lower the maximum for the answer to the room for it: some backends refuse what might not fit."""
-    if _max_answer(request) <= room:
+def _with_max_answer(request: ChatRequest, left: int) -> ChatRequest:
+    """Lower the maximum for the answer to what is left for it: some backends refuse what might not fit."""
+    if max_answer(request) <= left:
         return request
     if request.max_tokens is not UNSET:
-        return replace(request, max_tokens=max(room, 1))
-    return replace(request, max_completion_tokens=max(room, 1))
+        return replace(request, max_tokens=max(left, 1))
+    return replace(request, max_completion_tokens=max(left, 1))
 
 
 def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:

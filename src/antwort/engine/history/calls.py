@@ -12,7 +12,7 @@ which call it is, and so does the first item's, for clients that drop fields the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
@@ -34,8 +34,9 @@ from antwort.api.items import (
     Reasoning,
     ResultPart,
     Text,
+    ToolError,
 )
-from antwort.api.wire import UNSET, UnsetType, encode
+from antwort.api.wire import UNSET, UnsetType, encode, replace
 from antwort.engine.prompt.tool_names import legal_name
 from antwort.ids import new_id
 from antwort.tools.base import Output
@@ -269,6 +270,31 @@ def result_of(item: InputItem) -> Output | None:
     return None if (view := CallView.of(item)) is None else view.result
 
 
+def with_changed_result(item: InputItem, change: Callable[[str], str]) -> InputItem:
+    """Return the item with each text of its result changed."""
+
+    def changed(result: Any) -> Any:
+        if isinstance(result, str):
+            return change(result)
+        if isinstance(result, ToolError):
+            return replace(result, content=changed(result.content))
+        if result is None or result is UNSET:
+            return result
+        return tuple(replace(part, text=change(part.text)) if hasattr(part, "text") else part for part in result)
+
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return replace(item, output=changed(item.output))
+        case McpCall():
+            output, error, content = map(changed, (item.output, item.error, item.content))
+            return replace(item, output=output, error=error, content=content)
+        case OpaqueItem() if isinstance(result := result_of(item), str):
+            fields = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
+            return OpaqueItem(item.type, item.id, {**fields, "output": change(result)})
+        case _:
+            return item
+
+
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """Return the ids of the calls that have a result among `items`, as an item of the standard."""
     views = calls_in(items)
@@ -413,12 +439,6 @@ _OUTPUT: Final = "_output"
 _BOOKKEEPING = frozenset({"type", "id", "call_id", "status", "name", "namespace", "caller", "fingerprint", "execution"})
 _RESULT_FIELDS = ("output", "result", "tools")
 _TEXT_TYPES = ("input_text", "output_text", "text")
-
-
-def with_result(item: OpaqueItem, text: str) -> OpaqueItem:
-    """Return a result of an unknown type with another text."""
-    fields = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
-    return OpaqueItem(item.type, item.id, {**fields, "output": text})
 
 
 def _content(item: OpaqueItem) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from antwort.api.items import InputItem, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
-from antwort.engine.context.compaction_item import Memories, MemoryLost, Said, since_compaction
+from antwort.engine.context.compaction_item import EffectiveHistory, Memories, MemoryLost, since_compaction
 from antwort.engine.history.calls import CALL_TYPES
 from antwort.engine.history.deduplication import referring, repeated_answers
 from antwort.engine.history.earlier_calls import EarlierCalls, EarlierItems, answered_by_client
@@ -143,7 +143,7 @@ def _stretches(request: CreateRequest, chain: Sequence[Link], conversation: tupl
     return History(tuple(stretches), (), frozenset(inputs), frozenset(kept))
 
 
-def _since_compaction(history: History, memories: Memories, request: CreateRequest) -> Said:
+def _since_compaction(history: History, memories: Memories, request: CreateRequest) -> EffectiveHistory:
     try:
         return since_compaction(history.stretches, history.inputs, memories, history.kept)
     except MemoryLost as lost:

@@ -180,7 +180,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
         answer = live.provider.infer(request)
         next_batch = partial(anext, answer, None)
         try:
-            while not turn.is_full and (deltas := await signal.race(next_batch)) is not None:
+            while not turn.has_too_many_calls and (deltas := await signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
                     live.on_answer()
@@ -189,10 +189,10 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
-                    if turn.has_whole and not turn.is_finished:
+                    if turn.has_complete_calls and not turn.is_finished:
                         tools.begin_early(turn, before)
         except Exception as error:
-            if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
+            if not is_begun and (narrower := window.narrowed(error, request)) is not None:
                 window, live.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
                 continue
             failure = error
@@ -218,7 +218,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     if batch := turn.take():
         if ended is not None and (stop is not None or ended.usage is UNSET):
             written = fold(live.run, batch).output[len(before.output) :]
-            batch[-1] = _accounted(ended, stop, request, written, window.meter)
+            batch[-1] = _accounted(ended, stop, request, written, window.estimator)
         yield batch
     is_broken = failure is not None and not isinstance(failure, DETACHED)
     if (results or is_broken) and (batch := early_results(results, live.run, plan, is_broken=is_broken)):
@@ -244,7 +244,7 @@ def _new_turn(plan: Plan, run: Run, stop: str | None, checks: Checks) -> Turn:
 
 
 def _accounted(
-    ended: TurnEnded, stop: str | None, request: ChatRequest, written: Sequence[OutputItem], meter: TokenEstimator
+    ended: TurnEnded, stop: str | None, request: ChatRequest, written: Sequence[OutputItem], estimator: TokenEstimator
 ) -> TurnEnded:
     """Return the mark with why the turn was made without tools, and with its estimated tokens where the backend reports
     none.
@@ -254,7 +254,7 @@ def _accounted(
     if ended.usage is not UNSET:
         return ended
     answer = ChatMessage(role="assistant", content="".join(map(_text_of, written)))
-    return replace(ended, estimate=meter.estimate(request) + meter.estimate_message(request.model, answer))
+    return replace(ended, estimate=estimator.estimate(request) + estimator.estimate_message(request.model, answer))
 
 
 def _text_of(item: OutputItem) -> str:

@@ -402,7 +402,7 @@ def may_begin_early(plan: Plan) -> bool:
 def early_calls(turn: Turn, left: int, plan: Plan) -> list[Ready]:
     """Return the calls of the turn that have become complete and would run at its end. The response may run `left`."""
     found: list[Ready] = []
-    for call in turn.take_whole():
+    for call in turn.take_complete_calls():
         answer = answer_to(OpenCall(call.call_id, call.called, call.arguments, call.index, call.item), plan)
         if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
             continue

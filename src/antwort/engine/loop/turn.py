@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -48,41 +48,35 @@ class _TooManyCalls(Exception):
     """The turn calls more than it may."""
 
 
-class _Feeds(dict[type, Callable[["Turn", Any], None]]):
-    """The methods that take a delta, by its type. A provider may derive types from ours; others are ignored."""
-
-    def __missing__(self, kind: type) -> Callable[[Turn, Any], None]:
-        return next((feed for known, feed in self.items() if issubclass(kind, known)), lambda _turn, _delta: None)
-
-
 class Turn:
-    """Feed it the deltas of one inference; `take` gives the events since the last `take`.
+    """Turn the deltas that are fed into items and events; `take` returns the events since the last `take`.
 
     Items never interleave: one is written at a time, and it is closed before the next is added. A call is closed when
     the backend begins the next item and the arguments of the call are a whole JSON object. Until then, whatever the
     backend begins behind the call is held back. Of a server's call only the arguments are closed: the item stays open
     for its result.
 
-    `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
-    the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
+    `shown` returns how a call to a name is shown; it is asked once for each call, when its first delta comes. `seal`
+    encrypts the reasoning, where the client gets it encrypted. A turn that `is_eager` reports calls as soon as they are
+    complete.
     If it `may_be_resumed`, a function's call is not closed before the turn has ended: a process that picks the run up
     makes the inference anew, and a client would run a call that was done as well as the one that comes in its place.
     """
 
     is_finished = False
     is_cut = False
-    is_full = False
-    """Whether it was ended here, because it calls more than it may: nothing more of it is read."""
+    has_too_many_calls = False
+    """Whether the model called more than it may: the turn was ended, and nothing more of it is read."""
     usage: Usage | None = None
-    """The usage of the inference, where it has ended and was asked for once."""
+    """The usage of the inference, where it has ended and was made once."""
 
     _finished: Finished | None = None
     _writing: OpenItem | None = None  # the one item that is being written
-    _last_held: HeldCall | None = None  # the call that the last delta went to, if that call is not shown
-    _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
+    _last_held: HeldCall | None = None  # the call that the last delta belongs to, if that call is not shown
+    _held: tuple[HeldCall, ...] = ()  # calls that are shown at the end of the turn, in order
     _has_clients = False  # whether a call was shown that the client is to run
-    _counted = 0  # how many were shown of those that a response runs only so many of
-    _whole: tuple[OpenCall, ...] = ()  # those that became complete since `take_whole`
+    _counted = 0  # shown calls that count towards the limits of the response
+    _complete: tuple[OpenCall, ...] = ()  # calls that became complete since `take_complete_calls`
     _is_over = False  # whether nothing more is held back
 
     def __init__(
@@ -117,12 +111,21 @@ class Turn:
         """Feed the deltas of one read. Calls that come with the end of the turn do not begin early."""
         if deltas and isinstance(deltas[-1], Finished):
             self._is_eager = False
-        feeds = self._FEEDS
         try:
             for delta in deltas:
-                feeds[type(delta)](self, delta)
+                match delta:
+                    case TextDelta():
+                        self._feed_text(delta)
+                    case ReasoningDelta():
+                        self._feed_reasoning(delta)
+                    case CallDelta():
+                        self._feed_call(delta)
+                    case RefusalDelta():
+                        self._feed_refusal(delta)
+                    case Finished():
+                        self._feed_end(delta)
         except _TooManyCalls:
-            self.is_full = True
+            self.has_too_many_calls = True
             end = deltas[-1] if isinstance(deltas[-1], Finished) else Finished(MAX_TURN_CALLS)
             self._feed_end(replace(end, finish=MAX_TURN_CALLS))
 
@@ -131,15 +134,15 @@ class Turn:
         return events
 
     @property
-    def has_whole(self) -> bool:
-        return bool(self._whole)
+    def has_complete_calls(self) -> bool:
+        return bool(self._complete)
 
-    def take_whole(self) -> list[OpenCall]:
-        """Return the calls that have become complete since the last time, while the model goes on writing: each is a
-        whole JSON object.
+    def take_complete_calls(self) -> list[OpenCall]:
+        """Return the calls that have become complete since the last time, while the model goes on writing. The
+        arguments of each are a whole JSON object.
         """
-        whole, self._whole = self._whole, ()
-        return [call for call in whole if call.written.is_whole]
+        complete, self._complete = self._complete, ()
+        return [call for call in complete if call.written.is_whole]
 
     def calls(self) -> list[OpenCall]:
         """Return all calls that show so far, in order, without those of free-form tools."""
@@ -285,7 +288,7 @@ class Turn:
         call.feed(arguments, self._events)
         if (self._is_eager or self._waiting) and call.written.completes():
             if self._is_eager and isinstance(call, OpenCall):
-                self._whole = (*self._whole, call)
+                self._complete = (*self._complete, call)
             self._show_waiting()
 
     def _hold_back(self, delta: _Words) -> None:
@@ -426,16 +429,6 @@ class Turn:
             OutputItemAdded(output_index=index, item=item),
             OutputItemDone(output_index=index, item=item),
         ]
-
-    _FEEDS: ClassVar[_Feeds] = _Feeds(
-        {
-            TextDelta: _feed_text,
-            ReasoningDelta: _feed_reasoning,
-            CallDelta: _feed_call,
-            RefusalDelta: _feed_refusal,
-            Finished: _feed_end,
-        }
-    )
 
 
 def _is_among(item: OpenItem | None, answered: Collection[str]) -> bool:

@@ -20,7 +20,7 @@ from antwort.api.items import (
 )
 from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.context.compaction_item import Said, since_compaction
+from antwort.engine.context.compaction_item import EffectiveHistory, since_compaction
 from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
 from antwort.engine.history.turns import without_interruptions
 from antwort.engine.loop.fold import Run
@@ -74,7 +74,7 @@ class Prompt:
         elif toolbox.tools:
             offered = [*toolbox.tools.values()]
             if toolbox.deferred:
-                offered = in_prompt(toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
+                offered = in_prompt(toolbox, effective_history(run, plan).stretches, plan.settings.max_in_prompt)
                 changes["tools"] = [*map(_chat_tool, offered)]
             if plan.request.tool_choice != "auto" or toolbox.allowed is not None or run.over_limit_turns:
                 changes["tool_choice"] = _chat_choice(run, plan, offered)
@@ -95,7 +95,7 @@ class Prompt:
         if self._transcript is not None and self._can_continue(run):
             found = self._transcript.messages.copy()
         else:
-            found = messages_of(all_said(run, plan), plan)
+            found = messages_of(effective_history(run, plan), plan)
         words = notice(run, plan)
         return found if words is None else noted(found, words)
 
@@ -221,11 +221,11 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     return Prompt(plan).messages(run)
 
 
-def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
+def messages_of(said: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
     return _conversation(said, plan).whole()
 
 
-def _conversation(said: Said, plan: Plan) -> Transcript:
+def _conversation(said: EffectiveHistory, plan: Plan) -> Transcript:
     stretches = without_interruptions(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
@@ -242,7 +242,7 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
     return conversation
 
 
-def all_said(run: Run, plan: Plan) -> Said:
+def effective_history(run: Run, plan: Plan) -> EffectiveHistory:
     """Return the history and the turns so far, from the last compaction on."""
     turns = [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
     stretches = [*plan.history.stretches, *turns]

@@ -98,8 +98,8 @@ def in_prompt(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]], most: 
         for name in _names_in(item, toolbox):
             if name in hidden and (toolbox.allowed is None or name in toolbox.allowed):
                 found[name] = found.pop(name, len(found))
-    room = max(most - len(shown), MOST_FOUND)  # one search must be able to show all that it finds
-    latest = set([*found][-room:])
+    limit = max(most - len(shown), MOST_FOUND)  # one search must be able to show all that it finds
+    latest = set([*found][-limit:])
     return shown + [tools[name] for name in sorted(latest, key=found.__getitem__)]
 
 

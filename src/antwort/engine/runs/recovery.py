@@ -254,7 +254,7 @@ class Recovery:
             deadline=asyncio.get_running_loop().time() + budget.seconds - self._seconds_since(claimed),
             toolbox=Toolbox(tools={}, may_run=False),
             sealed=SealedItems(vault, identity),
-            meter=TokenEstimator(self._resources.provider),
+            estimator=TokenEstimator(self._resources.provider),
             clock=self._resources.clock,
             is_durable=True,
         )
