@@ -25,9 +25,9 @@ from antwort.engine.history.approval_records import (
     settle_approvals,
 )
 from antwort.engine.history.call_records import CallRecords
-from antwort.engine.history.calls import is_made_here
-from antwort.engine.history.deduplication import known_items, known_places, referring
-from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, without_repeats
+from antwort.engine.history.calls import CallIndex, is_made_here
+from antwort.engine.history.deduplication import known_items, known_steps, referring
+from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, unrepeated_steps
 from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryMemory, HistoryReader
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
@@ -39,7 +39,7 @@ from antwort.engine.history.references import (
 )
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
-from antwort.engine.prompt.chat_request import check_not_empty
+from antwort.engine.prompt.chat_request import emptiness_steps
 from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
@@ -146,9 +146,9 @@ class Planner:
         history = History((request.input,), inputs=_FIRST)
         if brings_media:
             check_readable(history, means, sealed)
-        return self.plan(request, history, means, sealed, resumed)
+        return await self.plan(request, history, means, sealed, resumed)
 
-    def plan(
+    async def plan(
         self, request: CreateRequest, history: History, means: Means, sealed: SealedItems, resumed: Resumed | None
     ) -> Plan:
         resources, discovery, settings = self.resources, means.discovery, self.resources.settings
@@ -176,7 +176,7 @@ class Planner:
             deadline=discovery.deadline,
             is_durable=bool(request.background),
         )
-        check_not_empty(plan)
+        await in_turns(emptiness_steps(plan))
         if means.compacts:
             check_compacts(plan)
         return plan
@@ -263,7 +263,7 @@ class _Continuation:
             *earlier, new = history.stretches
             history = replace(history, stretches=(*earlier, self._sealed.opened_last(new, own)))
             request = without_references(self._request)
-            plan = self._planner.plan(request, history, self._means, self._sealed, self._resumed)
+            plan = await self._planner.plan(request, history, self._means, self._sealed, self._resumed)
         except BaseException:
             reader.release()
             raise
@@ -278,25 +278,27 @@ class _Continuation:
             await live.catch_up(identity, request.previous_response_id)
         stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
-        conversation = with_call_ids(conversation)
+        conversation = with_call_ids(conversation, CallIndex())
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
+        calls = await in_turns(CallIndex.steps(earlier))
         messages = [item for item in earlier if isinstance(item, Message)]
-        known = known_places(request.input, [*conversation, *known_items(stored_chain)], messages, request.raw_input)
+        known_ones = [*conversation, *known_items(stored_chain)]
+        known = await in_turns(known_steps(request.input, known_ones, calls, messages, request.raw_input))
         await pace.pause()
-        request = results_by_call_id(referring(request, known), earlier)
+        request = results_by_call_id(referring(request, known), calls)
         await pace.pause()
         own = sealed.opened_input(request.input)
         response_id = None if self._resumed is None else self._resumed.response.id
-        approvals = await find_approvals(
-            (*conversation, *request.input), stored_chain, store, identity, live.__contains__, response_id
-        )
+        sent = [*conversation, *request.input]
+        approvals = await find_approvals(sent, calls, stored_chain, store, identity, live.__contains__, response_id)
         await pace.pause()
         check_unchanged(request.input, approvals)
-        request = await resolve_references(request, stored_chain, conversation, reader, known)
+        request = await resolve_references(request, stored_chain, conversation, calls, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
         conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
-        self._request = request = without_repeats(request, chain, conversation, sealed.memories)
+        steps = unrepeated_steps(request, chain, conversation, sealed.memories)
+        self._request = request = await in_turns(steps)
         await pace.pause()
         history = await assemble(
             request, chain, self._means.toolbox, self._means.discovery, sealed, conversation, approvals.askers

@@ -25,21 +25,22 @@ from antwort.engine.history.approvals import (
     superseded,
 )
 from antwort.engine.history.calls import (
+    CallIndex,
     CallView,
     calls_in,
     canonical_arguments,
     is_request_id,
     is_same_value,
     requested_call,
-    results_in,
 )
 from antwort.engine.history.deduplication import WAITS
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.history.turns import last_turn
+from antwort.engine.history.turns import last_turn_steps
 from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.tool_names import model_name
 from antwort.errors import InvalidField, ToolServerUnavailable
+from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
@@ -82,23 +83,29 @@ class StoredApprovals(msgspec.Struct, frozen=True):
 
 async def find_approvals(
     items: Sequence[InputItem],
+    calls: CallIndex,
     chain: Sequence[Link],
     store: ResponseStore,
     identity: Identity,
     is_live: Callable[[str], bool],
     own: str | None = None,
 ) -> StoredApprovals:
-    """Read the approvals of a request and its history. This comes before any results are read: what runs now may have
-    ended by then, and what has ended by now is stored.
+    """Read the approvals of the `items`, which the request sends or its conversation holds, and of the chain; `calls`
+    are those of the chain and the conversation. This comes before any results are read: what runs now may have ended
+    by then, and what has ended by now is stored.
     """
     earlier = [item for link in chain for item in (*link.input, *link.output)]
-    settled, decisions = results_in((*earlier, *items)), decisions_in((*earlier, *items))
+    decisions = decisions_in((*earlier, *items))
     # Those whose calls have no result, and that were decided about since the model last wrote something, or in earlier
     # responses, or not at all.
     asked = {item.id for item in (*earlier, *items) if isinstance(item, McpApprovalRequest)} - decisions.keys()
-    asked |= decisions_in((*earlier, *last_turn(items))).keys()
+    asked |= decisions_in((*earlier, *(await in_turns(last_turn_steps(items))))).keys()
+    held = await in_turns(CallIndex.steps(items))
+    settled = calls.answered | held.answered
     open_ids = {each for each in asked if requested_call(each) not in settled}
-    ids = dict.fromkeys((*open_ids, *(each for item in items if (each := _approval_wanted(item)) is not None)))
+    referred = (item.id for item in items if isinstance(item, ItemReference) and is_request_id(item.id))
+    named = (each for view in held.views if (each := _approval_of(view)) is not None)
+    ids = dict.fromkeys((*open_ids, *referred, *named))
     found = await store.find_approvals(identity, [*ids]) if ids else {}
     open_ones = [approval for approval in found.values() if approval.id in open_ids]
     ends: dict[str, ResponseStatus] = {link.response.id: link.response.status for link in chain}
@@ -120,15 +127,11 @@ async def find_more_approvals(
     return replace(stored, approvals={**stored.approvals, **more}) if more else stored
 
 
-def _approval_wanted(item: InputItem) -> str | None:
-    """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
-    view = CallView.of(item)
-    if view is not None and view.part == "decision":
+def _approval_of(view: CallView) -> str | None:
+    """Return the id of the approval request that an item is, decides about, or shows the unrun call of."""
+    if view.part == "decision":
         return view.request_id
-    if view is None:
-        request_id = item.id if isinstance(item, ItemReference) else None
-    else:
-        request_id = view.request_id if view.result is None else None
+    request_id = view.request_id if view.result is None else None
     return request_id if request_id is not None and is_request_id(request_id) else None
 
 
@@ -160,7 +163,7 @@ def check_unchanged(items: Sequence[InputItem], stored: StoredApprovals) -> None
     """Raise `InvalidField` for a request or a call that differs from the stored one."""
     for i, item in enumerate(items):
         if isinstance(item, McpApprovalRequest | McpCall):
-            approval = stored.approvals.get(_approval_wanted(item) or "")
+            approval = stored.approvals.get(_approval_of(CallView.of(item)) or "")
             if approval is not None and not _is_meant(item, approval):
                 problem = WAITS if isinstance(item, McpApprovalRequest) else _OTHER_CALL
                 raise InvalidField(f"input[{i}].arguments", problem)

@@ -34,6 +34,7 @@ from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
+from antwort.event_loop import in_turns
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
 from antwort.storage.run_log import DETACHED
@@ -170,7 +171,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
     stop = closing(before, plan) if plan.settings.final_answer else None
     turn = _new_turn(plan, before, stop)
-    whole, window = live.prompt.request(before), window_of(plan, live.provider)
+    whole, window = await in_turns(live.prompt.request_steps(before)), window_of(plan, live.provider)
     has_answered = False
     failure: Exception | None = None
     while True:
