@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from antwort.api.decoding import Limits
+from antwort.api.decoding import Limits, at_once
 from antwort.api.item_parsing import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.history.deduplication import known_places
+from antwort.engine.history.calls import CallIndex
+from antwort.engine.history.deduplication import known_steps
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
@@ -346,6 +348,10 @@ CHANGED = [
     (a_free_call(), a_free_call(id="ctc_2", input="b"), "input"),
 ]
 ANSWERED = a_message("Ho", role="assistant", id="msg_9")
+
+
+def known_places(given: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
+    return at_once(known_steps(given, held, at_once(CallIndex.steps(held))))
 
 
 @pytest.mark.parametrize(("held", "given"), SAME)

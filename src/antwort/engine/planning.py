@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.decoding import Steps
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message, is_additional
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
@@ -39,8 +40,8 @@ from antwort.engine.history.references import (
 )
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
-from antwort.engine.prompt.chat_request import emptiness_steps
-from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
+from antwort.engine.prompt.chat_request import emptiness_steps, is_certainly_heard
+from antwort.engine.prompt.content_checks import check_capabilities, has_media, media_steps, omitted_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_choice import check_choice
@@ -145,7 +146,7 @@ class Planner:
             return await _in_time(request, continuation.plan(), deadline)
         history = History((request.input,), inputs=_FIRST)
         if brings_media:
-            check_readable(history, means, sealed)
+            await in_turns(readable_steps(history, means, sealed))
         return await self.plan(request, history, means, sealed, resumed)
 
     async def plan(
@@ -176,7 +177,8 @@ class Planner:
             deadline=discovery.deadline,
             is_durable=bool(request.background),
         )
-        await in_turns(emptiness_steps(plan))
+        if not is_certainly_heard(history):
+            await in_turns(emptiness_steps(plan))
         if means.compacts:
             check_compacts(plan)
         return plan
@@ -255,11 +257,10 @@ class _Continuation:
         )
 
     async def plan(self) -> Plan:
-        reader, pace = self._reader, Pace()
+        reader = self._reader
         try:
             history, own = await self._history()
-            check_readable(history, self._means, self._sealed)
-            await pace.pause()
+            await in_turns(readable_steps(history, self._means, self._sealed))
             *earlier, new = history.stretches
             history = replace(history, stretches=(*earlier, self._sealed.opened_last(new, own)))
             request = without_references(self._request)
@@ -363,15 +364,16 @@ async def _in_time(request: CreateRequest, work: Coroutine[None, None, T], deadl
         raise BackendTimeout("The response could not be prepared in time.") from exc
 
 
-def check_readable(history: History, means: Means, sealed: SealedItems) -> None:
-    """Refuse what the backend cannot read, and log what the model is not shown."""
+def readable_steps(history: History, means: Means, sealed: SealedItems) -> Steps[None]:
+    """Refuse what the backend cannot read, and log what the model is not shown, in pieces."""
     if not means.compacts:
         said = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
         earlier = "conversation" if history.kept else "previous_response_id"
         if said.skipped:
             earlier = f"input[{said.skipped - 1}].encrypted_content"
         check_capabilities(said.stretches, means.discovery.capabilities, earlier, said.skipped)
-    log_omitted(history.stretches)
+        yield
+    yield from omitted_steps(history.stretches)
 
 
 def _claims(history: History, request: CreateRequest, response_id: str) -> dict[str, CallClaim]:

@@ -56,7 +56,7 @@ _RUN_ID = re.compile(r"mcp_[0-9a-f]{32}_run")
 REQUEST_ID = re.compile(r"mcpr_([0-9a-f]{32})")
 
 
-class CallView(msgspec.Struct, frozen=True):
+class CallView(msgspec.Struct, frozen=True, gc=False):
     """What one item says about one call."""
 
     item: CallItem | OpaqueItem

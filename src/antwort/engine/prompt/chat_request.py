@@ -23,11 +23,12 @@ from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.context.compaction_item import Said, since_compaction
 from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
+from antwort.engine.history.calls import ITEMS_PER_STEP
 from antwort.engine.history.turns import uninterrupted_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import closing, notice, tokens_left
 from antwort.engine.loop.steps import choice_for
-from antwort.engine.plan import Plan, given
+from antwort.engine.plan import History, Plan, given
 from antwort.engine.prompt.deferred_tools import in_prompt
 from antwort.engine.prompt.messages import Transcript
 from antwort.engine.prompt.tool_choice import forced_names
@@ -229,10 +230,12 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
 def _conversation_steps(said: Said, plan: Plan) -> Steps[Transcript]:
     stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
-    yield from conversation.find_steps()
+    if sum(map(len, stretches)) > ITEMS_PER_STEP:
+        yield from conversation.find_steps()
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=instructions))
-    yield from conversation.add_steps(said.instructions, is_whole=False)
+    if said.instructions:
+        yield from conversation.add_steps(said.instructions, is_whole=False)
     if said.summary:
         conversation.recap = recap_of(said.summary)
     elif plan.history.is_cut and not said.is_compacted:
@@ -251,13 +254,18 @@ def all_said(run: Run, plan: Plan) -> Said:
     return since_compaction(stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept)
 
 
+def is_certainly_heard(history: History) -> bool:
+    """Return whether an item comes to a message for certain, whatever stands beside it."""
+    for item in chain.from_iterable(history.stretches):
+        if isinstance(item, Message) and item.role != "assistant":
+            return True
+        if isinstance(item, FunctionCall | CustomToolCall | McpCall) and item.status != "incomplete":
+            return True
+    return False
+
+
 def emptiness_steps(plan: Plan) -> Steps[None]:
     """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
-    for item in chain.from_iterable(plan.history.stretches):
-        if isinstance(item, Message) and item.role != "assistant":
-            return
-        if isinstance(item, FunctionCall | CustomToolCall | McpCall) and item.status != "incomplete":
-            return
     if not (yield from Prompt(plan).message_steps(Run(plan.response))):
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")

@@ -102,15 +102,15 @@ class Transcript:
         return self._found
 
     def find_steps(self) -> Steps[None]:
-        """Find the results in pieces, where all items are many."""
-        if sum(map(len, self._stretches)) > ITEMS_PER_STEP:
-            self._found = yield from _result_steps(self._stretches, self._placeholders)
+        """Find the results in pieces."""
+        self._found = yield from _result_steps(self._stretches, self._placeholders)
 
     def go_on(self, turns: Iterable[Sequence[InputItem]], news: Sequence[InputItem]) -> None:
         """Add the turns since then, whose items are `news`."""
         self._stretches, self._placeholders, self._found = (news,), {}, None
         for turn in turns:
-            at_once(self.add_steps(turn))
+            for _ in self.add_steps(turn):
+                pass
 
     def whole(self) -> list[ChatMessage]:
         return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
