@@ -402,17 +402,26 @@ def is_same(item: InputItem, other: InputItem) -> bool:
 
 def is_same_value(arguments: str, others: str) -> bool:
     """Return whether two JSON texts have the same value."""
-    return arguments == others or value_key(arguments) == value_key(others)
+    return arguments == others or _value(arguments) == _value(others)
 
 
 def value_key(arguments: str) -> bytes:
     """Return the value of a JSON text in one form, however it is spaced, ordered and escaped; 1.0 is 1. Invalid JSON
     stays as it is.
     """
-    if not is_heavy(arguments):
-        with suppress(ValueError, RecursionError):
-            return msgspec.json.encode(_decode_number(arguments or "{}"), order="sorted")
+    if (value := _value(arguments)) is not arguments:
+        with suppress(RecursionError):
+            return msgspec.json.encode(value, order="sorted")
     return arguments.encode(errors="surrogatepass")
+
+
+def _value(arguments: str) -> object:
+    if is_heavy(arguments):
+        return arguments
+    try:
+        return _decode_number(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _number(text: str) -> int | float:
