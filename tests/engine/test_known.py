@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -382,3 +384,31 @@ def test_a_call_id_of_the_clients_may_be_used_again_once_it_is_answered() -> Non
     again = [a_call(id="fc_2"), a_result(id="fco_2")]
     assert known_places(again, held) == frozenset()
     assert known_places(again, held[:1]) == {0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda n: a_servers_call(arguments=f'{{"key": {n}}}', output="3"),
+        lambda n: a_servers_call(output=f"{n}"),
+        lambda n: a_call(id=f"fc_{n}", name=f"f{n}", status="incomplete"),
+        lambda n: a_message(f"{n}", role="assistant"),
+        lambda n: item(type="reasoning", id="rs_1", summary=[f"{n}"]),
+        lambda n: item(type="odd", id="odd_1", x=n),
+    ],
+    ids=["arguments", "outputs", "names", "words", "thoughts", "fields"],
+)
+def test_items_of_one_id_are_not_compared_one_by_one(said: Callable[[int], InputItem]) -> None:
+    held, given = [said(n) for n in range(400)], [said(-1 - n) for n in range(400)]
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert known_places(given, held) == frozenset()
+    finally:
+        sys.setprofile(None)
+    assert calls < 100 * len(held)
