@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, RunEvent
 from antwort.api.responses import Response
+from antwort.engine.history.sealed_items import Seal
 from antwort.engine.loop.fold import Run
-from antwort.engine.loop.item_builders import Seal
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, RunHooks

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 
 from antwort.api.events import CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
+from antwort.engine.history.calls import PendingCall
+from antwort.engine.history.refusals import NOT_BEGUN
 from antwort.engine.loop.fold import Run, fold
-from antwort.engine.loop.result_events import INTERRUPTED, NOT_BEGUN
-from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.loop.result_events import INTERRUPTED
+from antwort.engine.plan import Leftover, Plan
 from antwort.errors import Cancelled
 from antwort.identity import Identity
 from antwort.testing import ToolServerFake
@@ -376,8 +378,8 @@ async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_
     parent = await plan_with(*executors)
     old = server_called(2, arguments='{"n":1}', status="completed")
     leftovers = (
-        Leftover(OpenCall("call_1", "weather", "{}", None, called(1)), parent.toolbox),
-        Leftover(OpenCall("call_2", "depot_stock", '{"n":1}', None, old), parent.toolbox),
+        Leftover(PendingCall("call_1", "weather", "{}", None, called(1)), parent.toolbox),
+        Leftover(PendingCall("call_2", "depot_stock", '{"n":1}', None, old), parent.toolbox),
     )
     dispatch = await Dispatch(await plan_of(ask(), leftovers=leftovers)).ended()
     (again, result) = dispatch.after.output
@@ -392,7 +394,7 @@ async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_
 async def test_a_tool_whose_executor_has_gone_is_an_error_and_not_the_end() -> None:
     parent = await plan_with(ToolServerFake("depot", stock=replies("3 left")))
     gone = Toolbox(tools=parent.toolbox.tools, executors=(), may_run=True)
-    leftover = Leftover(OpenCall("call_1", "stock", "{}", None, server_called(1, status="completed")), gone)
+    leftover = Leftover(PendingCall("call_1", "stock", "{}", None, server_called(1, status="completed")), gone)
     dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).ended()
     (again,) = dispatch.after.output
     assert isinstance(again, McpCall)

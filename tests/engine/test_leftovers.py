@@ -10,7 +10,7 @@ from antwort.api.events import Batch
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
-from antwort.engine.loop.steps import OVER_LIMIT
+from antwort.engine.history.refusals import OVER_LIMIT
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import NO_RESULT
 from antwort.identity import ANONYMOUS

@@ -31,13 +31,11 @@ from antwort.storage.base import CallClaim, Decision, Link
 from antwort.tools.grammar import Checks
 from antwort.tools.routing import Toolbox
 
-OpenCall = PendingCall
-
 
 class Leftover(msgspec.Struct, frozen=True):
     """A call of an earlier response that this one settles, with the tools and the policy it was made under."""
 
-    call: OpenCall
+    call: PendingCall
     toolbox: Toolbox
     is_parallel: bool = True
     refusal: str | None = None

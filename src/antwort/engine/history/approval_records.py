@@ -9,24 +9,16 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
-from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall
+from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall, OutputItem
 from antwort.api.requests import CreateRequest
 from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import EXTENDS_CONVERSATION, FINAL, ResponseStatus
-from antwort.engine.history.approvals import (
-    CHANGED,
-    DENIED,
-    LOST,
-    NO_APPROVAL,
-    NOT_RUN,
-    contradiction,
-    decisions_in,
-    superseded,
-)
+from antwort.engine.history.approvals import contradiction, decisions_in, superseded
 from antwort.engine.history.calls import (
     CallIndex,
     CallView,
+    call_id_of,
     calls_in,
     canonical_arguments,
     is_request_id,
@@ -34,9 +26,9 @@ from antwort.engine.history.calls import (
     requested_call,
 )
 from antwort.engine.history.deduplication import WAITS
+from antwort.engine.history.refusals import CHANGED, DENIED, NO_APPROVAL, NOT_RUN, OUTCOME_UNKNOWN
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.history.turns import last_turn_steps
-from antwort.engine.loop.steps import asked_again
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.tool_names import model_name
 from antwort.errors import InvalidField, ToolServerUnavailable
@@ -322,7 +314,7 @@ class _Settlement:
                 found[call_id] = CHANGED
             else:
                 is_lost = call_id in begun or end is None or end == "failed" or end not in FINAL
-                found[call_id] = LOST if is_lost else NOT_RUN
+                found[call_id] = OUTCOME_UNKNOWN if is_lost else NOT_RUN
         return found
 
 
@@ -374,3 +366,14 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
             )
         )
     return found
+
+
+def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
+    """Return the earlier calls that the client is asked about once more, in the place of an inference: those that the
+    output shows as not run for that reason. A run that was picked up may have run one before its tool changed.
+    """
+    left = {each.call.call_id: each for each in plan.history.leftovers if each.asks_again}
+    if not left:
+        return []
+    shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
+    return [left[call_id] for call_id in shown if call_id in left]

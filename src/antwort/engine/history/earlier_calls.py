@@ -20,7 +20,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.tool_parsing import declared_steps, name_of
 from antwort.api.wire import UNSET, replace
-from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
+from antwort.engine.history.approvals import decisions_in
 from antwort.engine.history.calls import (
     CallView,
     PendingCall,
@@ -31,11 +31,19 @@ from antwort.engine.history.calls import (
     result_of,
     results_in,
 )
+from antwort.engine.history.refusals import (
+    CHANGED,
+    DECLINED,
+    NO_APPROVAL,
+    NO_MORE,
+    NOT_BEGUN,
+    NOT_YET,
+    OUTCOME_UNKNOWN,
+    OVER_LIMIT,
+    denial,
+)
 from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
 from antwort.engine.history.turns import last_turn_steps, turn_steps
-from antwort.engine.loop.limits import NO_MORE
-from antwort.engine.loop.result_events import NOT_BEGUN
-from antwort.engine.loop.steps import OVER_LIMIT
 from antwort.engine.plan import Leftover, budget_of
 from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
 from antwort.engine.prompt.discovery import Discovery
@@ -46,10 +54,7 @@ from antwort.storage.base import CallClaim, CallResult, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, may_claim_function, route
 
-DECLINED = "The call was not run: the client did not continue the turn."
-NOT_YET = "The call has not been run yet: the client has not continued the turn."
-
-_NOT_RUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
+_NOT_RUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, OUTCOME_UNKNOWN, NOT_BEGUN, DECLINED, CHANGED)
 """Results of calls that are not run."""
 _ASKING = (FunctionCall, McpCall, McpApprovalRequest)
 """Items that ask for a call which this server may run."""
@@ -129,7 +134,9 @@ class EarlierCalls:
         first = {left.call.call_id: left for left in reversed(found)}
         # A call that was begun and has no known result is not begun again.
         settled = [
-            replace(left, refusal=LOST) if left.call.call_id in earlier.begun and left.refusal is None else left
+            replace(left, refusal=OUTCOME_UNKNOWN)
+            if left.call.call_id in earlier.begun and left.refusal is None
+            else left
             for left in reversed(first.values())
         ]
         return tuple(settled), self._waiting

@@ -10,7 +10,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.history.approvals import CHANGED
 from antwort.engine.history.calls import (
     CallIndex,
     CallView,
@@ -25,6 +24,7 @@ from antwort.engine.history.calls import (
     unanswered_server_call,
 )
 from antwort.engine.history.memory_limit import HistoryReader
+from antwort.engine.history.refusals import CHANGED
 from antwort.errors import ItemNotFound
 from antwort.ids import new_id
 from antwort.storage.base import Link

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_p
 from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.calls import REQUEST_ID, canonical_arguments, request_id
-from antwort.engine.loop.item_builders import Seal
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
@@ -32,6 +31,9 @@ from antwort.storage.base import Link
 from antwort.vault import CannotOpen, Vault
 
 _log = logging.getLogger("antwort.engine")
+
+Seal: TypeAlias = Callable[[str], str]
+"""Seals a text for the client."""
 
 _INCLUDE = "reasoning.encrypted_content"
 """The `include` entry that asks for sealed reasoning."""

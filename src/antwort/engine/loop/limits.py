@@ -17,7 +17,6 @@ from antwort.engine.history.calls import call_id_of, result_of, value_key
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 
-NO_MORE = "No tool can be called any more in this response."
 _LAST = "No tool can be called any more: {}. Answer now, in words, with what you have."
 _WHY = {
     "max_turns": "this is the last turn of the response",

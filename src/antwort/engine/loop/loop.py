@@ -24,11 +24,12 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
+from antwort.engine.history.refusals import NOT_BEGUN
 from antwort.engine.loop.call_display import display_of, display_of_refused
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
-from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_results
+from antwort.engine.loop.result_events import ask_again, early_results
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan

@@ -38,8 +38,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.message_text import Pictures, Recap, recalled
-from antwort.engine.history.approvals import NO_APPROVAL, denial
 from antwort.engine.history.calls import ITEMS_PER_STEP, CallView, as_call, is_same, late_id, requested_call, value_key
+from antwort.engine.history.refusals import NO_APPROVAL, denial
 from antwort.engine.history.turns import TurnCounter
 from antwort.engine.loop.custom_input import as_object
 from antwort.engine.prompt.declared_tools import INPUT
