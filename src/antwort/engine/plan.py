@@ -69,7 +69,7 @@ class History(msgspec.Struct, frozen=True):
     """The earlier responses that the request continues, oldest first, as they are stored."""
     decisions: tuple[Decision, ...] = ()
     """The decisions of the request about calls that wait for approval, to be stored when the run begins."""
-    brought_approvals: tuple[Approval, ...] = ()
+    unstored_approvals: tuple[Approval, ...] = ()
     """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 

@@ -283,8 +283,8 @@ class _Continuation:
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
         calls = await in_turns(CallIndex.steps(earlier))
         messages = [item for item in earlier if isinstance(item, Message)]
-        known_ones = [*conversation, *known_items(stored_chain)]
-        known = await in_turns(known_steps(request.input, known_ones, calls, messages, request.raw_input))
+        repeatable = [*conversation, *known_items(stored_chain)]
+        known = await in_turns(known_steps(request.input, repeatable, calls, messages, request.raw_input))
         await pace.pause()
         request = results_by_call_id(referring(request, known), calls)
         await pace.pause()

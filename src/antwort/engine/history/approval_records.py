@@ -196,7 +196,7 @@ def settle_approvals(
         leftovers=leftovers,
         placeholders=placeholders,
         decisions=tuple(settlement.decisions.values()),
-        brought_approvals=tuple(settlement.brought),
+        unstored_approvals=tuple(settlement.unstored),
     )
 
 
@@ -207,7 +207,7 @@ class _Settlement:
         self, stored: StoredApprovals, request: CreateRequest, sealed: SealedItems, now: int, expires_at: int
     ) -> None:
         self.decisions: dict[str, Decision] = {}
-        self.brought: list[Approval] = []
+        self.unstored: list[Approval] = []
         self._stored, self._sealed, self._now, self._expires_at = stored, sealed, now, expires_at
         self._given = decisions_in(request.input)
         self._places = {
@@ -227,7 +227,7 @@ class _Settlement:
         approval = self._stored.approvals.get(request_id)
         if approval is None:
             arguments = canonical_arguments(call.arguments)  # that is what the id proves
-            self._bring(request_id, call, arguments)
+            self._add_unstored(request_id, call, arguments)
             return replace(left, call=replace(left.call, arguments=arguments))
         place = self._places.get(approval.id)
         if not _is_meant(call, approval):
@@ -254,13 +254,13 @@ class _Settlement:
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         return replace(left, call=as_asked)
 
-    def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
+    def _add_unstored(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not stored, because the response that asked for it was not."""
         if not self._sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
         if (decision := self._given.get(request_id)) is None:
             return
-        self.brought.append(
+        self.unstored.append(
             Approval(
                 id=request_id,
                 created_at=self._now,

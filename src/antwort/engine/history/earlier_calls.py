@@ -42,7 +42,7 @@ from antwort.engine.history.refusals import (
     OVER_LIMIT,
     denial,
 )
-from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
+from antwort.engine.history.sealed_items import Parent, SealedItems, with_newer_credentials
 from antwort.engine.history.turns import last_turn_steps, turn_steps
 from antwort.engine.plan import Leftover, budget_of
 from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
@@ -213,7 +213,7 @@ class EarlierCalls:
         declared = [*declared_in(items, self._sealed, "previous_response_id")]
         found = at_once(declared_steps(declared, UNBOUNDED))
         newer = [each.tool for each in request.declarations]
-        additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
+        additional = [replace(each, tool=with_newer_credentials(each.tool, newer)) for each in found]
         if at is None:
             names = {name_of(each.tool) for each in found}
             additional += [each for each in request.additional if name_of(each.tool) not in names]
