@@ -59,7 +59,7 @@ _CHANGED = (
 )
 _MODELS = (FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, Reasoning, Compaction)
 _MOST_REASONING = 16
-"""Of known reasoning under one id, so much is compared."""
+"""Known reasoning under one id that an item is compared with: the latest."""
 _LONGEST_ID = 100
 """Characters of a client's id that an error repeats."""
 
@@ -267,8 +267,9 @@ def _keys(item: InputItem) -> tuple[Form, ...]:
     """
     view = CallView.of(item)
     if is_function(item):
+        # One that was cut off and comes back whole is new.
         cut, whole = ((type(item), item.call_id, item.name, is_whole) for is_whole in (False, True))
-        return (cut,) if item.status == "incomplete" else (cut, whole)  # one that was cut off and comes back is new
+        return (cut,) if item.status == "incomplete" else (cut, whole)
     if isinstance(item, McpCall | McpApprovalRequest):
         asked = (type(item), item.server_label, item.name, value_key(item.arguments))
         if isinstance(item, McpApprovalRequest):
