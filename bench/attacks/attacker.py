@@ -117,6 +117,24 @@ async def allowed_bodies(target: Target) -> None:
     await _send_all(target, _bodies(299_000) + bodies, 0.5)
 
 
+def _calls(kind: str, first: int, number: int) -> list[dict[str, Any]]:
+    """So many calls, each with its result."""
+    numbers = range(first, first + number)
+    if kind == "mcp_call":
+        call = {"type": kind, "server_label": "s", "name": "f", "arguments": "{}", "output": "x"}
+        return [{**call, "id": f"mcp_{n}"} for n in numbers]
+    calls = [{"type": kind, "call_id": f"call_{n}", "name": "f", "arguments": "{}"} for n in numbers]
+    results = [{"type": f"{kind}_output", "call_id": f"call_{n}", "output": "x"} for n in numbers]
+    return [item for pair in zip(calls, results, strict=True) for item in pair]
+
+
+async def bodies_of_calls(target: Target) -> None:
+    """As many small items as are allowed: servers' calls, and pairs of calls and results of known and unknown types."""
+    kinds = [("mcp_call", 9999), ("function_call", 4999), ("shell_call", 4999)]
+    items = [[*_calls(kind, 0, number), {"role": "user", "content": "x"}] for kind, number in kinds]
+    await _send_all(target, [json.dumps({"model": "good", "input": each}).encode() for each in items], 0.1)
+
+
 # ---- followers and slow readers ----
 
 
@@ -216,6 +234,30 @@ async def long_history(target: Target) -> None:
     await asyncio.gather(*(one("auto" if at % 2 else "disabled") for at in range(8)))
 
 
+async def long_history_of_calls(target: Target) -> None:
+    """6 turns of 10,000 calls, then 2 clients whose short requests go on from there."""
+    last: str | None = None
+    for at in range(6):
+        items = [*_calls("mcp_call", at * 9999, 9999), {"role": "user", "content": "x"}]
+        made = await target.ask({"model": "good", "input": items, "previous_response_id": last}, patience=120)
+        last = made["id"] if made and "id" in made else last
+    say("history is there")
+    await _repeat(target, {"model": "good", "input": "x", "previous_response_id": last}, 2, 60, 0.05)
+
+
+async def repeated_ids(target: Target) -> None:
+    """A turn of 10,000 different items under one id, then requests with as many others that go on from there."""
+
+    def body(first: int, last: str | None) -> dict[str, Any]:
+        call = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "f", "output": "x"}
+        items = [{**call, "arguments": f'{{"n":{n}}}'} for n in range(first, first + 9999)]
+        return {"model": "good", "input": [*items, {"role": "user", "content": "x"}], "previous_response_id": last}
+
+    made = await target.ask(body(0, None), patience=120)
+    assert made is not None, "the server gave no answer"
+    await _repeat(target, body(9999, made["id"]), 1, 120)
+
+
 # ---- by way of backends and MCP servers ----
 
 
@@ -303,6 +345,7 @@ ATTACKS: dict[str, Attack] = {
         bodies_of_30_mb,
         bodies_of_60_mb,
         allowed_bodies,
+        bodies_of_calls,
         ten_followers,
         ten_followers_of_a_run_under_way,
         fifty_followers_of_2_mb,
@@ -311,6 +354,8 @@ ATTACKS: dict[str, Attack] = {
         slow_readers_of_40_mb,
         slow_readers_of_2_mb,
         long_history,
+        long_history_of_calls,
+        repeated_ids,
         backend_trailer,
         mcp_trailer,
         backend_flood,

@@ -107,6 +107,32 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """For each room, or module beside them, what of ours it may import besides itself."""
 
 
+ENGINE = ("history", "prompt", "context", "loop", "runs")
+"""The subpackages of the engine: each imports those before it."""
+ENGINE_UPWARD: dict[str, tuple[str, ...]] = {
+    "history": (
+        "context.compaction_item",
+        "prompt.content_checks",
+        "prompt.declared_tools",
+        "prompt.discovery",
+        "prompt.tool_names",
+        "prompt.toolbox",
+    ),
+    "prompt": (
+        "context.compaction_item",
+        "context.message_text",
+        "loop.custom_input",
+        "loop.fold",
+        "loop.limits",
+        "loop.steps",
+    ),
+    # Of a live run, the type alone.
+    "context": ("loop.fold", "loop.steps", "runs.live"),
+    "loop": ("runs.live",),
+}
+"""The modules behind it that one of them imports all the same."""
+
+
 def modules() -> dict[str, Path]:
     """Every module of ours by its name within the package."""
     root = SOURCE / "antwort"
@@ -161,6 +187,15 @@ def test_every_room_has_a_rule() -> None:
 def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
     targets = set(imported(MODULES[module].read_text(encoding="utf-8"), KNOWN))
     assert [target for target in sorted(targets) if not is_allowed(module, target)] == []
+
+
+@pytest.mark.parametrize("name", ENGINE)
+def test_a_subpackage_of_the_engine_imports_those_before_it(name: str) -> None:
+    own = [module for module in MODULES if module.startswith(f"engine.{name}.")]
+    targets = {target for module in own for target in imported(MODULES[module].read_text(encoding="utf-8"), KNOWN)}
+    behind = tuple(f"engine.{each}." for each in ENGINE[ENGINE.index(name) + 1 :])
+    upward = {target.removeprefix("engine.") for target in targets if target.startswith(behind)}
+    assert upward == {*ENGINE_UPWARD.get(name, ())}
 
 
 def test_the_rules_themselves_point_one_way() -> None:

@@ -11,8 +11,7 @@ import pytest
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import replace
 from antwort.engine.engine import Engine
-from antwort.engine.history.approvals import LOST, NO_APPROVAL
-from antwort.engine.loop.result_events import NOT_BEGUN
+from antwort.engine.history.refusals import NO_APPROVAL, NOT_BEGUN, OUTCOME_UNKNOWN
 from antwort.engine.runs.recorders import new_row
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, ApprovalInUse, ApprovalNotFound, StoreFault
@@ -169,7 +168,7 @@ async def test_an_approved_call_whose_process_died_is_run_only_if_it_had_not_beg
     async with engine:
         second = await engine.create(ask([decision(first)], previous_response_id=first.id))
     shown = only(second, McpCall)
-    assert (shown.error_text or shown.output) == (LOST if has_begun else "shipped")
+    assert (shown.error_text or shown.output) == (OUTCOME_UNKNOWN if has_begun else "shipped")
     assert len(server.calls) == (not has_begun)
     check_pairs(provider)
 
@@ -330,5 +329,5 @@ async def test_a_call_that_only_a_conversation_keeps_is_not_begun_again_when_its
     await run.result()
     may_end.set()
     again = await engine.create(ask([decision(first)], **held))
-    assert only(again, McpCall).error_text == LOST
+    assert only(again, McpCall).error_text == OUTCOME_UNKNOWN
     assert len(server.calls) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from antwort.api.events import McpCallInProgress, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
-from antwort.engine.loop.steps import OVER_LIMIT
+from antwort.engine.history.refusals import OVER_LIMIT
 from antwort.errors import Interrupted
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.local import LocalExecutor, tool

@@ -17,8 +17,8 @@ from antwort.api.items import (
 )
 from antwort.engine.context.compaction_split import split_items
 from antwort.engine.context.summary_prompt import prompt_entries
-from antwort.engine.history.approvals import NO_APPROVAL
 from antwort.engine.history.recent_responses import packed
+from antwort.engine.history.refusals import NO_APPROVAL
 from antwort.engine.runs.replay import replay_events
 from antwort.storage.base import Link, Page
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say

@@ -11,7 +11,7 @@ import pytest
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.history.approvals import DENIED, LOST, NO_APPROVAL, NOT_RUN
+from antwort.engine.history.refusals import DENIED, NO_APPROVAL, NOT_RUN, OUTCOME_UNKNOWN
 from antwort.engine.loop.result_events import INTERRUPTED
 from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
@@ -256,7 +256,7 @@ async def test_the_model_hears_of_a_call_that_was_run_where_nothing_was_kept() -
     first = await engine.create(ask(tools=[GUARDED]))
     await engine.create(ask([decision(first)], previous_response_id=first.id, store=False))
     await engine.create(ask("And now?", previous_response_id=first.id))
-    assert told(provider)[1:] == [("assistant", ["ship"]), ("tool", LOST), ("user", "And now?")]
+    assert told(provider)[1:] == [("assistant", ["ship"]), ("tool", OUTCOME_UNKNOWN), ("user", "And now?")]
 
 
 async def test_the_model_hears_of_a_call_that_was_denied_elsewhere() -> None:

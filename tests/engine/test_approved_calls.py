@@ -10,7 +10,7 @@ import pytest
 from antwort.api.events import McpCallCompleted, McpCallFailed
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import UNSET
-from antwort.engine.history.approvals import NO_APPROVAL
+from antwort.engine.history.refusals import NO_APPROVAL
 from antwort.engine.prompt.messages import NO_RESULT
 from antwort.errors import AntwortError, Conflict, InvalidField
 from antwort.identity import ANONYMOUS

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.tools import McpTool
-from antwort.engine.history.approvals import CHANGED
+from antwort.engine.history.refusals import CHANGED
 from antwort.engine.runs.recorders import new_row
 from antwort.errors import AntwortError
 from antwort.identity import ANONYMOUS, Identity

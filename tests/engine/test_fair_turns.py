@@ -12,10 +12,15 @@ import pytest
 
 from antwort.api.requests import Limits, read_request
 from antwort.engine.engine import Engine
+from antwort.engine.history.calls import ITEMS_PER_STEP
 from antwort.providers.base import Capabilities
-from antwort.testing import ScriptedProvider
+from antwort.storage.memory import MemoryStore
+from antwort.testing import ScriptedProvider, answer, say
 
 MANY = 100
+LONG = 2048
+WALKS = 5
+"""How often a history is gone through at least, from its reading to its messages."""
 USER = {"role": "user", "content": "Hello"}
 
 
@@ -56,3 +61,41 @@ async def test_while_a_request_is_planned(items: list[dict[str, Any]]) -> None:
     engine = Engine(ScriptedProvider(capabilities=Capabilities(vision=True)))
     request = read_request({"model": "scripted", "input": items}, Limits())
     assert await turns_of_others(engine.plan(request)) > MANY
+
+
+def many_calls(kind: str, first: int = 0) -> list[dict[str, Any]]:
+    """Items that say little and take long: `LONG` calls, with their results."""
+    numbers = range(first, first + LONG)
+    if kind == "mcp_call":
+        call = {"type": "mcp_call", "server_label": "s", "name": "f", "arguments": "{}", "output": "x"}
+        return [{**call, "id": f"mcp_{n}"} for n in numbers]
+    if kind == "function_call":
+        calls = [{"type": kind, "call_id": f"call_{n}", "name": "f", "arguments": "{}"} for n in numbers]
+    else:
+        calls = [{"type": kind, "call_id": f"call_{n}", "action": "run"} for n in numbers]
+    results = [{"type": f"{kind}_output", "call_id": f"call_{n}", "output": "x"} for n in numbers]
+    return [item for pair in zip(calls, results, strict=True) for item in pair]
+
+
+@pytest.mark.parametrize("kind", ["mcp_call", "function_call", "shell_call"])
+async def test_while_a_body_of_many_calls_is_answered(kind: str) -> None:
+    provider = ScriptedProvider(answer(say("Yes.")))
+    async with Engine(provider) as engine:
+        request = read_request({"model": "scripted", "input": [*many_calls(kind), USER]}, Limits())
+        assert await turns_of_others(engine.create(request)) > WALKS * LONG / ITEMS_PER_STEP
+
+
+@pytest.mark.parametrize("kind", ["mcp_call", "function_call", "shell_call"])
+@pytest.mark.parametrize("goes_on", ["previous_response_id", "conversation"])
+async def test_while_a_short_request_continues_a_long_history(kind: str, goes_on: str) -> None:
+    provider = ScriptedProvider(*[answer(say("Yes."))] * 3)
+    async with Engine(provider, store=MemoryStore()) as engine:
+        fields: dict[str, Any] = {}
+        if goes_on == "conversation":
+            fields[goes_on] = (await engine.conversations.create()).id
+        for first in (0, LONG):
+            body = {"model": "scripted", "input": [*many_calls(kind, first), USER], **fields}
+            response = await engine.create(read_request(body, Limits()))
+            fields[goes_on] = fields.get("conversation", response.id)
+        request = read_request({"model": "scripted", "input": "And?", **fields}, Limits())
+        assert await turns_of_others(engine.create(request)) > WALKS * 2 * LONG / ITEMS_PER_STEP

@@ -9,8 +9,9 @@ import pytest
 from antwort.api.events import TurnEnded
 from antwort.api.items import Message
 from antwort.api.responses import Response
+from antwort.engine.history.refusals import NO_MORE
 from antwort.engine.loop.fold import Finish
-from antwort.engine.loop.limits import NO_MORE, closing
+from antwort.engine.loop.limits import closing
 from antwort.engine.loop.steps import Infer, next_step
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.tools.local import LocalExecutor

@@ -15,7 +15,7 @@ from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
-from antwort.engine.loop.steps import LOST
+from antwort.engine.history.refusals import PROCESS_LOST
 from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
 from antwort.errors import ClientLeft, HandedOver, RequestCancelled, ResponseNotFound, ShuttingDown
@@ -315,7 +315,7 @@ async def test_a_call_in_progress_when_its_process_dies_is_on_record(name: str, 
         response = await second.ended(run.response_id)
     assert sum(stock.asked_for.values()) == times
     (shown,) = items_of(response, McpCall)
-    assert (LOST in str(shown.error)) == (times == 1)
+    assert (PROCESS_LOST in str(shown.error)) == (times == 1)
     await first.close()
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from antwort.api.events import McpArgumentsDone, OutputItemAdded, OutputItemDone
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
-from antwort.engine.loop.result_events import NOT_BEGUN
+from antwort.engine.history.refusals import NOT_BEGUN
 from antwort.errors import BackendError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.engine.loop.steps import LOST
+from antwort.engine.history.refusals import PROCESS_LOST
 from antwort.identity import ANONYMOUS
 from engine_kit import server_calls, text_of
 from killed_program import open_engine
@@ -56,4 +56,4 @@ async def test_a_run_goes_on_after_kill_9_and_only_what_is_harmless_is_run_again
     assert "sell" not in again
     assert (tool in again) is (times > 1)
     [sold] = [item for item in calls.values() if item.name == "sell"]
-    assert (sold.error_text == LOST) is (tool == "sell")
+    assert (sold.error_text == PROCESS_LOST) is (tool == "sell")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from antwort.api.decoding import Limits
+from antwort.api.decoding import Limits, at_once
 from antwort.api.item_parsing import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.history.deduplication import known_places
+from antwort.engine.history.calls import CallIndex
+from antwort.engine.history.deduplication import known_steps
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
@@ -348,6 +352,10 @@ CHANGED = [
 ANSWERED = a_message("Ho", role="assistant", id="msg_9")
 
 
+def known_places(given: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
+    return at_once(known_steps(given, held, at_once(CallIndex.steps(held))))
+
+
 @pytest.mark.parametrize(("held", "given"), SAME)
 def test_the_same_thing_is_known(held: InputItem, given: InputItem) -> None:
     assert known_places([given, ANSWERED], [held, ANSWERED]) == {0, 1}
@@ -376,3 +384,31 @@ def test_a_call_id_of_the_clients_may_be_used_again_once_it_is_answered() -> Non
     again = [a_call(id="fc_2"), a_result(id="fco_2")]
     assert known_places(again, held) == frozenset()
     assert known_places(again, held[:1]) == {0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        lambda n: a_servers_call(arguments=f'{{"key": {n}}}', output="3"),
+        lambda n: a_servers_call(output=f"{n}"),
+        lambda n: a_call(id=f"fc_{n}", name=f"f{n}", status="incomplete"),
+        lambda n: a_message(f"{n}", role="assistant"),
+        lambda n: item(type="reasoning", id="rs_1", summary=[f"{n}"]),
+        lambda n: item(type="odd", id="odd_1", x=n),
+    ],
+    ids=["arguments", "outputs", "names", "words", "thoughts", "fields"],
+)
+def test_items_of_one_id_are_not_compared_one_by_one(said: Callable[[int], InputItem]) -> None:
+    held, given = [said(n) for n in range(400)], [said(-1 - n) for n in range(400)]
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert known_places(given, held) == frozenset()
+    finally:
+        sys.setprofile(None)
+    assert calls < 100 * len(held)

@@ -9,7 +9,7 @@ import pytest
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
-from antwort.engine.loop.steps import OVER_LIMIT
+from antwort.engine.history.refusals import OVER_LIMIT
 from antwort.engine.prompt.messages import NO_RESULT
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore

@@ -9,8 +9,9 @@ from typing import Any
 
 from antwort.api.events import CallBegun, McpCallProgress
 from antwort.api.responses import Response
+from antwort.engine.history.refusals import OVER_LIMIT, PROCESS_LOST
 from antwort.engine.loop.fold import Finish, Run, fold
-from antwort.engine.loop.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
+from antwort.engine.loop.steps import Infer, Ready, Refused, RunTools, next_step
 from antwort.engine.plan import Plan
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS
@@ -46,7 +47,7 @@ async def test_only_what_is_harmless_is_run_again_and_the_rest_gets_an_error() -
     assert [type(each) for each in step.calls] == [Ready, Ready, Refused, Ready]
     lost = step.calls[2]
     assert isinstance(lost, Refused)
-    assert (lost.message, lost.is_lost) == (LOST, True)
+    assert (lost.message, lost.is_lost) == (PROCESS_LOST, True)
 
 
 async def test_a_lost_call_counts_as_one_that_was_run() -> None:
@@ -55,7 +56,7 @@ async def test_a_lost_call_counts_as_one_that_was_run() -> None:
     run = begun(run_of(plan, server_called(1, "sell"), server_called(2, "sell"), ended()), 1)
     step = next_step(run, plan)
     assert isinstance(step, RunTools)
-    assert [each.message for each in step.calls if isinstance(each, Refused)] == [LOST, OVER_LIMIT]
+    assert [each.message for each in step.calls if isinstance(each, Refused)] == [PROCESS_LOST, OVER_LIMIT]
 
 
 async def test_one_that_was_closed_with_an_inference_that_was_cut_is_nobodys_any_more() -> None:
@@ -84,26 +85,26 @@ async def test_how_far_tools_say_they_are_is_in_the_log_with_numbers_of_its_own(
 
 async def test_one_whose_tool_is_gone_is_lost() -> None:
     plan = await plan_of(ask(tools=[DEPOT]), Depot(without=["sell"]))
-    assert answers(begun(run_of(plan, server_called(1, "sell"), ended()), 1), plan) == [LOST]
+    assert answers(begun(run_of(plan, server_called(1, "sell"), ended()), 1), plan) == [PROCESS_LOST]
 
 
 async def test_one_that_would_have_to_be_approved_by_now_is_lost() -> None:
     plan = await plan_of(ask(tools=[DEPOT | {"require_approval": "always"}]), Depot())
     run = run_of(plan, server_called(1, "sell"), server_called(2, "sell"), ended())
-    assert answers(begun(run, 1), plan) == [LOST, OVER_LIMIT]
+    assert answers(begun(run, 1), plan) == [PROCESS_LOST, OVER_LIMIT]
 
 
 async def test_one_that_only_reads_is_lost_where_it_may_not_be_run_again() -> None:
     plan = await plan_of(ask(tools=[DEPOT], max_tool_calls=1), Depot())
     done = server_called(1, "look", status="completed", output="seen")
     run = run_of(plan, done, ended(), ran(1), server_called(2, "look"), server_called(3, "look"), ended())
-    assert answers(begun(run, 2), plan) == [LOST, OVER_LIMIT]
+    assert answers(begun(run, 2), plan) == [PROCESS_LOST, OVER_LIMIT]
 
 
 async def test_a_function_that_nobody_runs_here_any_more_is_lost_and_not_the_clients() -> None:
     plan = await plan_of(ask(tools=[WEATHER, CLOCK]))
     run = run_of(plan, called(1, "weather"), called(2, "clock"), ended())
-    assert answers(begun(run, 1), plan) == [LOST]
+    assert answers(begun(run, 1), plan) == [PROCESS_LOST]
     assert next_step(run, plan) == Finish("completed")
 
 
@@ -152,7 +153,7 @@ class House:
     async def check_once(self, engine: Watched, response_id: str) -> Response:
         """It says that the call was lost; nobody who goes on from it makes that again."""
         response = await engine.ended(response_id)
-        assert [output.output for output in outputs(response)] == [LOST]
+        assert [output.output for output in outputs(response)] == [PROCESS_LOST]
         later = await engine.create(ask("And?", previous_response_id=response_id, tools=self.tools))
         assert outputs(later) == []
         assert self.ran == ["Rome"]

@@ -16,7 +16,7 @@ from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool
 from antwort.api.wire import encode
-from antwort.engine.loop.steps import LOST
+from antwort.engine.history.refusals import PROCESS_LOST
 from antwort.errors import StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -178,7 +178,7 @@ async def test_what_was_approved_and_begun_is_not_run_by_the_next_one() -> None:
         async with engine_on(log, ScriptedProvider(script), server) as other:
             response = await other.ended(queued.id)
     [shown] = items_of(response, McpCall)
-    assert shown.error_text == LOST
+    assert shown.error_text == PROCESS_LOST
     assert list(server.ran.values()) == [1]
 
 
@@ -394,7 +394,7 @@ async def test_one_over_which_too_many_were_lost_has_failed_with_all_that_it_has
     assert "3 times" in response.error.message
     assert text_of(response) == "I look."
     looked, sold = server_calls(response)
-    assert sold.error_text == LOST
+    assert sold.error_text == PROCESS_LOST
     assert looked.status in ("incomplete", "failed")
     assert sorted(server.ran.values()) == [1, 3]
 
@@ -423,7 +423,7 @@ async def test_nothing_unsafe_that_it_has_begun_is_left_open_for_who_goes_on_fro
                 response = await other.ended(queued.id)
                 gone_on = await other.create(ask("And?", previous_response_id=response.id, tools=[WEATHER]))
     assert response.status == "cancelled"
-    assert [item.output for item in outputs(response)] == [LOST]
+    assert [item.output for item in outputs(response)] == [PROCESS_LOST]
     assert ran == ["Rome"]
     assert text_of(gone_on) == "Ok."
     assert not items_of(gone_on, FunctionCallOutput)

@@ -11,20 +11,12 @@ import pytest
 from antwort.api.events import Mark, TurnAbandoned
 from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
+from antwort.engine.history.calls import PendingCall
+from antwort.engine.history.refusals import OVER_LIMIT
 from antwort.engine.loop.fold import Finish
 from antwort.engine.loop.limits import tokens_left
-from antwort.engine.loop.steps import (
-    OVER_LIMIT,
-    Compact,
-    Infer,
-    Ready,
-    Refused,
-    RunTools,
-    Step,
-    choice_for,
-    next_step,
-)
-from antwort.engine.plan import Leftover, OpenCall
+from antwort.engine.loop.steps import Compact, Infer, Ready, Refused, RunTools, Step, choice_for, next_step
+from antwort.engine.plan import Leftover
 from antwort.testing import tokens
 from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor
@@ -431,8 +423,8 @@ async def test_an_open_call_knows_its_place_and_its_item() -> None:
     step = next_step(run_of(plan, said("Hm."), function, server, ended()), plan)
     assert isinstance(step, RunTools)
     assert [answer.call for answer in step.calls] == [
-        OpenCall("call_1", "weather", '{"city":"Rome"}', 1, function),
-        OpenCall("call_2", "depot_stock", '{"n":1}', 2, server),
+        PendingCall("call_1", "weather", '{"city":"Rome"}', 1, function),
+        PendingCall("call_2", "depot_stock", '{"n":1}', 2, server),
     ]
     assert all(isinstance(answer, Ready) and answer.toolbox is plan.toolbox for answer in step.calls)
 
@@ -445,7 +437,7 @@ async def _with_leftovers(*numbers: int, **request: Any) -> tuple[Leftover, ...]
     parent = await plan_of(ask(tools=[SERVER], **request), depot())
     items = [server_called(n, status="completed") for n in numbers]
     return tuple(
-        Leftover(OpenCall(f"call_{n}", "depot_stock", "{}", None, item), parent.toolbox)
+        Leftover(PendingCall(f"call_{n}", "depot_stock", "{}", None, item), parent.toolbox)
         for n, item in zip(numbers, items, strict=True)
     )
 

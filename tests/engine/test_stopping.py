@@ -22,7 +22,8 @@ from antwort.api.items import FunctionCall, McpCall, McpListTools, Message
 from antwort.api.responses import IncompleteDetails, Model
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.loop.result_events import INTERRUPTED, NOT_BEGUN
+from antwort.engine.history.refusals import NOT_BEGUN
+from antwort.engine.loop.result_events import INTERRUPTED
 from antwort.engine.runs.subscription import Subscription
 from antwort.engine.settings import EngineSettings
 from antwort.errors import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from antwort.api.events import CallBegun, CallEnded, ResponseInProgress
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine.loop.steps import LOST
+from antwort.engine.history.refusals import PROCESS_LOST
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, answer, call, say, think
 from engine_kit import ask, items_of, text_of
@@ -83,7 +83,7 @@ async def test_a_call_that_was_begun_is_run_again_only_where_that_does_no_harm(n
     [call_id] = depot.ran
     assert depot.ran[call_id] == times
     assert set(depot.keys) == {call_id}  # the same idempotency key each time
-    assert (made.error_text == LOST) is (times == 1)
+    assert (made.error_text == PROCESS_LOST) is (times == 1)
     assert [type(event) for event in events if isinstance(event, CallBegun | CallEnded)] == [CallBegun] * times + [
         CallEnded
     ]

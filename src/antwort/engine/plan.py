@@ -30,13 +30,11 @@ from antwort.providers.base import Capabilities
 from antwort.storage.base import CallClaim, Decision, Link
 from antwort.tools.routing import Toolbox
 
-OpenCall = PendingCall
-
 
 class Leftover(msgspec.Struct, frozen=True):
     """A call of an earlier response that this one settles, with the tools and the policy it was made under."""
 
-    call: OpenCall
+    call: PendingCall
     toolbox: Toolbox
     is_parallel: bool = True
     refusal: str | None = None
@@ -70,7 +68,7 @@ class History(msgspec.Struct, frozen=True):
     """The earlier responses that the request continues, oldest first, as they are stored."""
     decisions: tuple[Decision, ...] = ()
     """The decisions of the request about calls that wait for approval, to be stored when the run begins."""
-    brought_approvals: tuple[Approval, ...] = ()
+    unstored_approvals: tuple[Approval, ...] = ()
     """The decided approvals that no stored response has asked for, to be stored with the decisions."""
 
 

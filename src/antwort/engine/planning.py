@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.decoding import Steps
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message, is_additional
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
@@ -25,9 +26,9 @@ from antwort.engine.history.approval_records import (
     settle_approvals,
 )
 from antwort.engine.history.call_records import CallRecords
-from antwort.engine.history.calls import is_made_here
-from antwort.engine.history.deduplication import known_items, known_places, referring
-from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, without_repeats
+from antwort.engine.history.calls import CallIndex, is_made_here
+from antwort.engine.history.deduplication import known_items, known_steps, referring
+from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, unrepeated_steps
 from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryReader
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
@@ -39,8 +40,8 @@ from antwort.engine.history.references import (
 )
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
-from antwort.engine.prompt.chat_request import check_not_empty
-from antwort.engine.prompt.content_checks import check_capabilities, has_media, log_omitted, media_steps
+from antwort.engine.prompt.chat_request import emptiness_steps, is_certainly_heard
+from antwort.engine.prompt.content_checks import check_capabilities, has_media, media_steps, omitted_steps
 from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_choice import check_choice
@@ -146,10 +147,10 @@ class Planner:
             return await _in_time(request, continuation.plan(), deadline)
         history = History((request.input,), inputs=_FIRST)
         if brings_media:
-            check_readable(history, means, sealed)
-        return self.plan(request, history, means, sealed, resumed)
+            await in_turns(readable_steps(history, means, sealed))
+        return await self.plan(request, history, means, sealed, resumed)
 
-    def plan(
+    async def plan(
         self, request: CreateRequest, history: History, means: Means, sealed: SealedItems, resumed: Resumed | None
     ) -> Plan:
         resources, discovery, settings = self.resources, means.discovery, self.resources.settings
@@ -177,7 +178,8 @@ class Planner:
             deadline=discovery.deadline,
             is_durable=bool(request.background),
         )
-        check_not_empty(plan)
+        if not is_certainly_heard(history):
+            await in_turns(emptiness_steps(plan))
         if means.compacts:
             check_compacts(plan)
         return plan
@@ -256,15 +258,14 @@ class _Continuation:
         )
 
     async def plan(self) -> Plan:
-        reader, pace = self._reader, Pace()
+        reader = self._reader
         try:
             history, own = await self._history()
-            check_readable(history, self._means, self._sealed)
-            await pace.pause()
+            await in_turns(readable_steps(history, self._means, self._sealed))
             *earlier, new = history.stretches
             history = replace(history, stretches=(*earlier, self._sealed.opened_last(new, own)))
             request = without_references(self._request)
-            plan = self._planner.plan(request, history, self._means, self._sealed, self._resumed)
+            plan = await self._planner.plan(request, history, self._means, self._sealed, self._resumed)
         except BaseException:
             reader.release()
             raise
@@ -279,25 +280,27 @@ class _Continuation:
             await live.catch_up(identity, request.previous_response_id)
         stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
-        conversation = with_call_ids(conversation)
+        conversation = with_call_ids(conversation, CallIndex())
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
+        calls = await in_turns(CallIndex.steps(earlier))
         messages = [item for item in earlier if isinstance(item, Message)]
-        known = known_places(request.input, [*conversation, *known_items(stored_chain)], messages, request.raw_input)
+        repeatable = [*conversation, *known_items(stored_chain)]
+        known = await in_turns(known_steps(request.input, repeatable, calls, messages, request.raw_input))
         await pace.pause()
-        request = results_by_call_id(referring(request, known), earlier)
+        request = results_by_call_id(referring(request, known), calls)
         await pace.pause()
         own = sealed.opened_input(request.input)
         response_id = None if self._resumed is None else self._resumed.response.id
-        approvals = await find_approvals(
-            (*conversation, *request.input), stored_chain, store, identity, live.__contains__, response_id
-        )
+        sent = [*conversation, *request.input]
+        approvals = await find_approvals(sent, calls, stored_chain, store, identity, live.__contains__, response_id)
         await pace.pause()
         check_unchanged(request.input, approvals)
-        request = await resolve_references(request, stored_chain, conversation, reader, known)
+        request = await resolve_references(request, stored_chain, conversation, calls, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
         conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
-        self._request = request = without_repeats(request, chain, conversation, sealed.memories)
+        steps = unrepeated_steps(request, chain, conversation, sealed.memories)
+        self._request = request = await in_turns(steps)
         await pace.pause()
         history = await assemble(
             request, chain, self._means.toolbox, self._means.discovery, sealed, conversation, approvals.askers
@@ -362,15 +365,16 @@ async def _in_time(request: CreateRequest, work: Coroutine[None, None, T], deadl
         raise BackendTimeout("The response could not be prepared in time.") from exc
 
 
-def check_readable(history: History, means: Means, sealed: SealedItems) -> None:
-    """Refuse what the backend cannot read, and log what the model is not shown."""
+def readable_steps(history: History, means: Means, sealed: SealedItems) -> Steps[None]:
+    """Refuse what the backend cannot read, and log what the model is not shown, in pieces."""
     if not means.compacts:
         said = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
         earlier = "conversation" if history.kept else "previous_response_id"
         if said.skipped:
             earlier = f"input[{said.skipped - 1}].encrypted_content"
         check_capabilities(said.stretches, means.discovery.capabilities, earlier, said.skipped)
-    log_omitted(history.stretches)
+        yield
+    yield from omitted_steps(history.stretches)
 
 
 def _claims(history: History, request: CreateRequest, response_id: str) -> dict[str, CallClaim]:

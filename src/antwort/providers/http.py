@@ -90,7 +90,7 @@ class HttpProvider(ABC):
             f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
         )
         self._http: BackendClient = client
-        self._limiter: asyncio.Semaphore | None = None
+        self._limiter: Limiter | None = None
         """Limits how many inferences run at once; None: no limit."""
         self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""

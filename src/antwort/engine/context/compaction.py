@@ -28,9 +28,10 @@ from antwort.engine.context.summary_prompt import prompt_entries
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import chat_request, effective_history
+from antwort.engine.prompt.chat_request import Prompt, effective_history
 from antwort.engine.prompt.declared_tools import as_item
 from antwort.errors import AntwortError, InvalidField
+from antwort.event_loop import in_turns
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
 from antwort.storage.run_log import DETACHED
@@ -73,7 +74,7 @@ async def compact_if_due(step: Infer, live: LiveRun) -> Infer | Compact:
     threshold, estimator = plan.compact_threshold, plan.estimator
     if threshold is None or _was_compacted(run):
         return step
-    request = live.prompt.request(run)
+    request = await in_turns(live.prompt.request_steps(run))
     if not estimator.is_near(request, threshold - 1):
         return step
     tokens = await live.signal.race(lambda: estimator.count(request))
@@ -116,7 +117,7 @@ async def compact(live: LiveRun) -> AsyncGenerator[Batch, None]:
 
 async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | None:
     """Return what is left of the conversation, or None where nothing can be summarized and the response goes on."""
-    whole = split(run, plan, chat_request(run, plan))
+    whole = split(run, plan, await in_turns(Prompt(plan).request_steps(run)))
     entries = prompt_entries(whole.summarized)
     if not entries and not whole.is_shortened and not plan.compacts:
         return None

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.decoding import at_once
 from antwort.api.items import (
     Compaction,
     CustomToolCallOutput,
@@ -35,7 +36,7 @@ from antwort.engine.context.summarizer import max_summary_tokens
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.context.window import max_answer
 from antwort.engine.history.calls import CallView, calls_in, result_of, with_changed_result
-from antwort.engine.history.turns import last_turn, since_words
+from antwort.engine.history.turns import last_turn_steps, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import effective_history, messages_of
@@ -238,7 +239,7 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
     shows no result had one that was left out.
     """
     late = {id(item) for item in since_words(items, _MAX_ANSWERS_LATER)}
-    latest = {id(item) for item in last_turn(items)}
+    latest = {id(item) for item in at_once(last_turn_steps(items))}
     results = Counter(view.call_id for view in calls_in(items) if view.is_answer)
     found: list[InputItem] = []
     for view in calls_in(before):

@@ -23,8 +23,9 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.message_text import short_text
-from antwort.engine.history.approvals import decisions_in, unrun_result
+from antwort.engine.history.approvals import decisions_in
 from antwort.engine.history.calls import CallView, calls_in
+from antwort.engine.history.refusals import unrun_result
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
 

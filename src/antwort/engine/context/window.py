@@ -24,8 +24,9 @@ from antwort.engine.context.token_counter import (
 from antwort.engine.context.truncation import truncate
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import chat_request
+from antwort.engine.prompt.chat_request import Prompt
 from antwort.errors import ContextTooLong
+from antwort.event_loop import in_turns
 from antwort.notes import note
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider
 
@@ -225,7 +226,7 @@ def window_of(plan: Plan, provider: Provider) -> Window:
 
 async def count_input(plan: Plan, provider: Provider) -> int:
     """Return the tokens of the plan's first inference as it would be sent; all of them if it cannot be sent."""
-    request = chat_request(Run(plan.response), plan)
+    request = await in_turns(Prompt(plan).request_steps(Run(plan.response)))
     window = structs.replace(window_of(plan, provider), is_silent=True)
     if window.truncates:
         with suppress(ContextTooLong):

@@ -9,37 +9,30 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
-from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall
+from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall, OutputItem
 from antwort.api.requests import CreateRequest
 from antwort.api.resources import Approval
 from antwort.api.responses import Response
 from antwort.api.status import EXTENDS_CONVERSATION, FINAL, ResponseStatus
-from antwort.engine.history.approvals import (
-    CHANGED,
-    DENIED,
-    LOST,
-    NO_APPROVAL,
-    NOT_RUN,
-    contradiction,
-    decisions_in,
-    superseded,
-)
+from antwort.engine.history.approvals import contradiction, decisions_in, superseded
 from antwort.engine.history.calls import (
+    CallIndex,
     CallView,
+    call_id_of,
     calls_in,
     canonical_arguments,
     is_request_id,
     is_same_value,
     requested_call,
-    results_in,
 )
 from antwort.engine.history.deduplication import WAITS
+from antwort.engine.history.refusals import CHANGED, DENIED, NO_APPROVAL, NOT_RUN, OUTCOME_UNKNOWN
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.history.turns import last_turn
-from antwort.engine.loop.steps import asked_again
+from antwort.engine.history.turns import last_turn_steps
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.prompt.tool_names import model_name
 from antwort.errors import InvalidField, ToolServerUnavailable
+from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
@@ -82,23 +75,29 @@ class StoredApprovals(msgspec.Struct, frozen=True):
 
 async def find_approvals(
     items: Sequence[InputItem],
+    calls: CallIndex,
     chain: Sequence[Link],
     store: ResponseStore,
     identity: Identity,
     is_live: Callable[[str], bool],
     own: str | None = None,
 ) -> StoredApprovals:
-    """Read the approvals of a request and its history. This comes before any results are read: what runs now may have
-    ended by then, and what has ended by now is stored.
+    """Read the approvals of the `items`, which the request sends or its conversation holds, and of the chain; `calls`
+    are those of the chain and the conversation. This comes before any results are read: what runs now may have ended
+    by then, and what has ended by now is stored.
     """
     earlier = [item for link in chain for item in (*link.input, *link.output)]
-    settled, decisions = results_in((*earlier, *items)), decisions_in((*earlier, *items))
+    decisions = decisions_in((*earlier, *items))
     # Those whose calls have no result, and that were decided about since the model last wrote something, or in earlier
     # responses, or not at all.
     asked = {item.id for item in (*earlier, *items) if isinstance(item, McpApprovalRequest)} - decisions.keys()
-    asked |= decisions_in((*earlier, *last_turn(items))).keys()
+    asked |= decisions_in((*earlier, *(await in_turns(last_turn_steps(items))))).keys()
+    held = await in_turns(CallIndex.steps(items))
+    settled = calls.answered | held.answered
     open_ids = {each for each in asked if requested_call(each) not in settled}
-    ids = dict.fromkeys((*open_ids, *(each for item in items if (each := _approval_wanted(item)) is not None)))
+    referred = (item.id for item in items if isinstance(item, ItemReference) and is_request_id(item.id))
+    named = (each for view in held.views if (each := _approval_of(view)) is not None)
+    ids = dict.fromkeys((*open_ids, *referred, *named))
     found = await store.find_approvals(identity, [*ids]) if ids else {}
     open_ones = [approval for approval in found.values() if approval.id in open_ids]
     ends: dict[str, ResponseStatus] = {link.response.id: link.response.status for link in chain}
@@ -120,15 +119,11 @@ async def find_more_approvals(
     return replace(stored, approvals={**stored.approvals, **more}) if more else stored
 
 
-def _approval_wanted(item: InputItem) -> str | None:
-    """Return the id of the approval request that an item stands for, decides about, or shows the unrun call of."""
-    view = CallView.of(item)
-    if view is not None and view.part == "decision":
+def _approval_of(view: CallView) -> str | None:
+    """Return the id of the approval request that an item is, decides about, or shows the unrun call of."""
+    if view.part == "decision":
         return view.request_id
-    if view is None:
-        request_id = item.id if isinstance(item, ItemReference) else None
-    else:
-        request_id = view.request_id if view.result is None else None
+    request_id = view.request_id if view.result is None else None
     return request_id if request_id is not None and is_request_id(request_id) else None
 
 
@@ -160,7 +155,7 @@ def check_unchanged(items: Sequence[InputItem], stored: StoredApprovals) -> None
     """Raise `InvalidField` for a request or a call that differs from the stored one."""
     for i, item in enumerate(items):
         if isinstance(item, McpApprovalRequest | McpCall):
-            approval = stored.approvals.get(_approval_wanted(item) or "")
+            approval = stored.approvals.get(_approval_of(CallView.of(item)) or "")
             if approval is not None and not _is_meant(item, approval):
                 problem = WAITS if isinstance(item, McpApprovalRequest) else _OTHER_CALL
                 raise InvalidField(f"input[{i}].arguments", problem)
@@ -201,7 +196,7 @@ def settle_approvals(
         leftovers=leftovers,
         placeholders=placeholders,
         decisions=tuple(settlement.decisions.values()),
-        brought_approvals=tuple(settlement.brought),
+        unstored_approvals=tuple(settlement.unstored),
     )
 
 
@@ -212,7 +207,7 @@ class _Settlement:
         self, stored: StoredApprovals, request: CreateRequest, sealed: SealedItems, now: int, expires_at: int
     ) -> None:
         self.decisions: dict[str, Decision] = {}
-        self.brought: list[Approval] = []
+        self.unstored: list[Approval] = []
         self._stored, self._sealed, self._now, self._expires_at = stored, sealed, now, expires_at
         self._given = decisions_in(request.input)
         self._places = {
@@ -232,7 +227,7 @@ class _Settlement:
         approval = self._stored.approvals.get(request_id)
         if approval is None:
             arguments = canonical_arguments(call.arguments)  # that is what the id proves
-            self._bring(request_id, call, arguments)
+            self._add_unstored(request_id, call, arguments)
             return replace(left, call=replace(left.call, arguments=arguments))
         place = self._places.get(approval.id)
         if not _is_meant(call, approval):
@@ -259,13 +254,13 @@ class _Settlement:
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         return replace(left, call=as_asked)
 
-    def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
+    def _add_unstored(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not stored, because the response that asked for it was not."""
         if not self._sealed.is_own_request(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._history_param), _UNPROVEN, code="unknown_approval")
         if (decision := self._given.get(request_id)) is None:
             return
-        self.brought.append(
+        self.unstored.append(
             Approval(
                 id=request_id,
                 created_at=self._now,
@@ -319,7 +314,7 @@ class _Settlement:
                 found[call_id] = CHANGED
             else:
                 is_lost = call_id in begun or end is None or end == "failed" or end not in FINAL
-                found[call_id] = LOST if is_lost else NOT_RUN
+                found[call_id] = OUTCOME_UNKNOWN if is_lost else NOT_RUN
         return found
 
 
@@ -371,3 +366,14 @@ def asked_for(plan: Plan, response: Response) -> list[Approval]:
             )
         )
     return found
+
+
+def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
+    """Return the earlier calls that the client is asked about once more, in the place of an inference: those that the
+    output shows as not run for that reason. A run that was picked up may have run one before its tool changed.
+    """
+    left = {each.call.call_id: each for each in plan.history.leftovers if each.asks_again}
+    if not left:
+        return []
+    shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
+    return [left[call_id] for call_id in shown if call_id in left]

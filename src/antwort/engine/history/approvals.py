@@ -13,30 +13,6 @@ from antwort.errors import Conflict
 from antwort.schema.validate import decode_object
 from antwort.tools.base import ToolDefinition, given_arguments
 
-# ---- results of calls that were not run ----
-
-NO_APPROVAL = "The call was not run: it needs the user's approval, and none was given."
-LOST = "The call was begun before, and its outcome is not known. It is not run again."
-NOT_RUN = "The call was approved, and it has not been run."
-DENIED = "The user denied this call."
-CHANGED = "The call was not run: the tool has changed since the user was asked about it. The user is asked again."
-
-
-def denial(decision: McpApprovalResponse) -> str:
-    """Return the result of a call that was denied, as the model reads it."""
-    reason = "" if decision.reason is UNSET else decision.reason.strip()
-    return f"{DENIED} The reason: {reason}" if reason else DENIED
-
-
-def unrun_result(decision: McpApprovalResponse | None) -> str | None:
-    """Return the result of a call that was not run, as the model reads it. None for an approved call: nothing is known
-    about it.
-    """
-    if decision is None:
-        return NO_APPROVAL
-    return None if decision.approve else denial(decision)
-
-
 # ---- which calls need an approval ----
 
 

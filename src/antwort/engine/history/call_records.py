@@ -9,13 +9,12 @@ from msgspec.structs import replace
 
 from antwort.api.status import FINAL
 from antwort.concurrency import backoff
-from antwort.engine.history.approvals import LOST
+from antwort.engine.history.refusals import DELETED, OUTCOME_UNKNOWN
 from antwort.errors import ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore
 from antwort.tools.base import ToolResult
 
-DELETED = "The call was not run: the response or conversation that asked for it was deleted."
 FIRST_POLL_SECONDS, MAX_POLL_SECONDS = 0.01, 0.25
 """Between two checks of a call that another response runs."""
 
@@ -55,7 +54,7 @@ class CallRecords:
             if found.result is not None:
                 return _tool_result(call_id, found.result)
             if not may_be_repeated:
-                return ToolResult(call_id, LOST, is_error=True)
+                return ToolResult(call_id, OUTCOME_UNKNOWN, is_error=True)
             claim = replace(claim, instead_of=found.settled_by)
         return None
 
@@ -99,7 +98,7 @@ class CallRecords:
         if found is None or (found.result is None and found.settled_by == self._response_id):
             return refusal
         found = await self._settled(call_id, found)
-        return _tool_result(call_id, found.result or CallResult(LOST, is_error=True))
+        return _tool_result(call_id, found.result or CallResult(OUTCOME_UNKNOWN, is_error=True))
 
     async def decline(self, call_ids: Iterable[str], message: str) -> None:
         """Record that these calls are not run, except for those that another response settles."""

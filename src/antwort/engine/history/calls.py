@@ -12,12 +12,13 @@ which call it is, and so does the first item's, for clients that drop fields the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
 
-from antwort.api.decoding import has_long_number, has_more_values
+from antwort.api.decoding import Steps, has_long_number, has_more_values
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -52,10 +53,11 @@ Owner: TypeAlias = Literal["function", "server", "foreign"]
 
 _CALL_ID = re.compile(r"call_([0-9a-f]{32})")
 _SHOWN_ID = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
+_RUN_ID = re.compile(r"mcp_[0-9a-f]{32}_run")
 REQUEST_ID = re.compile(r"mcpr_([0-9a-f]{32})")
 
 
-class CallView(msgspec.Struct, frozen=True):
+class CallView(msgspec.Struct, frozen=True, gc=False):
     """What one item says about one call."""
 
     item: CallItem | OpaqueItem
@@ -86,7 +88,7 @@ class CallView(msgspec.Struct, frozen=True):
                 is_named = item.approval_request_id is not UNSET
                 if not is_named and item.call_id is not UNSET:  # most are: neither id has to be looked into
                     return cls(item, item.call_id, "call", "server")
-                is_run = item.call_id is UNSET and (is_named or run_id_of(item.id) == item.id)
+                is_run = item.call_id is UNSET and (is_named or _RUN_ID.fullmatch(item.id) is not None)
                 return cls(item, call_id_of(item), "run" if is_run else "call", "server")
             case McpApprovalRequest():
                 return cls(item, requested_call(item.id), "request", "server")
@@ -192,9 +194,31 @@ CALL_TYPES = frozenset(
 """The types of items that may be about a call."""
 
 
+ITEMS_PER_STEP = 256
+"""Items of a long history that are looked at between two yields: about 1 ms."""
+
+
 def calls_in(items: Iterable[InputItem]) -> list[CallView]:
     """Return what the items say about calls, in order."""
     return [view for item in items if type(item) in CALL_TYPES and (view := CallView.of(item)) is not None]
+
+
+class CallIndex(msgspec.Struct, frozen=True):
+    """What the items of a history say about calls, in order, and which of the calls have a result."""
+
+    views: Sequence[CallView] = ()
+    answered: frozenset[str] = frozenset()
+    """The ids of the calls that have a result, as an item of the standard."""
+
+    @classmethod
+    def steps(cls, items: Sequence[InputItem]) -> Steps[CallIndex]:
+        """Make the index in pieces."""
+        views: list[CallView] = []
+        for start in range(0, len(items), ITEMS_PER_STEP):
+            if start:
+                yield
+            views += calls_in(items[start : start + ITEMS_PER_STEP])
+        return cls(views, answered_by(views))
 
 
 class PendingCall(msgspec.Struct, frozen=True):
@@ -297,7 +321,11 @@ def with_changed_result(item: InputItem, change: Callable[[str], str]) -> InputI
 
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """Return the ids of the calls that have a result among `items`, as an item of the standard."""
-    views = calls_in(items)
+    return answered_by(calls_in(items))
+
+
+def answered_by(views: Iterable[CallView]) -> frozenset[str]:
+    """Return the ids of the calls that have a result among `views`, as an item of the standard."""
     return frozenset(view.call_id for view in views if view.owner != "foreign" and view.result is not None)
 
 
@@ -403,6 +431,33 @@ def is_same_value(arguments: str, others: str) -> bool:
     return arguments == others or _value(arguments) == _value(others)
 
 
+def value_key(arguments: str) -> bytes:
+    """Return the value of a JSON text in one form, however it is spaced, ordered and escaped; 1.0 is 1. Invalid JSON
+    stays as it is.
+    """
+    if (value := _value(arguments)) is not arguments:
+        with suppress(RecursionError):
+            return msgspec.json.encode(value, order="sorted")
+    return arguments.encode(errors="surrogatepass")
+
+
+def _value(arguments: str) -> object:
+    if is_heavy(arguments):
+        return arguments
+    try:
+        return _decode_number(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+_decode_number: Final = msgspec.json.Decoder(float_hook=_number).decode
+
+
 def canonical_arguments(arguments: str) -> str:
     """Return the arguments in one form: keys sorted, the last of two with one name."""
     if is_heavy(arguments):
@@ -422,15 +477,6 @@ def is_heavy(arguments: str) -> bool:
 
 
 _MAX_VALUES = 100_000
-
-
-def _value(arguments: str) -> object:
-    if is_heavy(arguments):
-        return arguments
-    try:
-        return msgspec.json.decode(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments
 
 
 # ---- items of unknown types ----

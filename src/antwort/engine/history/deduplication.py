@@ -7,13 +7,13 @@ input: an equal result is ignored, a different one is an error.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import without_inner_nulls
+from antwort.api.decoding import Steps, without_inner_nulls
 from antwort.api.items import (
     TEXTS,
     Compaction,
@@ -30,9 +30,11 @@ from antwort.api.items import (
     ResultPart,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import UNSET, Plain, UnsetType, replace, to_plain
+from antwort.api.wire import UNSET, Plain, UnsetType, encode, replace, to_plain
 from antwort.engine.history.approvals import contradiction
 from antwort.engine.history.calls import (
+    ITEMS_PER_STEP,
+    CallIndex,
     CallView,
     FunctionKind,
     calls_in,
@@ -41,7 +43,7 @@ from antwort.engine.history.calls import (
     is_same,
     is_same_value,
     result_of,
-    results_in,
+    value_key,
 )
 from antwort.errors import InvalidField
 from antwort.storage.base import Link
@@ -56,6 +58,8 @@ _CHANGED = (
     "it away; what is another call needs another 'call_id'."
 )
 _MODELS = (FunctionCall, CustomToolCall, McpCall, McpApprovalRequest, Reasoning, Compaction)
+_MOST_REASONING = 16
+"""Known reasoning under one id that an item is compared with: the latest."""
 _LONGEST_ID = 100
 """Characters of a client's id that an error repeats."""
 
@@ -81,13 +85,15 @@ def known_items(chain: Sequence[Link]) -> Iterator[InputItem]:
         yield from link.output
 
 
-def known_places(
+def known_steps(
     items: Sequence[InputItem],
     known: Sequence[InputItem],
+    calls: CallIndex,
     messages: Sequence[Message] = (),
     raw: Sequence[bytes] = (),
-) -> frozenset[int]:
-    """Return the places of the items that are `known` already. Behind a new compaction, nothing is.
+) -> Steps[frozenset[int]]:
+    """Return the places of the items that are `known` already, in pieces; `calls` are those among the known items.
+    Behind a new compaction, nothing is known.
 
     A message of the client is known where a known item of the model follows: then the client sends the history back.
     A message behind that is new, whatever its id. The same holds for `messages` of the history that come without an
@@ -97,9 +103,11 @@ def known_places(
     """
     if not items or not known:
         return frozenset()
-    index, found, last = _KnownItems(known), set[int](), -1
+    index, found, last = (yield from _KnownItems.steps(items, known, calls)), set[int](), -1
     unknown: dict[int, Message] = {}
     for place, item in enumerate(items):
+        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
         if (field := index.changed_field(item)) is not None:
             problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
             raise InvalidField(f"input[{place}].{field}", problem)
@@ -111,8 +119,12 @@ def known_places(
         elif isinstance(item, Message):
             unknown[place] = item
     if messages and (sent_back := {place: item for place, item in unknown.items() if place < last}):
-        said = [(each.id, each.role, words_of(each.content)) for each in messages]
-        forms = {*said, *(("", role, words) for _, role, words in said)}
+        forms = set[tuple[str, str, Form]]()
+        for at, message in enumerate(messages):
+            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+                yield
+            words = words_of(message.content)
+            forms |= {(message.id, message.role, words), ("", message.role, words)}
         for place, item in sent_back.items():
             item_id = item.id if _has_id(raw[place]) else ""
             if (item_id, item.role, words_of(item.content)) in forms:
@@ -130,60 +142,105 @@ def _has_id(raw: bytes) -> bool:
 
 
 class _KnownItems:
-    """The known items, by their ids and by the ids of their calls."""
+    """The known items that an input may repeat, by their ids and by the ids of their calls, and by what they say.
 
-    def __init__(self, items: Sequence[InputItem]) -> None:
-        self._by_id: dict[str, list[InputItem]] = defaultdict(list)
-        self._by_call: dict[str, list[InputItem]] = defaultdict(list)
-        self._answered = results_in(items)
-        self._decisions = {
-            (each.approval_request_id, each.approve) for each in items if isinstance(each, McpApprovalResponse)
-        }
-        for item in items:
-            self._by_id[item.id].append(item)
-        for view in calls_in(items):
-            if _has_call_id(view):
-                self._by_call[view.call_id].append(view.item)
+    Ids may repeat, so an item is not compared with each known one of the same id.
+    """
+
+    def __init__(self, answered: frozenset[str]) -> None:
+        self._ids: dict[str, bool] = {}
+        """The ids of all known items; whether the model wrote one of them."""
+        self._by_id: set[tuple[str, object]] = set()
+        """Each known item by its id, with its type and with what it says."""
+        self._by_call: set[tuple[str, object]] = set()
+        """The same for calls and results, by the id of the call."""
+        self._asked: dict[str, FunctionKind] = {}
+        """By call id, the first function's call that was not cut off."""
+        self._reasoning: dict[str, deque[Reasoning]] = {}
+        self._decisions: set[tuple[str, bool]] = set()
+        self._answered = answered
+
+    @classmethod
+    def steps(cls, items: Sequence[InputItem], known: Sequence[InputItem], calls: CallIndex) -> Steps[_KnownItems]:
+        """Index what may be repeated in the `items`, in pieces."""
+        index = cls(calls.answered)
+        ids, call_ids = {item.id for item in items}, {view.call_id for view in calls_in(items)}
+        for at, item in enumerate(known):
+            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+                yield
+            if item.id in ids:
+                index._add(item)
+        for at, view in enumerate(calls.views):
+            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+                yield
+            if view.call_id in call_ids:
+                index._add_call(view)
+        return index
+
+    def _add(self, item: InputItem) -> None:
+        self._ids[item.id] = self._ids.get(item.id, False) or _is_models(item)
+        self._by_id.add((item.id, type(item)))
+        if isinstance(item, Reasoning):
+            self._reasoning.setdefault(item.id, deque(maxlen=_MOST_REASONING)).append(item)
+        else:
+            self._by_id.update((item.id, key) for key in _keys(item))
+
+    def _add_call(self, view: CallView) -> None:
+        item = view.item
+        if isinstance(item, McpApprovalResponse):
+            self._decisions.add((item.approval_request_id, item.approve))
+        elif _has_call_id(view):
+            self._by_call.add((view.call_id, type(item)))
+            self._by_call.update((view.call_id, key) for key in _keys(item))
+            if is_function(item) and not view.is_cut:
+                self._by_call.add((view.call_id, _question(item)))
+                self._asked.setdefault(view.call_id, item)
 
     def has(self, item: InputItem) -> bool:
         """Whether the item is known: by its id, or as a call or a result by the id of the call."""
         if isinstance(item, ItemReference):
-            return item.id in self._by_id
+            return item.id in self._ids
         if isinstance(item, McpApprovalResponse):  # clients give it no id
             return (item.approval_request_id, item.approve) in self._decisions
-        if any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())):
-            return True
-        if (view := CallView.of(item)) is None or not _has_call_id(view):
+        if isinstance(item, Reasoning):
+            return any(_is_same_reasoning(item, each) for each in self._reasoning.get(item.id, ()))
+        view = CallView.of(item)
+        may_be_call = view is not None and (view.call_id, type(item)) in self._by_call
+        if not may_be_call and (item.id, type(item)) not in self._by_id:
             return False
+        key = _keys(item)[-1]
+        if (item.id, key) in self._by_id:
+            return True
         # A client's own call ids may repeat: such a call is known while it is open.
-        is_meant = is_made_here(view.call_id) or (is_function(item) and view.call_id not in self._answered)
-        return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(view.call_id, ()))
+        return (
+            view is not None
+            and _has_call_id(view)
+            and (is_made_here(view.call_id) or (is_function(item) and view.call_id not in self._answered))
+            and (view.call_id, key) in self._by_call
+        )
 
     def changed_field(self, item: InputItem) -> str | None:
         """Return the field in which a call differs from the known one that waits for its result or its approval."""
         view = CallView.of(item)
         if view is None or view.owner == "foreign" or (view.is_cut and view.owner == "function"):
             return None
-        if view.part == "request":
-            known = [each for each in self._by_id.get(item.id, ()) if type(each) is type(item)]
-            return "arguments" if known and not any(is_same(item, each) for each in known) else None
+        if isinstance(item, McpApprovalRequest):
+            is_changed = (item.id, type(item)) in self._by_id and (item.id, _keys(item)[0]) not in self._by_id
+            return "arguments" if is_changed else None
         if view.part not in ("call", "run") or view.call_id in self._answered:
             return None
-        known = self._by_call.get(view.call_id, [])
+        call_id = view.call_id
         if view.owner == "server":  # a client may answer an open call by sending it back with an output
-            known = [each for each in known if type(each) is type(item)]
-            if view.result is None or not is_made_here(view.call_id) or not known:
+            if view.result is None or not is_made_here(call_id) or (call_id, type(item)) not in self._by_call:
                 return None
-            return None if any(is_same(item, each) for each in known) else "arguments"
+            return None if (call_id, _keys(item)[0]) in self._by_call else "arguments"
         assert is_function(item), "nothing else is a function's call"
-        fields = [_difference(item, each) for each in known if is_function(each) and each.status != "incomplete"]
-        return None if None in fields else next(iter(fields), None)
+        known = self._asked.get(call_id)
+        return None if known is None or (call_id, _question(item)) in self._by_call else _difference(item, known)
 
     def is_models(self, item: InputItem) -> bool:
         """Whether the model wrote the item, or the one that it refers to."""
-        if isinstance(item, ItemReference):
-            return any(map(_is_models, self._by_id.get(item.id, ())))
-        return _is_models(item)
+        return self._ids.get(item.id, False) if isinstance(item, ItemReference) else _is_models(item)
 
 
 def _has_call_id(view: CallView) -> bool:
@@ -204,28 +261,39 @@ def _is_models(item: InputItem) -> bool:
 # ---- whether two items are the same ----
 
 
-def _is_same_item(item: InputItem, known: InputItem) -> bool:
-    """Whether two items are the same but for their ids, and for what clients leave out."""
-    if type(item) is not type(known):
-        return False
-    if is_function(item) and is_function(known):
-        is_repaired = known.status == "incomplete" != item.status  # one that was cut off and comes back whole is new
-        return (item.call_id, item.name) == (known.call_id, known.name) and not is_repaired
-    view, other = CallView.of(item), CallView.of(known)
-    if view is not None and other is not None and view.owner == "function":
-        return view.call_id == other.call_id and _forms(view) == _forms(other)
-    if isinstance(item, McpCall) and isinstance(known, McpCall):
-        is_less = result_of(item) is None or (item.output, item.error_text) == (known.output, known.error_text)
-        return is_less and is_same(item, known)
-    if isinstance(item, McpApprovalRequest):
-        return is_same(item, known)
-    if isinstance(item, Message) and isinstance(known, Message):
-        return item.role == known.role and words_of(item.content) == words_of(known.content)
-    if isinstance(item, Reasoning) and isinstance(known, Reasoning):
-        fields = ("summary", "content", "encrypted_content")
-        pairs = [(getattr(item, field), getattr(known, field)) for field in fields]
-        return all(not own or not other or own == other for own, other in pairs)
-    return _content(item) == _content(known)
+def _keys(item: InputItem) -> tuple[Form, ...]:
+    """Return what the item says but for its ids, and what of it clients may leave out: it is known under all of these,
+    and repeats what is known under the last one.
+    """
+    view = CallView.of(item)
+    if is_function(item):
+        # One that was cut off and comes back whole is new.
+        cut, whole = ((type(item), item.call_id, item.name, is_whole) for is_whole in (False, True))
+        return (cut,) if item.status == "incomplete" else (cut, whole)
+    if isinstance(item, McpCall | McpApprovalRequest):
+        asked = (type(item), item.server_label, item.name, value_key(item.arguments))
+        if isinstance(item, McpApprovalRequest):
+            return (asked,)
+        answered = (*asked, item.output, item.error_text)
+        return (answered, asked) if result_of(item) is None else (asked, answered)
+    if view is not None and view.owner == "function":
+        return ((type(item), view.call_id, *_forms(view)),)
+    if isinstance(item, Message):
+        return ((Message, item.role, words_of(item.content)),)
+    return ((type(item), value_key(encode(_content(item)).decode())),)
+
+
+def _is_same_reasoning(item: Reasoning, known: Reasoning) -> bool:
+    """Whether two are the same but for what clients leave out."""
+    fields = ("summary", "content", "encrypted_content")
+    pairs = [(getattr(item, field), getattr(known, field)) for field in fields]
+    return all(not own or not other or own == other for own, other in pairs)
+
+
+def _question(item: FunctionKind) -> Form:
+    """Return what a call asks of which tool."""
+    asked = value_key(item.arguments) if isinstance(item, FunctionCall) else item.input
+    return type(item), item.name, asked
 
 
 def _difference(item: FunctionKind, known: FunctionKind) -> str | None:
@@ -258,8 +326,8 @@ def _content(item: InputItem) -> Plain:
 # ---- results and decisions that were sent before ----
 
 
-def repeated_answers(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
-    """Return the places of the items, from the `first` on, that repeat a result, a call or a decision.
+def repeated_steps(items: Sequence[InputItem], earlier: Sequence[InputItem], first: int = 0) -> Steps[frozenset[int]]:
+    """Return the places of the items, from the `first` on, that repeat a result, a call or a decision, in pieces.
 
     Only the `earlier` items and the input itself count. Raises `InvalidField` for a result that differs from the known
     one, or answers no call, or a call that waits for an approval, and for a decision about an unknown request, or two
@@ -268,12 +336,17 @@ def repeated_answers(items: Sequence[InputItem], earlier: Iterable[InputItem], f
     new = [CallView.of(item) for item in items[first:]]
     if not any(view is not None and view.part != "request" for view in new):
         return frozenset()
-    calls = _KnownCalls([view for view in new if view is not None])
-    for view in calls_in(earlier):
-        calls.add(view)
-    return frozenset(
-        place for place, view in enumerate(new, first) if view is not None and calls.repeats(view, f"input[{place}]")
-    )
+    calls, found = _KnownCalls([view for view in new if view is not None]), set[int]()
+    for start in range(0, len(earlier), ITEMS_PER_STEP):
+        for view in calls_in(earlier[start : start + ITEMS_PER_STEP]):
+            calls.add(view)
+        yield
+    for place, new_view in enumerate(new, first):
+        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
+        if new_view is not None and calls.repeats(new_view, f"input[{place}]"):
+            found.add(place)
+    return frozenset(found)
 
 
 class _KnownCalls:

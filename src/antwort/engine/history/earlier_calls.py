@@ -20,7 +20,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.tool_parsing import declared_steps, name_of
 from antwort.api.wire import UNSET, replace
-from antwort.engine.history.approvals import CHANGED, LOST, NO_APPROVAL, decisions_in, denial
+from antwort.engine.history.approvals import decisions_in
 from antwort.engine.history.calls import (
     CallView,
     PendingCall,
@@ -31,25 +31,33 @@ from antwort.engine.history.calls import (
     result_of,
     results_in,
 )
-from antwort.engine.history.sealed_items import Parent, SealedItems, brought_again
-from antwort.engine.history.turns import last_turn, turns_of
-from antwort.engine.loop.limits import NO_MORE
-from antwort.engine.loop.result_events import NOT_BEGUN
-from antwort.engine.loop.steps import OVER_LIMIT
+from antwort.engine.history.refusals import (
+    CHANGED,
+    DECLINED,
+    NO_APPROVAL,
+    NO_MORE,
+    NOT_BEGUN,
+    NOT_YET,
+    OUTCOME_UNKNOWN,
+    OVER_LIMIT,
+    denial,
+)
+from antwort.engine.history.sealed_items import Parent, SealedItems, with_newer_credentials
+from antwort.engine.history.turns import last_turn_steps, turn_steps
 from antwort.engine.plan import Leftover, budget_of
 from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
 from antwort.engine.prompt.toolbox import rebuild_toolbox
+from antwort.event_loop import Pace, in_turns
 from antwort.storage.base import CallClaim, CallResult, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, may_claim_function, route
 
-DECLINED = "The call was not run: the client did not continue the turn."
-NOT_YET = "The call has not been run yet: the client has not continued the turn."
-
-_NOT_RUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
+_NOT_RUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, OUTCOME_UNKNOWN, NOT_BEGUN, DECLINED, CHANGED)
 """Results of calls that are not run."""
+_ASKING = (FunctionCall, McpCall, McpApprovalRequest)
+"""Items that ask for a call which this server may run."""
 
 
 class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +68,10 @@ class EarlierItems(msgspec.Struct, frozen=True, kw_only=True):
     """All items that count: of a compacted history those since the compaction."""
     own: Sequence[InputItem]
     """Those of them that clients have put together."""
+    answered: frozenset[str]
+    """The ids of the calls that have a result among them."""
+    begun: frozenset[str]
+    """The ids of the calls whose run is shown, in the chain or by a client."""
     is_compacted: bool = False
     askers: Mapping[str, Link] = {}
     """The responses under whose tools calls were made, by the ids of the approval requests; for others it is the
@@ -82,11 +94,7 @@ class EarlierCalls:
         self._earlier, self._request, self._toolbox = earlier, request, toolbox
         self._discovery, self._sealed = discovery, sealed
         self._decisions = decisions_in(earlier.items)
-        self._answered = results_in(earlier.items)
-        chain_items = (item for link in earlier.chain for item in (*link.input, *link.output))
-        views = calls_in((*chain_items, *earlier.own))
-        self._begun = frozenset(view.call_id for view in views if view.part == "run")
-        self._settled = self._answered | (self._begun - {requested_call(asked) for asked in self._decisions})
+        self._settled = earlier.answered | (earlier.begun - {requested_call(asked) for asked in self._decisions})
 
     async def find(self) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
         """Return the calls to settle, in the order in which they were asked for, each with the tools and the policy it
@@ -94,12 +102,18 @@ class EarlierCalls:
         """
         earlier, request, toolbox = self._earlier, self._request, self._toolbox
         found: list[Leftover] = []
+        pace = Pace()
+        asking = {item for item in earlier.items if isinstance(item, _ASKING)} if earlier.is_compacted else None
         for link in earlier.chain:
+            await pace.pause()
             requests = (item for item in link.input if isinstance(item, McpApprovalRequest))
-            items = [item for item in (*requests, *link.said()) if not earlier.is_compacted or item in earlier.items]
+            items = [item for item in (*requests, *link.said()) if isinstance(item, _ASKING)]
+            items = items if asking is None else [item for item in items if item in asking]
             calls = _unanswered(items, self._settled, self._discovery, self._decisions)
             found += self._weighed(await self._made_by(calls, link), link.said(), request.input)
-        own = self._open_in(earlier.own)
+        await pace.pause()
+        turn = await in_turns(last_turn_steps(earlier.own))
+        own = self._open_in(earlier.own, turn)
         found += await self._made_by(own, None)
         # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
         # So are those of a conversation, as far as is known.
@@ -107,19 +121,22 @@ class EarlierCalls:
         if labels := self._approved_labels(unknown):
             toolbox = await rebuild_toolbox(request, replace(self._discovery, fresh=labels))
         parent, most = Parent(request), budget_of(request, self._discovery.settings).calls
-        turn = last_turn(earlier.own)
         of_own = _leftovers(own, parent, toolbox, most, self._decisions)
         found += self._weighed(of_own, turn, turn)
         if request.conversation is not None:  # it shows the result of each of its calls: a call without one is open
-            for before in turns_of(earlier.own[: len(earlier.own) - len(turn)]):
-                calls = [call for call in self._open_in(before) if is_made_here(call.call_id)]
+            for before in await in_turns(turn_steps(earlier.own[: len(earlier.own) - len(turn)])):
+                await pace.pause()
+                latest = await in_turns(last_turn_steps(before))
+                calls = [call for call in self._open_in(before, latest) if is_made_here(call.call_id)]
                 of_turn = _leftovers(calls, parent, toolbox, most, {})
                 found += self._weighed(of_turn, before, request.input)
         # A client's call ids may repeat: the call that is run answers all that have its id.
         first = {left.call.call_id: left for left in reversed(found)}
         # A call that was begun and has no known result is not begun again.
         settled = [
-            replace(left, refusal=LOST) if left.call.call_id in self._begun and left.refusal is None else left
+            replace(left, refusal=OUTCOME_UNKNOWN)
+            if left.call.call_id in earlier.begun and left.refusal is None
+            else left
             for left in reversed(first.values())
         ]
         return tuple(settled), self._waiting
@@ -154,7 +171,7 @@ class EarlierCalls:
         requests = {each.item.id for each in called if each.part == "request"}
         results = {each.call_id for each in given if each.owner == "function" and each.part == "result"}
         decisions = {each.request_id for each in given if each.part == "decision"}
-        is_missing = any(call_id not in self._answered for call_id in client_calls)
+        is_missing = any(call_id not in self._earlier.answered for call_id in client_calls)
         if not requests.isdisjoint(decisions):
             return "run"
         if not results.isdisjoint(client_calls | {*server_calls}):
@@ -196,7 +213,7 @@ class EarlierCalls:
         declared = [*declared_in(items, self._sealed, "previous_response_id")]
         found = at_once(declared_steps(declared, UNBOUNDED))
         newer = [each.tool for each in request.declarations]
-        additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
+        additional = [replace(each, tool=with_newer_credentials(each.tool, newer)) for each in found]
         if at is None:
             names = {name_of(each.tool) for each in found}
             additional += [each for each in request.additional if name_of(each.tool) not in names]
@@ -209,13 +226,12 @@ class EarlierCalls:
         labels = (call.server_label for call in calls if call.approval_request_id in approved)
         return frozenset(label for label in labels if label is not None)
 
-    def _open_in(self, items: Sequence[InputItem]) -> list[PendingCall]:
-        """Return the open calls of an input. Clients leave out what they were shown, so a server's call is open only
-        where that is certain: turns pause at all, it carries an id of ours, nothing shows that it was run, and the
-        model has written nothing since. A call that was to be approved is open where the model has written nothing
-        since the decision.
+    def _open_in(self, items: Sequence[InputItem], turn: Sequence[InputItem]) -> list[PendingCall]:
+        """Return the open calls of an input, whose last items are the model's last `turn`. Clients leave out what they
+        were shown, so a server's call is open only where that is certain: turns pause at all, it carries an id of ours,
+        nothing shows that it was run, and the model has written nothing since. A call that was to be approved is open
+        where the model has written nothing since the decision.
         """
-        turn = last_turn(items)
         requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
         calls = _unanswered([*requests, *turn], self._settled, self._discovery, decisions_in(turn))
         may_pause = self._discovery.settings.mixed_turns == "pause"

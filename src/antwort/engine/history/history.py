@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from antwort.api.decoding import Steps
 from antwort.api.items import InputItem, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
 from antwort.engine.context.compaction_item import EffectiveHistory, Memories, MemoryLost, since_compaction
-from antwort.engine.history.calls import CALL_TYPES
-from antwort.engine.history.deduplication import referring, repeated_answers
+from antwort.engine.history.calls import CALL_TYPES, CallIndex
+from antwort.engine.history.deduplication import referring, repeated_steps
 from antwort.engine.history.earlier_calls import EarlierCalls, EarlierItems, answered_by_client
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.history.turns import without_interruptions
+from antwort.engine.history.turns import uninterrupted_steps
 from antwort.engine.plan import History
 from antwort.engine.prompt.discovery import Discovery
 from antwort.errors import Conflict, ConversationNotFound, InvalidField, ResponseNotFound
-from antwort.event_loop import Pace
+from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.routing import Toolbox
@@ -76,13 +77,13 @@ async def load_conversation(
 # ---- putting it together ----
 
 
-def without_repeats(
+def unrepeated_steps(
     request: CreateRequest,
     chain: Sequence[Link],
     conversation: tuple[InputItem, ...],
     memories: Memories,
-) -> CreateRequest:
-    """Return the request with references in the place of results and decisions that were sent before.
+) -> Steps[CreateRequest]:
+    """Return the request with references in the place of results and decisions that were sent before, in pieces.
 
     Raises `InvalidField` or `Conflict` for those that contradict what is there, or that answer no call.
     """
@@ -90,7 +91,7 @@ def without_repeats(
         return request
     counted = _since_compaction(_stretches(request, chain, conversation), memories, request)
     earlier = [item for stretch in counted.stretches[:-1] for item in stretch]
-    return referring(request, repeated_answers(request.input, earlier, counted.skipped))
+    return referring(request, (yield from repeated_steps(request.input, earlier, counted.skipped)))
 
 
 async def assemble(
@@ -108,22 +109,24 @@ async def assemble(
     what is sealed counts, and not what stands before it. `askers` are the responses under whose tools calls were made
     that wait for approval, by the ids of the requests, where the chain does not tell.
     """
-    pace = Pace()
     history = _stretches(request, chain, conversation)
     counted = _since_compaction(history, sealed.memories, request)
-    ordered = without_interruptions(counted.stretches, counted.inputs)
-    await pace.pause()
+    ordered = await in_turns(uninterrupted_steps(counted.stretches, counted.inputs))
     items = [item for stretch in ordered for item in stretch]
     inputs = ordered[-2 if conversation else -1 :]
+    own = items if counted.is_compacted else [item for stretch in inputs for item in stretch]
+    chain_items = [item for link in chain for item in (*link.input, *link.output)]
+    shown = await in_turns(CallIndex.steps([*chain_items, *own]))
     earlier = EarlierItems(
         chain=chain,
         items=items,
-        own=items if counted.is_compacted else [item for stretch in inputs for item in stretch],
+        own=own,
+        answered=(await in_turns(CallIndex.steps(items))).answered,
+        begun=frozenset(view.call_id for view in shown.views if view.part == "run"),
         is_compacted=counted.is_compacted,
         askers=askers,
     )
     leftovers, placeholders = await EarlierCalls(earlier, request, toolbox, discovery, sealed).find()
-    await pace.pause()
     answered = answered_by_client(chain, request.input, discovery)
     return replace(history, leftovers=leftovers, answered=answered, placeholders=placeholders)
 

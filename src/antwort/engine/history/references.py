@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.history.approvals import CHANGED
 from antwort.engine.history.calls import (
+    CallIndex,
     CallView,
     call_id_of,
     call_shown_by,
@@ -24,6 +24,7 @@ from antwort.engine.history.calls import (
     unanswered_server_call,
 )
 from antwort.engine.history.memory_limit import HistoryReader
+from antwort.engine.history.refusals import CHANGED
 from antwort.errors import ItemNotFound
 from antwort.ids import new_id
 from antwort.storage.base import Link
@@ -45,11 +46,12 @@ async def resolve_references(
     request: CreateRequest,
     chain: Sequence[Link],
     conversation: Sequence[InputItem],
+    calls: CallIndex,
     reader: HistoryReader,
     known: Container[int] = (),
 ) -> CreateRequest:
     """Return the request with the items that its references stand for, as if they had been sent whole. Those in the
-    `known` places (engine/history/deduplication.py) stay as they are.
+    `known` places (engine/history/deduplication.py) stay as they are. `calls` are those of the chain and conversation.
 
     A server's call that comes back without its result gets it from the store, where it has the id of the item, or of
     the run: a run is added behind the input. So are the runs of open calls of the chain, or of the conversation:
@@ -58,12 +60,15 @@ async def resolve_references(
     """
     unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
     outputs = (item for link in chain for item in link.output)
-    asked = [call for item in (*outputs, *conversation) if (call := unanswered_server_call(item)) is not None]
+    answered = results_in(request.input)
+    settled = answered | calls.answered
+    asked = [
+        call
+        for item in (*outputs, *conversation)
+        if (call := unanswered_server_call(item)) is not None and call_id_of(call) not in settled
+    ]
     if not unknown and not asked:
         return request
-    earlier = [*conversation, *(item for link in chain for item in (*link.input, *link.output))] if asked else []
-    answered, settled = results_in(request.input), results_in(earlier)
-    asked = [call for call in asked if call_id_of(call) not in answered | settled]
     wanted = [item_id for item in unknown for item_id in _ids_of(item, answered)]
     wanted += [run for call in asked if (run := _run_of(call)) is not None]
     if not wanted:
@@ -80,7 +85,7 @@ async def resolve_references(
     items += _missing_runs(items, items, found)
     if asked:
         answered |= results_in(items)
-        begun = {view.item.id for view in calls_in((*earlier, *items)) if view.part == "run"}
+        begun = {view.item.id for view in (*calls.views, *calls_in(items)) if view.part == "run"}
         # A run that has only begun in the chain may have a result elsewhere.
         fresh = {at: run for at, run in found.items() if at not in begun or result_of(run) is not None}
         items += _missing_runs([call for call in asked if call_id_of(call) not in answered], (), fresh)
@@ -150,7 +155,7 @@ def _missing_runs(
 # ---- results for the calls of servers ----
 
 
-def results_by_call_id(request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:
+def results_by_call_id(request: CreateRequest, earlier: CallIndex) -> CreateRequest:
     """Return the request with its input as `with_call_ids` gives it."""
     items = with_call_ids(request.input, earlier)
     sent = [*zip(items, request.input, request.raw_input, strict=True)]
@@ -160,22 +165,26 @@ def results_by_call_id(request: CreateRequest, earlier: Sequence[InputItem]) -> 
     return replace(request, input=items, raw_input=raw)
 
 
-def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ()) -> tuple[InputItem, ...]:
+def with_call_ids(items: Sequence[InputItem], earlier: CallIndex) -> tuple[InputItem, ...]:
     """Return the items with each client's result for a server's call as an output that carries the `call_id`.
 
     A client may name such a call by its `call_id` or by the `id` of the `mcp_call` item, or send that item back with an
     output. Everything behind this point sees one form.
     """
-    if not any((view.owner == "function" and view.part == "result") or view.is_mcp_call for view in calls_in(items)):
+    views = [CallView.of(item) for item in items]
+    if not any(
+        view is not None and ((view.owner == "function" and view.part == "result") or view.is_mcp_call)
+        for view in views
+    ):
         return tuple(items)
-    call_ids = _call_ids_by_item((*earlier, *items))
+    call_ids = _call_ids_by_item(items, [*earlier.views, *filter(None, views)])
     asked: dict[str, InputItem] = {
-        view.call_id: view.item for view in calls_in(earlier) if view.is_mcp_call and view.result is None
+        view.call_id: view.item for view in earlier.views if view.is_mcp_call and view.result is None
     }
-    answered = {*results_in(earlier)}
+    answered = {*earlier.answered}
     found: list[InputItem] = []
-    for item in items:
-        result, view = item, CallView.of(item)
+    for item, view in zip(items, views, strict=True):
+        result = item
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             call_id = call_ids.get(item.call_id, item.call_id)
             result = item if call_id == item.call_id else replace(item, call_id=call_id)
@@ -192,17 +201,18 @@ def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ())
     return tuple(found)
 
 
-def _call_ids_by_item(items: Iterable[InputItem]) -> dict[str, str]:
-    """Return the call ids of servers' calls by the ids of the items that show them."""
+def _call_ids_by_item(items: Iterable[InputItem], views: Iterable[CallView]) -> dict[str, str]:
+    """Return the call ids of servers' calls by the ids of the items that show them: `items` refer to such, `views` do
+    all others.
+    """
     found: dict[str, str] = {}
     taken: set[str] = set()
     for item in items:
-        view = CallView.of(item)
-        if view is None:
-            if isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
-                found[item.id] = call_id
-        elif view.owner == "server" and view.part != "decision":
-            found[item.id] = view.call_id
+        if isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
+            found[item.id] = call_id
+    for view in views:
+        if view.owner == "server" and view.part != "decision":
+            found[view.item.id] = view.call_id
         elif view.owner == "function" and view.part == "call":
             taken.add(view.call_id)
     return {item_id: call_id for item_id, call_id in found.items() if item_id not in taken}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_p
 from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.calls import REQUEST_ID, canonical_arguments, request_id
-from antwort.engine.loop.item_builders import Seal
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
@@ -32,6 +31,9 @@ from antwort.storage.base import Link
 from antwort.vault import CannotOpen, Vault
 
 _log = logging.getLogger("antwort.engine")
+
+Seal: TypeAlias = Callable[[str], str]
+"""Seals a text for the client."""
 
 _INCLUDE = "reasoning.encrypted_content"
 """The `include` entry that asks for sealed reasoning."""
@@ -173,16 +175,16 @@ class SealedItems:
         plain_request = without_credentials(request)
         if not request.tools:
             return plain_request
-        brought = {
+        credentials = {
             i: _ServerCredentials(tool.authorization, tool.headers, tool.server_url)
             for i, tool in enumerate(request.tools)
             if isinstance(tool, McpTool) and has_credentials(tool)
         }
-        if not brought:
+        if not credentials:
             return plain_request
-        token = self._vault.seal(self._purpose("credentials", response_id), self._tenant, encode(brought))
+        token = self._vault.seal(self._purpose("credentials", response_id), self._tenant, encode(credentials))
         plain: Plain = decode_object(plain_request)
-        return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
+        return encode({**plain, KEY: {"tools": list(credentials), "sealed": token}})
 
     def sealed_item(self, item: InputItem) -> InputItem:
         """Return an item with the credentials of the tools that it declares sealed."""
@@ -205,13 +207,13 @@ class SealedItems:
             return Declared(entries, path, is_inherited)
         try:
             sealed = self._vault.open(self._purpose("additional_tools"), self._tenant, kept["sealed"])
-            brought = _read_fields.decode(sealed)
+            credentials = _read_fields.decode(sealed)
         except CannotOpen:
             note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", item=item.id)
             lost = [entries[at] for at in kept["tools"]]
             rest = [entry for at, entry in enumerate(entries) if at not in kept["tools"]]
             return Declared(rest, path, is_inherited, frozenset(str(entry.get("server_label")) for entry in lost))
-        return Declared(entries_of(OpaqueItem(item.type, item.id, item.fields, brought)), path, is_inherited)
+        return Declared(entries_of(OpaqueItem(item.type, item.id, item.fields, credentials)), path, is_inherited)
 
     def made_under(self, link: Link, now: CreateRequest) -> Parent:
         """Do what `parent_steps` does, at once."""
@@ -240,7 +242,7 @@ class SealedItems:
             _with_credentials(tool, opened[i]) if i in opened and isinstance(tool, McpTool) else tool
             for i, tool in enumerate(request.tools)
         ]
-        return Parent(replace(request, tools=tuple(brought_again(tool, newer) for tool in own)))
+        return Parent(replace(request, tools=tuple(with_newer_credentials(tool, newer) for tool in own)))
 
 
 def rewritten_steps(request: CreateRequest) -> Steps[CreateRequest]:
@@ -275,7 +277,7 @@ def without_credentials(request: CreateRequest) -> bytes:
     return encode(plain)
 
 
-def brought_again(tool: Tool, newer: Sequence[Tool]) -> Tool:
+def with_newer_credentials(tool: Tool, newer: Sequence[Tool]) -> Tool:
     """Return the declaration with the credentials of a newer one of the same server, if there are any."""
     if not isinstance(tool, McpTool) or (other := _declared_in(newer, tool.server_label)) is None:
         return tool

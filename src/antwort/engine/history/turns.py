@@ -12,8 +12,9 @@ from itertools import chain, pairwise
 
 import msgspec
 
+from antwort.api.decoding import Steps
 from antwort.api.items import InputItem, Message, OpaqueItem, Reasoning
-from antwort.engine.history.calls import CALL_TYPES, CallView, is_made_here
+from antwort.engine.history.calls import CALL_TYPES, ITEMS_PER_STEP, CallView, is_made_here
 from antwort.engine.history.deduplication import words_of
 
 # ---- where turns begin ----
@@ -52,21 +53,27 @@ class TurnCounter:
         return False
 
 
-def turns_of(items: Sequence[InputItem]) -> list[Sequence[InputItem]]:
-    """Return the items of each turn of the model, with what came from the client behind it."""
-    return [items[start:end] for start, end in pairwise([*_turn_starts(items), len(items)])]
+def turn_steps(items: Sequence[InputItem]) -> Steps[list[Sequence[InputItem]]]:
+    """Return the items of each turn of the model, with what came from the client behind it, in pieces."""
+    starts = yield from _start_steps(items)
+    return [items[start:end] for start, end in pairwise([*starts, len(items)])]
 
 
-def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
-    """Return the items of the last turn, and what came from the client behind it."""
+def last_turn_steps(items: Sequence[InputItem]) -> Steps[Sequence[InputItem]]:
+    """Return the items of the last turn, and what came from the client behind it, in pieces."""
     items = since_words(items)
-    starts = _turn_starts(items)
+    starts = yield from _start_steps(items)
     return items[starts[-1] :] if starts else items
 
 
-def _turn_starts(items: Sequence[InputItem]) -> list[int]:
-    counter = TurnCounter()
-    return [place for place, item in enumerate(items) if counter.add(item)]
+def _start_steps(items: Sequence[InputItem]) -> Steps[list[int]]:
+    counter, starts = TurnCounter(), list[int]()
+    for place, item in enumerate(items):
+        if counter.add(item):
+            starts.append(place)
+        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
+    return starts
 
 
 def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem]:
@@ -88,10 +95,10 @@ def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem
 # ---- messages between calls and their results ----
 
 
-def without_interruptions(
+def uninterrupted_steps(
     stretches: Sequence[Sequence[InputItem]], inputs: Collection[int]
-) -> tuple[Sequence[InputItem], ...]:
-    """Return the stretches without messages between the calls of a turn and their results.
+) -> Steps[tuple[Sequence[InputItem], ...]]:
+    """Return the stretches without messages between the calls of a turn and their results, in pieces.
 
     A message that equals the last one of its role before the calls is dropped. Another one is moved behind what its
     stretch holds of the turn. `inputs` are the stretches that clients have put together; each of the others is what
@@ -105,7 +112,8 @@ def without_interruptions(
     scan = _InterruptionScan()
     for number, stretch in enumerate(stretches):
         for item in stretch:
-            scan.add(item, number, is_input=number in inputs)
+            if scan.add(item, number, is_input=number in inputs) % ITEMS_PER_STEP == 0:
+                yield
     scan.end_turn()
     if not scan.dropped:
         return tuple(stretches)
@@ -153,7 +161,8 @@ class _InterruptionScan:
         """By their roles."""
         self._time = self._stretch = 0
 
-    def add(self, item: InputItem, stretch: int, *, is_input: bool) -> None:
+    def add(self, item: InputItem, stretch: int, *, is_input: bool) -> int:
+        """Return the number of the item."""
         self._time += 1
         self._stretch = stretch
         if isinstance(item, Message):
@@ -161,13 +170,14 @@ class _InterruptionScan:
         elif isinstance(item, Reasoning):
             self._add_words()
         elif (view := CallView.of(item)) is None:
-            return
+            pass
         elif view.is_mcp_call:
             self._add_server_call(view, is_input=is_input)
         elif view.is_open:
             self._add_call(view.call_id)
         elif view.part in ("result", "decision"):
             self._add_result(view.call_id, is_input=is_input)
+        return self._time
 
     def end_turn(self) -> None:
         """Decide about the messages between its calls and their results."""

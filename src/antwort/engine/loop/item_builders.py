@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import ClassVar, Literal, TypeAlias
 
 from antwort.api.events import (
@@ -48,12 +48,12 @@ from antwort.api.items import (
 from antwort.api.requests import ReasoningOptions
 from antwort.api.wire import replace
 from antwort.engine.history.calls import call_id_of
+from antwort.engine.history.sealed_items import Seal
 from antwort.engine.loop.custom_input import InputReader, is_object
 from antwort.providers.base import TextDelta
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 ReasoningStyle: TypeAlias = Literal["text", "summary"]
-Seal: TypeAlias = Callable[[str], str]
 
 _MARKS = re.compile(r'\\.|["{}]', re.DOTALL)
 

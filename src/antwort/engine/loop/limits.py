@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple, TypeAlias
 
-import msgspec
-
 from antwort.api.events import Compacted
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpApprovalRequest, McpCall
 from antwort.api.wire import UNSET, encode
-from antwort.engine.history.calls import call_id_of, result_of
+from antwort.engine.history.calls import call_id_of, result_of, value_key
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 
-NO_MORE = "No tool can be called any more in this response."
 _LAST = "No tool can be called any more: {}. Answer now, in words, with what you have."
 _WHY = {
     "max_turns": "this is the last turn of the response",
@@ -182,21 +179,5 @@ def _turns_backwards(run: Run, earlier: Collection[str]) -> Iterator[_Turn]:
             if result is None or item.status == "incomplete" or call_id in earlier:
                 continue
             told = result.encode(errors="surrogatepass") if isinstance(result, str) else encode(result)
-            turn.append(AnsweredCall(server, item.name, _canonical(item.arguments), told, is_error))
+            turn.append(AnsweredCall(server, item.name, value_key(item.arguments), told, is_error))
         yield sorted(turn)
-
-
-def _canonical(arguments: str) -> bytes:
-    """Return the arguments in one form, however they are spaced, ordered and escaped. Invalid JSON stays as it is."""
-    try:
-        return msgspec.json.encode(_decoder.decode(arguments or "{}"), order="sorted")
-    except (ValueError, RecursionError):
-        return arguments.encode(errors="surrogatepass")
-
-
-def _number(text: str) -> int | float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-_decoder = msgspec.json.Decoder(float_hook=_number)

@@ -24,16 +24,18 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
+from antwort.engine.history.refusals import NOT_BEGUN
 from antwort.engine.loop.call_display import display_of, display_of_refused
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
-from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_results
+from antwort.engine.loop.result_events import ask_again, early_results
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
+from antwort.event_loop import in_turns
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
 from antwort.storage.run_log import DETACHED
@@ -171,7 +173,7 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
     plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
     stop = closing(before, plan) if plan.settings.final_answer else None
     turn = _new_turn(plan, before, stop, tools.checks)
-    whole, window = live.prompt.request(before), window_of(plan, live.provider)
+    whole, window = await in_turns(live.prompt.request_steps(before)), window_of(plan, live.provider)
     has_answered = False
     failure: Exception | None = None
     while True:

@@ -35,16 +35,17 @@ from antwort.api.items import (
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.history.calls import call_id_of, run_ids
+from antwort.engine.history.approval_records import asked_again
+from antwort.engine.history.calls import PendingCall, call_id_of, run_ids
+from antwort.engine.history.refusals import NOT_BEGUN
 from antwort.engine.history.sealed_items import new_request_id
 from antwort.engine.loop.fold import Run
-from antwort.engine.loop.steps import Ready, Refused, answer_to, asked_again, open_calls, ready
-from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.loop.steps import Ready, Refused, answer_to, open_calls, ready
+from antwort.engine.plan import Plan
 from antwort.ids import new_id
 from antwort.tools.base import Output, ToolResult
 
 INTERRUPTED = "The call was stopped; whether it has run to its end is not known."
-NOT_BEGUN = "The call was not run: the response was stopped before it began."
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -79,14 +80,14 @@ class Answers:
     def _is_servers(self, at: int) -> bool:
         return isinstance(self._calls[at].call.item, McpCall)
 
-    def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
+    def _open_already(self, call: PendingCall) -> tuple[int, McpCall] | None:
         """Return the item of such a call that a resumed run has shown already."""
         for at, item in enumerate(self._output):
             if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) == call.call_id:
                 return at, item
         return None
 
-    def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
+    def _show_again(self, call: PendingCall, old: McpCall) -> tuple[int, McpCall]:
         at, self._index = self._index, self._index + 1
         item_id, call_id = run_ids(call.call_id, is_approved=old.approval_request_id is not UNSET)
         item = McpCall(

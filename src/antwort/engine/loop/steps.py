@@ -19,23 +19,20 @@ from antwort.api.items import (
 )
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
+from antwort.engine.history.approval_records import asked_again
 from antwort.engine.history.approvals import CHANGED, unasked
-from antwort.engine.history.calls import call_id_of, lost_calls, results_in
+from antwort.engine.history.calls import PendingCall, call_id_of, lost_calls, results_in
+from antwort.engine.history.refusals import NO_MORE, OVER_LIMIT, PROCESS_LOST
 from antwort.engine.loop.fold import Finish, Run, open_among
-from antwort.engine.loop.limits import NO_MORE, calls_left, closing, stop_reason, tokens_left, tokens_spent
-from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.loop.limits import calls_left, closing, stop_reason, tokens_left, tokens_spent
+from antwort.engine.plan import Leftover, Plan
 from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
 from antwort.tools.grammar import Grammar
 from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
 
-OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
 UNFIT = "The input does not match the grammar of the tool {!r}.{} Call it again with one that does."
-LOST = (
-    "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It "
-    "is not run a second time."
-)
 
 
 class Infer(msgspec.Struct, frozen=True):
@@ -45,7 +42,7 @@ class Infer(msgspec.Struct, frozen=True):
 class Ready(msgspec.Struct, frozen=True):
     """A call to run here, with the tools it was made under."""
 
-    call: OpenCall
+    call: PendingCall
     toolbox: Toolbox
     definition: ToolDefinition
     is_search: bool
@@ -59,7 +56,7 @@ class Ready(msgspec.Struct, frozen=True):
         return self.definition.read_only or self.definition.idempotent or self.is_search
 
 
-def ready(call: OpenCall, toolbox: Toolbox, executor: BaseExecutor | None = None) -> Ready:
+def ready(call: PendingCall, toolbox: Toolbox, executor: BaseExecutor | None = None) -> Ready:
     definition = toolbox.tools[call.name]
     return Ready(call, toolbox, definition, definition.is_search, executor)
 
@@ -67,7 +64,7 @@ def ready(call: OpenCall, toolbox: Toolbox, executor: BaseExecutor | None = None
 class Refused(msgspec.Struct, frozen=True):
     """A call that is answered with an error, without being run."""
 
-    call: OpenCall
+    call: PendingCall
     message: str
     is_over_limit: bool = False
     is_lost: bool = False
@@ -180,12 +177,12 @@ def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     return _lost(left.call) if _is_lost(left.call, answer, run) else answer
 
 
-def answers_to(calls: Sequence[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+def answers_to(calls: Sequence[PendingCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """Return the calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and
     looks for tools all the same.
     """
     answers: list[Ready | Refused] = []
-    left: list[OpenCall] = []
+    left: list[PendingCall] = []
     for call in calls:
         if call.call_id in run.handed:
             continue
@@ -203,7 +200,7 @@ def answers_to(calls: Sequence[OpenCall], run: Run, plan: Plan) -> tuple[Ready |
     return tuple(answers)
 
 
-def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
+def answer_to(call: PendingCall, plan: Plan) -> Ready | Refused | None:
     """Return the answer to the call by itself, whatever else was called; None: it waits for the client."""
     toolbox = plan.toolbox
     if is_unfit(call.item, toolbox):
@@ -245,19 +242,19 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> li
     return kept
 
 
-def _is_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> bool:
+def _is_lost(call: PendingCall, answer: Ready | Refused | None, run: Run) -> bool:
     """Return whether it was begun by another process without a known outcome, and to run it again could do harm."""
     return call.call_id in run.lost and not (isinstance(answer, Ready) and answer.may_be_repeated)
 
 
-def _lost(call: OpenCall) -> Refused:
-    return Refused(call, LOST, is_lost=True)
+def _lost(call: PendingCall) -> Refused:
+    return Refused(call, PROCESS_LOST, is_lost=True)
 
 
 # ---- reading the items ----
 
 
-def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+def waiting_calls(run: Run, toolbox: Toolbox) -> list[PendingCall]:
     """Return the calls of this response that have no result yet, in order, where its last turn has ended. A call cut
     short is not one.
 
@@ -267,19 +264,19 @@ def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
     return [_open_call(call_id, at, output[at], toolbox) for call_id, at in run.waiting.items()]
 
 
-def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+def open_calls(run: Run, toolbox: Toolbox) -> list[PendingCall]:
     """Return those calls by the items alone, with what is open of a turn that has not ended."""
     output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
     found = open_among(output[start:], start)
     return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found.items()]
 
 
-def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> OpenCall:
+def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> PendingCall:
     if isinstance(item, McpCall):
-        return OpenCall(call_id, model_name(toolbox, item.server_label, item.name), item.arguments, at, item)
+        return PendingCall(call_id, model_name(toolbox, item.server_label, item.name), item.arguments, at, item)
     assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
     arguments = item.arguments if isinstance(item, FunctionCall) else item.input
-    return OpenCall(call_id, called_name(toolbox, item), arguments, at, item)
+    return PendingCall(call_id, called_name(toolbox, item), arguments, at, item)
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
@@ -288,17 +285,6 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
         return []
     answered = results_in(run.output) | run.handed
     return [left for left in leftovers if left.call.call_id not in answered]
-
-
-def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
-    """Return the earlier calls that the client is asked about once more, in the place of an inference: those that the
-    output shows as not run for that reason. A run that was picked up may have run one before its tool changed.
-    """
-    left = {each.call.call_id: each for each in plan.history.leftovers if each.asks_again}
-    if not left:
-        return []
-    shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
-    return [left[call_id] for call_id in shown if call_id in left]
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:

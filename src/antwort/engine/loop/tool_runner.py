@@ -21,13 +21,14 @@ import msgspec
 
 from antwort.api.events import Batch
 from antwort.api.items import FunctionCall, McpCall
+from antwort.engine.history.calls import PendingCall
 from antwort.engine.loop.custom_input import input_of
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import calls_left
 from antwort.engine.loop.result_events import INTERRUPTED, Answers, Handed, Outcome
 from antwort.engine.loop.steps import UNFIT, Ready, Refused, RunTools, answer_to
 from antwort.engine.loop.turn import Turn
-from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.plan import Plan
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import (
     BaseExecutor,
@@ -350,7 +351,7 @@ class ToolRunner:
         return await self._signal.race(partial(records.refuse, call_id, message, for_good=refused.is_declined))
 
     def _report(
-        self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: BaseExecutor | None = None
+        self, call: PendingCall, tool: str, end: CallEnd, seconds: float, executor: BaseExecutor | None = None
     ) -> None:
         record = CallRecord(
             response_id=self._plan.response.id,
@@ -403,7 +404,7 @@ def early_calls(turn: Turn, left: int, plan: Plan) -> list[Ready]:
     """Return the calls of the turn that have become complete and would run at its end. The response may run `left`."""
     found: list[Ready] = []
     for call in turn.take_complete_calls():
-        answer = answer_to(OpenCall(call.call_id, call.called, call.arguments, call.index, call.item), plan)
+        answer = answer_to(PendingCall(call.call_id, call.called, call.arguments, call.index, call.item), plan)
         if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
             continue
         if not plan.is_durable or answer.may_be_repeated:

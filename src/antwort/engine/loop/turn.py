@@ -13,7 +13,7 @@ from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.history.calls import shown_id
-from antwort.engine.history.sealed_items import SealedItems, new_request_id
+from antwort.engine.history.sealed_items import Seal, SealedItems, new_request_id
 from antwort.engine.loop.call_display import HeldCall, Shown, settle, unless_refused
 from antwort.engine.loop.item_builders import (
     ClosedAs,
@@ -24,7 +24,6 @@ from antwort.engine.loop.item_builders import (
     OpenReasoning,
     OpenServerCall,
     ReasoningStyle,
-    Seal,
     ShownCall,
 )
 from antwort.errors import BackendError

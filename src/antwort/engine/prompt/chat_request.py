@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
 
+from antwort.api.decoding import Steps, at_once
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -22,11 +23,12 @@ from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.context.compaction_item import EffectiveHistory, since_compaction
 from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
-from antwort.engine.history.turns import without_interruptions
+from antwort.engine.history.calls import ITEMS_PER_STEP
+from antwort.engine.history.turns import uninterrupted_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import closing, notice, tokens_left
 from antwort.engine.loop.steps import choice_for
-from antwort.engine.plan import Plan, given
+from antwort.engine.plan import History, Plan, given
 from antwort.engine.prompt.deferred_tools import in_prompt
 from antwort.engine.prompt.messages import Transcript
 from antwort.engine.prompt.tool_choice import forced_names
@@ -44,7 +46,7 @@ from antwort.tools.base import ToolDefinition
 
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
     """Return the next inference."""
-    return Prompt(plan).request(run)
+    return at_once(Prompt(plan).request_steps(run))
 
 
 class Prompt:
@@ -63,12 +65,12 @@ class Prompt:
         self._turn_ends: tuple[int, ...] = ()
         self._items: tuple[OutputItem, ...] = ()
 
-    def request(self, run: Run) -> ChatRequest:
-        """Return the next inference."""
+    def request_steps(self, run: Run) -> Steps[ChatRequest]:
+        """Return the next inference, in pieces: the history may be long."""
         plan, toolbox = self._plan, self._plan.toolbox
         if self._base is None:
             self._base = _base_of(plan)
-        changes: dict[str, Any] = {"messages": self.messages(run)}
+        changes: dict[str, Any] = {"messages": (yield from self.message_steps(run))}
         if plan.settings.final_answer and closing(run, plan) is not None:
             changes |= {"tools": UNSET, "parallel_tool_calls": UNSET}
         elif toolbox.tools:
@@ -83,7 +85,7 @@ class Prompt:
             changes["max_completion_tokens" if is_whole else "max_tokens"] = limit
         return replace(self._base, **changes)
 
-    def messages(self, run: Run) -> list[ChatMessage]:
+    def message_steps(self, run: Run) -> Steps[list[ChatMessage]]:
         """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
         plan = self._plan
         if self._transcript is None and not plan.history.leftovers:
@@ -91,11 +93,11 @@ class Prompt:
                 plan.history.stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept
             )
             if not history.is_compacted:
-                self._transcript = _conversation(history, plan)
+                self._transcript = yield from _conversation_steps(history, plan)
         if self._transcript is not None and self._can_continue(run):
             found = self._transcript.messages.copy()
         else:
-            found = messages_of(effective_history(run, plan), plan)
+            found = (yield from _conversation_steps(effective_history(run, plan), plan)).whole()
         words = notice(run, plan)
         return found if words is None else noted(found, words)
 
@@ -218,26 +220,29 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """Return the messages of the next inference."""
-    return Prompt(plan).messages(run)
+    return at_once(Prompt(plan).message_steps(run))
 
 
-def messages_of(said: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
-    return _conversation(said, plan).whole()
+def messages_of(history: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
+    return at_once(_conversation_steps(history, plan)).whole()
 
 
-def _conversation(said: EffectiveHistory, plan: Plan) -> Transcript:
-    stretches = without_interruptions(said.stretches, said.inputs)
+def _conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
+    stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
+    if sum(map(len, stretches)) > ITEMS_PER_STEP:
+        yield from conversation.find_steps()
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=instructions))
-    conversation.add(said.instructions, is_whole=False)
+    if said.instructions:
+        yield from conversation.add_steps(said.instructions, is_whole=False)
     if said.summary:
         conversation.recap = recap_of(said.summary)
     elif plan.history.is_cut and not said.is_compacted:
         conversation.recap = TURNS_LEFT_OUT
     for at, stretch in enumerate(stretches):
         conversation.is_input = at in said.inputs
-        conversation.add(stretch)
+        yield from conversation.add_steps(stretch)
     conversation.is_input = False
     return conversation
 
@@ -249,11 +254,18 @@ def effective_history(run: Run, plan: Plan) -> EffectiveHistory:
     return since_compaction(stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept)
 
 
-def check_not_empty(plan: Plan) -> None:
-    """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
-    for item in chain.from_iterable(plan.history.stretches):
+def is_certainly_heard(history: History) -> bool:
+    """Return whether an item comes to a message for certain, whatever stands beside it."""
+    for item in chain.from_iterable(history.stretches):
         if isinstance(item, Message) and item.role != "assistant":
-            return
-    if not messages(Run(plan.response), plan):
+            return True
+        if isinstance(item, FunctionCall | CustomToolCall | McpCall) and item.status != "incomplete":
+            return True
+    return False
+
+
+def emptiness_steps(plan: Plan) -> Steps[None]:
+    """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
+    if not (yield from Prompt(plan).message_steps(Run(plan.response))):
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")

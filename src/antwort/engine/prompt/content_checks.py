@@ -23,7 +23,7 @@ from antwort.api.items import (
     is_additional,
 )
 from antwort.engine.context.compaction_item import is_trigger
-from antwort.engine.history.calls import CallView
+from antwort.engine.history.calls import ITEMS_PER_STEP, CallIndex, CallView
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.net.media import AddressNotAllowed, MediaHosts
 from antwort.notes import note
@@ -121,12 +121,12 @@ def _addresses(part: ContentPart) -> Iterator[tuple[str, str]]:
 # ---- items that come to no message ----
 
 
-def log_omitted(stretches: Sequence[Sequence[InputItem]]) -> None:
-    """Log the items, and parts of items, of the new input, the last stretch, that come to no message."""
+def omitted_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[None]:
+    """Log the items, and parts of items, of the new input, the last stretch, that come to no message, in pieces."""
     new = stretches[-1]
     types = [kind for item in new for kind in _omitted_in(item)]
     if any(isinstance(item, OpaqueItem) for item in new):
-        types = [*_omitted(stretches)]
+        types = yield from _foreign_steps(stretches)
     if types:
         kinds = dict.fromkeys(types)
         shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
@@ -146,22 +146,30 @@ def _omitted_in(item: InputItem) -> list[str]:
             return []
 
 
-def _omitted(stretches: Sequence[Sequence[InputItem]]) -> Iterator[str]:
-    """Foreign calls are shown as far as there are results for them, in order; results if there is a call."""
+def _foreign_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[list[str]]:
+    """Return the types of what is left out, also of items of unknown types. Foreign calls are shown as far as there are
+    results for them, in order; results if there is a call.
+    """
     items = [item for stretch in stretches for item in stretch]
-    views = [CallView.of(item) for item in items]
-    results = Counter(view.call_id for view in views if view is not None and view.is_answer)
-    called = {view.call_id for view in views if view is not None and view.is_open}
-    first_new = len(items) - len(stretches[-1])
-    for at, (item, view) in enumerate(zip(items, views, strict=True)):
-        is_shown = False
-        if view is not None and view.is_open:
-            is_shown = results[view.call_id] > 0
+    views = (yield from CallIndex.steps(items)).views
+    results = Counter(view.call_id for view in views if view.is_answer)
+    called = {view.call_id for view in views if view.is_open}
+    yield
+    shown = set[int]()
+    """The items of the calls that are shown, and of their results."""
+    for at, view in enumerate(views, 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
+        if view.is_open:
+            if results[view.call_id] > 0:
+                shown.add(id(view.item))
             results[view.call_id] -= 1
-        elif view is not None:
-            is_shown = view.is_answer and view.call_id in called
-        if at >= first_new:
-            yield from _omitted_in(item)
-            is_read = is_shown or is_additional(item) or (is_trigger(item) and at == len(items) - 1)
-            if isinstance(item, OpaqueItem) and not is_read:
-                yield item.type
+        elif view.is_answer and view.call_id in called:
+            shown.add(id(view.item))
+    left_out: list[str] = []
+    for item in stretches[-1]:
+        left_out += _omitted_in(item)
+        is_read = id(item) in shown or is_additional(item) or (is_trigger(item) and item is items[-1])
+        if isinstance(item, OpaqueItem) and not is_read:
+            left_out.append(item.type)
+    return left_out

@@ -6,12 +6,14 @@ call without a result, and a result anywhere else. Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from antwort.api.decoding import Steps, at_once
 from antwort.api.items import (
     TEXTS,
     ContentPart,
@@ -36,8 +38,8 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.context.message_text import Pictures, Recap, recalled
-from antwort.engine.history.approvals import NO_APPROVAL, denial
-from antwort.engine.history.calls import CallView, as_call, is_same, late_id, requested_call
+from antwort.engine.history.calls import ITEMS_PER_STEP, CallView, as_call, is_same, late_id, requested_call, value_key
+from antwort.engine.history.refusals import NO_APPROVAL, denial
 from antwort.engine.history.turns import TurnCounter
 from antwort.engine.loop.custom_input import as_object
 from antwort.engine.prompt.declared_tools import INPUT
@@ -96,23 +98,30 @@ class Transcript:
     def _results(self) -> _Results:
         """Found when they are needed: a server's call mostly has its result with it."""
         if self._found is None:
-            self._found = _results_of(self._stretches, self._placeholders)
+            self._found = at_once(_result_steps(self._stretches, self._placeholders))
         return self._found
+
+    def find_steps(self) -> Steps[None]:
+        """Find the results in pieces."""
+        self._found = yield from _result_steps(self._stretches, self._placeholders)
 
     def go_on(self, turns: Iterable[Sequence[InputItem]], news: Sequence[InputItem]) -> None:
         """Add the turns since then, whose items are `news`."""
         self._stretches, self._placeholders, self._found = (news,), {}, None
         for turn in turns:
-            self.add(turn)
+            for _ in self.add_steps(turn):
+                pass
 
     def whole(self) -> list[ChatMessage]:
         return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
 
-    def add(self, items: Iterable[InputItem], *, is_whole: bool = True) -> None:
-        """Add items that stand together; if they are a `whole` stretch, no turn continues behind them. Lists of tools,
-        decisions and items that were cut off come to no message.
+    def add_steps(self, items: Iterable[InputItem], *, is_whole: bool = True) -> Steps[None]:
+        """Add items that stand together, in pieces; if they are a `whole` stretch, no turn continues behind them. Lists
+        of tools, decisions and items that were cut off come to no message.
         """
-        for item in items:
+        for at, item in enumerate(items, 1):
+            if at % ITEMS_PER_STEP == 0:
+                yield
             match item:
                 case Message(role="assistant"):
                     self._words().texts.append(said_in(item.content))
@@ -245,22 +254,25 @@ class _Results(msgspec.Struct, frozen=True):
     """The calls that were to be approved and whose runs are shown under other ids."""
 
 
-def _results_of(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[str, str]) -> _Results:
+def _result_steps(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[str, str]) -> Steps[_Results]:
     found: dict[str, deque[Output]] = defaultdict(deque)
     requests: list[McpApprovalRequest] = []
-    for stretch in stretches:
-        for item in stretch:
-            if isinstance(item, McpApprovalRequest):
-                requests.append(item)
-            elif (view := CallView.of(item)) is not None and (result := view.result) is not None:
-                found[view.call_id].append(result)
+    for at, item in enumerate(chain.from_iterable(stretches), 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
+        if isinstance(item, McpApprovalRequest):
+            requests.append(item)
+        elif (view := CallView.of(item)) is not None and (result := view.result) is not None:
+            found[view.call_id].append(result)
     if not requests:
         return _Results(found)
     turns, asked, decisions = TurnCounter(), dict[str, int](), dict[str, McpApprovalResponse]()
-    late, runs = set[str](), list[McpCall]()
+    late, runs = set[str](), Counter[tuple[object, ...]]()
     for stretch in stretches:
         turns.end_turn()
-        for item in stretch:
+        for at, item in enumerate(stretch, 1):
+            if at % ITEMS_PER_STEP == 0:
+                yield
             turns.add(item)
             if isinstance(item, McpApprovalRequest):
                 asked.setdefault(item.id, turns.number)
@@ -271,24 +283,31 @@ def _results_of(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[
                 if asked.pop(request_id, turns.number) < turns.number and found.get(view.call_id):
                     late.add(view.call_id)
             elif view is not None and isinstance(item, McpCall) and view.result is not None:
-                runs.append(item)
+                runs[_question(item)] += 1
     for call_id in late:
         found[call_id].appendleft(NO_APPROVAL)
     shown = set[str]()
-    for request in requests:
+    for at, request in enumerate(requests, 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
         call_id, decision = requested_call(request.id), decisions.get(request.id)
         if found.get(call_id):
             continue
         if decision is not None and decision.approve:
             # Some clients leave out which request for approval a run belongs to.
-            if (run := next((each for each in runs if is_same(request, each)), None)) is not None:
-                runs.remove(run)
+            if runs[_question(request)] > 0:
+                runs[_question(request)] -= 1
                 shown.add(call_id)
         elif decision is not None:
             found[call_id].append(denial(decision))
         else:
             found[call_id].append(placeholders.get(call_id) or NO_APPROVAL)
     return _Results(found, frozenset(late), frozenset(shown))
+
+
+def _question(item: McpCall | McpApprovalRequest) -> tuple[object, ...]:
+    """Return what a server's call asks, in a form that can be a key."""
+    return item.server_label, item.name, value_key(item.arguments)
 
 
 # ---- the Chat form of parts ----

@@ -19,7 +19,7 @@ from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
 from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns
-from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, brought_approvals, end_unstarted, new_row
+from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, end_unstarted, new_row, unstored_approvals
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
@@ -111,8 +111,8 @@ class Launcher:
             if is_stored:
                 await self._begin(plan, claim)
             elif plan.history.decisions:
-                if request.conversation is not None and (brought := brought_approvals(plan)):
-                    await self._store.add_entries(plan.identity, request.conversation, (), brought)
+                if request.conversation is not None and (approvals := unstored_approvals(plan)):
+                    await self._store.add_entries(plan.identity, request.conversation, (), approvals)
                 await self._store.decide(plan.identity, plan.response.id, plan.history.decisions)
             if continues and self._worker is not None and background.enabled:
                 plan = msgspec.structs.replace(plan, is_durable=True)

@@ -262,15 +262,15 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         input=(*unstored, *items),
         raw_input=(*(encode(item) for item in unstored), *raw),
         claim=claim,
-        approvals=brought_approvals(plan),
+        approvals=unstored_approvals(plan),
         decisions=plan.history.decisions,
         worker=worker,
     )
 
 
-def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
+def unstored_approvals(plan: Plan) -> tuple[Approval, ...]:
     """Return the decided approvals that are not on record: they are stored with the response that decides."""
-    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.brought_approvals)
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.history.unstored_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:

@@ -31,12 +31,13 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.history.calls import CallView, lost_calls
-from antwort.engine.history.sealed_items import SealedItems
+from antwort.engine.history.refusals import PROCESS_LOST
+from antwort.engine.history.sealed_items import Seal, SealedItems
 from antwort.engine.loop.fold import Run, fold, interrupted, settled
-from antwort.engine.loop.item_builders import Seal, reopened_items
+from antwort.engine.loop.item_builders import reopened_items
 from antwort.engine.loop.loop import opening_batches
 from antwort.engine.loop.result_events import Answers
-from antwort.engine.loop.steps import LOST, Refused, open_calls
+from antwort.engine.loop.steps import Refused, open_calls
 from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
@@ -336,10 +337,10 @@ def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
     """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
     calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
     calls += lost_calls(run.lost, run.output)
-    answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
+    answers = Answers([Refused(call, PROCESS_LOST, is_lost=True) for call in calls], run.output)
     events = answers.open()
     for at, call in enumerate(calls):
-        answers.take(at, ToolResult(call.call_id, LOST, is_error=True))
+        answers.take(at, ToolResult(call.call_id, PROCESS_LOST, is_error=True))
     return [*events, *answers.batch()]
 
 
