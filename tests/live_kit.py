@@ -25,7 +25,6 @@ class Collector:
     when the model is to be asked once more.
     """
 
-    is_durable = False
     failure: Exception | None = None
 
     def __init__(self, *, stops_at_inference: bool = False) -> None:
@@ -39,6 +38,8 @@ class Collector:
     async def checkpoint(self, run: Run) -> None:
         if self._stops_at_inference:
             raise HandedOver
+
+    async def record_again(self, run: Run) -> None: ...
 
     def leave(self, *, is_lost: bool = False) -> None: ...
 

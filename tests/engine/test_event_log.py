@@ -614,7 +614,6 @@ async def test_there_is_no_tick_after_the_end() -> None:
 class Paper:
     """Records when it may."""
 
-    is_durable = False
     failure: Exception | None = None
 
     def __init__(self) -> None:
@@ -634,6 +633,8 @@ class Paper:
 
     async def checkpoint(self, run: Run) -> None:
         self.checkpoints += 1
+
+    async def record_again(self, run: Run) -> None: ...
 
     def leave(self, *, is_lost: bool = False) -> None: ...
 

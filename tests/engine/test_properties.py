@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from antwort.api.events import MARKS, Batch
+from antwort.api.events import MARKS, Batch, CallBegun
 from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
@@ -261,7 +261,8 @@ async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
     plan = durable(await plan_of(engine_of(provider_of([]), *executors(), **knob), wanted))
     whole = await played(plan, provider_of(copy_of(script)))
     at = data.draw(st.integers(0, len(whole.batches) - 1), label="batches recorded")
-    recorded = events_of(whole.batches[:at])
+    # No call counts as begun: one that is not repeated ends differently.
+    recorded = [event for event in events_of(whole.batches[:at]) if not isinstance(event, CallBegun)]
     before, _ = picked_up(plan, recorded)
     rest = await ended(resumed(plan, provider_of(copy_of(script)[before.turns :]), recorded))
     _check_open_calls(before, rest.batches, plan)

@@ -32,10 +32,11 @@ from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_result
 from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
+from antwort.engine.prompt.chat_request import Prompt
 from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
+from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest, Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 
@@ -46,14 +47,15 @@ _log = logging.getLogger("antwort.engine")
 _LIMITS = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
-async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
-    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded.
+async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = None) -> AsyncGenerator[Batch, None]:
+    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded,
+    and `opening` closes the items that were left open before.
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
-    plan, signal = live.plan, live.signal
+    plan, signal, prompt = live.plan, live.signal, Prompt(live.plan)
     try:
-        for batch in opening_batches(live.run, plan, live.opening):
+        for batch in opening_batches(live.run, plan, opening):
             yield batch
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
@@ -64,14 +66,14 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 if live.run.marks:
                     await signal.race(partial(live.log.checkpoint, live.run))
                 if plan.compact_threshold is not None:
-                    step = await compact_if_due(step, live)
+                    step = await compact_if_due(step, live, prompt)
             match step:
                 case Infer():
-                    source = infer(live)
+                    source = infer(live, provider, prompt)
                 case RunTools():
                     source = live.tools.run(step)
                 case Compact():
-                    source = compact(live)
+                    source = compact(live, provider)
             try:
                 async for batch in source:
                     yield batch
@@ -165,24 +167,24 @@ def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
 # ---- an inference ----
 
 
-async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
+async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
-    plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
+    plan, tools, stats, before, signal = live.plan, live.tools, live.stats, live.run, live.signal
     stop = closing(before, plan) if plan.settings.final_answer else None
     turn = _new_turn(plan, before, stop)
-    whole, window = live.prompt.request(before), window_of(plan, live.provider)
+    whole, window = prompt.request(before), window_of(plan, provider)
     has_answered = False
     failure: Exception | None = None
     while True:
         request = whole if window.is_far(whole) else await signal.race(partial(window.fit, whole))
-        live.is_asking, is_begun = True, False
-        answer = live.provider.infer(request)
+        stats.is_asking, is_begun = True, False
+        answer = provider.infer(request)
         next_batch = partial(anext, answer, None)
         try:
             while not turn.is_full and (deltas := await signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
-                    live.on_answer()
+                    live.answered.set(None)
                 is_begun = is_begun or bool(deltas)
                 turn.feed_all(deltas)
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
@@ -192,16 +194,16 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                         tools.begin_early(turn, before)
         except Exception as error:
             if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
-                window, live.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
+                window, stats.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
                 continue
             failure = error
         finally:
             await answer.aclose()
         break
-    live.truncated += request.messages is not whole.messages
+    stats.truncated += request.messages is not whole.messages
     if failure is None and not turn.is_finished:
         failure = BackendCut("The backend's answer broke off.")
-    live.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
+    stats.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
     results: Mapping[str, ToolResult] = {}
     if failure is not None or turn.is_cut:
         stopped = await tools.stop_early(turn)

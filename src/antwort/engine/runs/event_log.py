@@ -54,8 +54,6 @@ def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
 class Recorder(Protocol):
     """Put the events of a run on record before they are published."""
 
-    is_durable: bool
-    """Whether another process can continue the run from its record."""
     failure: Exception | None
     """Why the run, or its outcome, could not be recorded."""
 
@@ -67,6 +65,10 @@ class Recorder(Protocol):
 
     async def checkpoint(self, run: Run) -> None:
         """Record the turns so far, if they are not: the model is asked next."""
+        ...
+
+    async def record_again(self, run: Run) -> None:
+        """Record the outcome, if it could not be recorded when the run ended. Raises what is wrong."""
         ...
 
     def leave(self, *, is_lost: bool = False) -> None:
@@ -162,6 +164,11 @@ class EventLog:
         """Record the turns so far, where the policy asks for it: the model is asked next."""
         if self.recorder is not None:
             await self.recorder.checkpoint(run)
+
+    async def record_again(self, run: Run) -> None:
+        """Record the outcome of a run that has ended, if that was not possible then."""
+        if self.recorder is not None:
+            await self.recorder.record_again(run)
 
     def leave(self, *, is_lost: bool = False) -> None:
         """Do not wait for a record that cannot be written. With `is_lost`, another process has the run."""

@@ -109,10 +109,8 @@ class LeasedRun:
         if self.signal.reason is not None:
             live.stop(self.signal.reason)
         await live.wait()
-        if live.failure is not None:
-            raise live.failure
         if live.is_detached:
-            raise HandedOver
+            raise live.error or HandedOver()
 
 
 class LoadedRun(msgspec.Struct, frozen=True):
@@ -292,7 +290,7 @@ class Recovery:
             raise
         items = [event.item for event in found.events if isinstance(event, OutputItemDone)]
         shown = frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
-        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, is_durable=True, lock=lock)
+        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, lock=lock)
 
     # ---- its end, where it is not continued ----
 
