@@ -128,7 +128,7 @@ class Launcher:
         except BaseException:
             plan.release()
             raise
-        self._live[run.response_id] = run
+        self._live[plan.response.id] = run
         if lease is not None and self._worker is not None:
             self._worker.hold(lease, run)
         if self.is_draining:  # since the row was begun: it is ended properly, too

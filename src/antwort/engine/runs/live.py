@@ -213,13 +213,13 @@ class LiveRun:
             await self._run_loop(provider, opening)
 
     async def _run_loop(self, provider: Provider, opening: Batch | None) -> None:
-        RESPONSE_ID.set(self.response_id)
+        RESPONSE_ID.set(self.plan.response.id)
         TENANT.set(self.plan.identity.tenant)
         loop, log = asyncio.get_running_loop(), self.log
         deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
         hold_timer = loop.call_later(self.plan.settings.hold_back, self.answered.set, None)
         watched: frozenset[type] = _FIRST_OUTPUT
-        stopped: Exception = ServerFault("The run was broken off.")
+        stopped: Exception | None = None
         batches = run_loop(self, provider, opening)
         try:
             async for batch in batches:
@@ -238,7 +238,11 @@ class LiveRun:
                 if is_watched:
                     watched = _TERMINAL
                     if isinstance(last, TERMINAL):
-                        self._end(last.response)
+                        self.plan.release()  # its end is on record: the next turn of the conversation may begin
+                        if self.error is not None:
+                            self.answered.fail(self.error)
+                        self.answered.set(None)
+                        self.ended.set(last.response)
                     else:
                         self.stats.first_output = perf_counter()
                 if not self.ended.is_set and log.is_full:
@@ -261,15 +265,8 @@ class LiveRun:
                 hold_timer.cancel()
                 self._close(stopped)
 
-    def _end(self, response: Response) -> None:
-        self.plan.release()  # its end is on record: the next turn of the conversation may begin
-        if self.error is not None:
-            self.answered.fail(self.error)
-        self.answered.set(None)
-        self.ended.set(response)
-
-    def _close(self, stopped: Exception) -> None:
-        """The task ends. `stopped` is for those who wait for the end of a run that has none."""
+    def _close(self, stopped: Exception | None) -> None:
+        """The task ends. `stopped` says why, where the run has no end."""
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
@@ -278,6 +275,7 @@ class LiveRun:
         if self.signal.reason is not None:  # without its frames, which would hold the run until a garbage collection
             self.signal.reason.__traceback__ = self.signal.reason.__context__ = None
         if not self.ended.is_set:
+            stopped = stopped or ServerFault("The run was broken off.")
             self.answered.fail(stopped)
             self.ended.fail(stopped)
         elif self.ended.error is None:
@@ -369,12 +367,13 @@ class LiveRuns(dict[str, LiveRun]):
             notify(summary)
 
     def _on_end(self, run: LiveRun) -> None:
-        if self.get(run.response_id) is run:  # else a new claim runs here
-            del self[run.response_id]
+        response_id = run.plan.response.id
+        if self.get(response_id) is run:  # else a new claim runs here
+            del self[response_id]
         if run.is_detached:  # the process that ends it reports it
             return
         if run.log.failure is not None and run.response.store:
-            self.unrecorded[run.response_id] = run
+            self.unrecorded[response_id] = run
             if len(self.unrecorded) > MAX_UNRECORDED:  # the next start ends their rows
                 self.unrecorded.pop(next(iter(self.unrecorded)))
         self.report(run.summary())

@@ -124,7 +124,7 @@ class LiveSubscription(Subscription):
     """
 
     def __init__(self, run: LiveRun, reader: LogReader | None, *, is_client: bool = True) -> None:
-        super().__init__(run.response_id)
+        super().__init__(run.plan.response.id)
         self.run = run
         self._reader, self._is_client = reader, is_client
         self._ends_run = is_client and not run.outlives_client
