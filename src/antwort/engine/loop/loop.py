@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from antwort.api.events import (
@@ -24,12 +25,22 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
+from antwort.engine.history.calls import lost_calls
 from antwort.engine.loop.call_display import display_of, display_of_refused
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
-from antwort.engine.loop.result_events import NOT_BEGUN, ask_again, early_results
-from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
+from antwort.engine.loop.result_events import NOT_BEGUN, Answers, ask_again, early_results
+from antwort.engine.loop.steps import (
+    LOST,
+    Compact,
+    Infer,
+    Refused,
+    RunTools,
+    next_step,
+    open_calls,
+    unanswered_leftovers,
+)
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import Prompt
@@ -55,8 +66,14 @@ async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = No
     """
     plan, signal, prompt = live.plan, live.signal, Prompt(live.plan)
     try:
-        for batch in opening_batches(live.run, plan, opening):
-            yield batch
+        stopped = signal.reason
+        if not (isinstance(stopped, Cancelled) and live.run.response.status == "queued"):  # else it never begins
+            for batch in opening_batches(live.run, plan, opening):
+                yield batch
+        if stopped is not None:  # before its first step
+            if not isinstance(stopped, HandedOver) and (batch := _lost_answers(live.run, plan)):
+                yield batch
+            raise stopped
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
@@ -99,6 +116,19 @@ async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = No
     finally:
         await live.tools.close()
     yield last
+
+
+def _lost_answers(run: Run, plan: Plan) -> Batch:
+    """Answer the calls that another process began: without a result they would be taken for some that are still to be
+    run.
+    """
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
+    calls += lost_calls(run.lost, run.output, chain.from_iterable(plan.history.stretches))
+    answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
+    events = answers.open()
+    for at, call in enumerate(calls):
+        answers.take(at, ToolResult(call.call_id, LOST, is_error=True))
+    return [*events, *answers.batch()]
 
 
 async def _decline_unbegun(live: LiveRun) -> None:

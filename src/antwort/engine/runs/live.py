@@ -66,18 +66,19 @@ class LiveRun:
         *,
         run: Run | None = None,
         opening: Batch | None = None,
+        signal: Signal | None = None,
         has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
-        """`run` is where it continues, and `opening` what closes the items that were left open there. A run that
-        `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
-        have worked on it.
+        """`run` is where it continues, and `opening` what closes the items that were left open there. A `signal` that
+        is set already ends it before its first step. A run that `has_key` may be read by several clients: none of them
+        holds it back. `seconds_before`: how long other processes have worked on it.
         """
         loop = asyncio.get_running_loop()
         self.plan, self.log, self.hooks, self.has_key = plan, log, hooks, has_key
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
-        self.signal = Signal()
+        self.signal = signal or Signal()
         """Why the run is to stop."""
         self.answered: Once[None] = Once()
         """The backend has answered the first inference, or `response.created` is not held back any longer. It has the
