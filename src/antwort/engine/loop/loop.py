@@ -67,7 +67,7 @@ async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = No
     plan, signal, prompt = live.plan, live.signal, Prompt(live.plan)
     try:
         stopped = signal.reason
-        if not (isinstance(stopped, Cancelled) and live.run.response.status == "queued"):  # else it never begins
+        if not isinstance(stopped, Cancelled) or live.run.response.status == "in_progress":  # else it never begins
             for batch in opening_batches(live.run, plan, opening):
                 yield batch
         if stopped is not None:  # before its first step

@@ -430,16 +430,16 @@ class StreamObserver(Protocol):
         ...
 
 
-ObserverFactory: TypeAlias = Callable[[LoopSettings], StreamObserver]
+ObserverFactory: TypeAlias = Callable[[LoopSettings, bool], StreamObserver]
+"""Gets the settings of the run, and whether another process has left it in the middle."""
 
 _factory: ObserverFactory | None = None
 
 
 @contextmanager
 def observe_streams(factory: ObserverFactory) -> Iterator[None]:
-    """Observe each run that begins within the context, streamed or not, with an observer of its own.
-
-    A run that continues from the run log is not observed: its first events were sent elsewhere.
+    """Observe each run that starts within the context, streamed or not, with an observer of its own. The observer of a
+    run that continues from the run log gets its recorded events first.
     """
     global _factory
     before, _factory = _factory, factory
@@ -449,6 +449,11 @@ def observe_streams(factory: ObserverFactory) -> Iterator[None]:
         _factory = before
 
 
-def new_observer(settings: LoopSettings) -> StreamObserver | None:
-    """Return the observer of a run that begins now, or None where none is wanted."""
-    return None if _factory is None else _factory(settings)
+def new_observer(settings: LoopSettings, records: Sequence[EventRecord] = ()) -> StreamObserver | None:
+    """Return the observer of a run that starts now, behind these `records`, or None where none is wanted."""
+    if _factory is None:
+        return None
+    observer = _factory(settings, len(records) > 1)  # the first one is written when a run is queued
+    for record in records:
+        observer.on_batch(record.first, record.events)
+    return observer

@@ -38,7 +38,7 @@ from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
 from antwort.engine.runs.recorders import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS, BatchRecorder, retry_until_available
 from antwort.errors import (
@@ -211,7 +211,8 @@ class Recovery:
     def _event_log(self, held: LeasedRun, found: LoadedRun, plan: Plan) -> EventLog:
         """Return the log of the run, which continues where its record ends."""
         recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
-        return EventLog(recorder=recorder, first=found.next_number)
+        observer = new_observer(self._settings, found.records)
+        return EventLog(recorder=recorder, first=found.next_number, observer=observer)
 
     # ---- its record ----
 
