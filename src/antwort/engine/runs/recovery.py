@@ -71,19 +71,20 @@ class LeasedRun:
     def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
         """`live` is a run that a request reads: it takes no slot as long as it has a client."""
         self.lease, self.live, self.has_client = lease, live, live is not None
-        self.signal = Signal()
-        """Stops it while it is not in progress yet."""
+        self.signal = Signal() if live is None else live.signal
+        """Stops it, from before it is in progress."""
         self.task: asyncio.Task[None] | None = None
         """Holds it, and releases it."""
         self.leaving = asyncio.Event()
         """Set when it does not wait for a record that cannot be read or written."""
 
     def stop(self, reason: Exception) -> None:
+        if self.live is not None:
+            self.live.stop(reason)
+            return
         self.signal.set(reason)
         if isinstance(reason, HandedOver):
             self.leaving.set()
-        if self.live is not None:
-            self.live.stop(reason)
 
     def hand_over(self) -> None:
         """Stop at the end of the current step; if it is not in progress yet, at once."""
@@ -94,10 +95,10 @@ class LeasedRun:
 
     def lose(self) -> None:
         """Stop at once, and write nothing more: another process has the run."""
-        self.signal.set(HandedOver())
-        self.leaving.set()
         if self.live is not None:
             self.live.lose()
+        else:
+            self.stop(HandedOver())
 
     async def wait_for_end(self, live: LiveRun) -> None:
         """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
