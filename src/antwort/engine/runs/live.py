@@ -219,6 +219,8 @@ class LiveRun:
         loop, log = asyncio.get_running_loop(), self.log
         deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
         hold_timer = loop.call_later(self.plan.settings.hold_back, self.answered.set, None)
+        if not self.plan.settings.hold_back:
+            self.answered.set(None)
         watched: frozenset[type] = _FIRST_OUTPUT
         stopped: Exception | None = None
         batches = run_loop(self, provider, opening)
