@@ -13,7 +13,6 @@ from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.history.recent_responses import RecentResponses
-from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import InvalidField, TooManyValues
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest
@@ -222,13 +221,12 @@ async def test_a_conversation_has_them(where: str) -> None:
 async def test_a_connection_that_stores_nothing_has_them_and_what_they_bring() -> None:
     house, recent = House(MemoryStore()), RecentResponses()
     engine = house.engine(answer(say("Hi.")), answer(call("lookup")), answer(say("Found.")))
-    run = await engine.launch(await engine.plan(ask([additional(SEALED), USER], store=False), recent=recent))
+    run = await engine.start(ask([additional(SEALED), USER], store=False), recent=recent)
     first = await run.result()
-    assert isinstance(run, LiveSubscription)
-    recent.keep(run.run.chain())
+    recent.keep(run.chain())
     assert "sesame" not in encode([[link.request.decode(), link.input] for link in recent.links()]).decode()
     again = ask(previous_response_id=first.id)
-    second = await (await engine.launch(await engine.plan(again, recent=recent))).result()
+    second = await (await engine.start(again, recent=recent)).result()
     assert only(second, McpCall).output == "found"
     assert [tool.authorization for tool in house.door.ran if tool] == ["sesame3"]
     engine = house.engine(answer(call("lookup")), answer(say("Found.")))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from antwort.api.items import McpApprovalRequest, McpCall
+from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.engine.engine import Engine
 from antwort.engine.history.refusals import NO_APPROVAL, NOT_BEGUN, OUTCOME_UNKNOWN
@@ -16,7 +17,7 @@ from antwort.engine.runs.recorders import new_row
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, ApprovalInUse, ApprovalNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import CallClaim, Page, ResponseStore
+from antwort.storage.base import CallClaim, NewResponse, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
@@ -199,14 +200,22 @@ async def test_a_second_request_with_the_same_approval_waits_for_the_first() -> 
 
 
 async def test_two_that_were_planned_at_once_do_not_both_run() -> None:
+    class Gate(MemoryStore):
+        """Lets rows of follow-ups be begun when there are two."""
+
+        both = asyncio.Barrier(2)
+
+        async def begin(self, new: NewResponse) -> None:
+            if new.response.previous_response_id is not None:
+                await self.both.wait()
+            await super().begin(new)
+
     server = depot()
-    engine, _ = engine_at(Clock(), SHIP, DONE, server=server)
+    engine, _ = engine_at(Clock(), SHIP, DONE, server=server, store=Gate())
     first = await engine.create(ask(tools=[GUARDED]))
-    plans = [await engine.plan(ask([decision(first)], previous_response_id=first.id)) for _ in range(2)]
-    run = await engine.launch(plans[0])
-    with pytest.raises(ApprovalInUse):
-        await engine.launch(plans[1])
-    await run.result()
+    follow_up = ask([decision(first)], previous_response_id=first.id)
+    outcomes = await asyncio.gather(engine.create(follow_up), engine.create(follow_up), return_exceptions=True)
+    assert {type(each) for each in outcomes} == {ApprovalInUse, Response}
     assert len(server.calls) == 1
 
 

@@ -17,7 +17,7 @@ from antwort.errors import BackendUnavailable, InvalidField, ResponseNotFound, S
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.storage.run_log import EventRecord, Gone, Unavailable
+from antwort.storage.run_log import EventRecord, Gone, Outline, Unavailable
 from antwort.storage.sql_run_log import SqlRunLog
 from antwort.testing import ScriptedProvider, StreamChecker, answer, call, say
 from engine_kit import WEATHER, ask, engine_of, name_of, stream, weather_tool
@@ -133,6 +133,28 @@ async def test_keep_alives_come_when_they_are_due_and_no_sooner(interval: float)
         hold.set()
         assert (await reader.read())[0].first == 3
         await reader.close()
+
+
+@jumping_time
+async def test_whoever_waits_for_the_end_of_a_logged_run_reads_its_log_and_does_not_ask_again_and_again() -> None:
+    class Counting(Faulty):
+        outlines = 0
+
+        async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+            self.outlines += 1
+            return await super().outline(identity, response_id)
+
+    hold = asyncio.Event()
+    log = Counting(store := MemoryStore())
+    async with Engine(ScriptedProvider(answer(hold, say("Hello"))), store=store, runs=log) as engine:
+        response = await engine.create(ask(background=True))
+        waiting = asyncio.create_task(engine.until_ended(ANONYMOUS, response.id))
+        await asyncio.sleep(60)
+        assert not waiting.done()
+        hold.set()
+        await waiting
+        assert log.outlines == 2
+        assert (await engine.retrieve(ANONYMOUS, response.id)).status == "completed"
 
 
 async def test_a_background_response_that_runs_is_retrieved_as_far_as_its_log_says() -> None:

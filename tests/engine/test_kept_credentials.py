@@ -16,7 +16,6 @@ from antwort.api.wire import UNSET, decode, encode
 from antwort.engine.engine import Engine
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.sealed_items import SealedItems, without_credentials
-from antwort.engine.runs.subscription import LiveSubscription
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
 from antwort.storage.memory import MemoryStore
@@ -220,13 +219,12 @@ async def test_it_opens_for_its_own_identity_and_response_alone(
 async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_too(house: House) -> None:
     engine = house.engine(answer(call("lookup"), call("clock")), answer(say("Done.")))
     recent = RecentResponses()
-    run = await engine.launch(await engine.plan(ask(tools=[SERVER, CLOCK], store=False), recent=recent))
+    run = await engine.start(ask(tools=[SERVER, CLOCK], store=False), recent=recent)
     first = await run.result()
-    assert isinstance(run, LiveSubscription)
-    recent.keep(run.run.chain())
+    recent.keep(run.chain())
     assert "sesame" not in str([link.request for link in recent.links()])
     again = ask([noon(first)], previous_response_id=first.id, store=False)
-    second = await (await engine.launch(await engine.plan(again, recent=recent))).result()
+    second = await (await engine.start(again, recent=recent)).result()
     assert only(second, McpCall).output == "found"
     assert [tool.headers for tool in house.door.ran if tool] == [{"X-Key": "sesame4"}]
 

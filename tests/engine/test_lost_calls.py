@@ -205,5 +205,5 @@ async def test_one_that_is_told_to_stop_says_what_was_lost_and_begins_nothing() 
         async with engine_on(log, ScriptedProvider(), depot) as other:
             response = await other.ended(run.response_id)
     assert response.status == "cancelled"
-    assert [(item.arguments, item.error_text) for item in server_calls(response)] == [('{"n":1}', LOST)]
+    assert [(item.arguments, item.error_text) for item in server_calls(response)] == [('{"n":1}', PROCESS_LOST)]
     assert len(depot.ran) == 1

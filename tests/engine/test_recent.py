@@ -14,7 +14,6 @@ from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
 from antwort.engine.history.recent_responses import RecentMemory, RecentResponses, packed
-from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -187,10 +186,9 @@ def engine_of(*answers: Answer, **kwargs: Any) -> tuple[Engine, ScriptedProvider
 
 
 async def turn(engine: Engine, recent: RecentResponses, **fields: Any) -> Response:
-    run = await engine.launch(await engine.plan(ask(stream=False, **fields), ANONYMOUS, recent))
+    run = await engine.start(ask(stream=False, **fields), recent=recent)
     response = await run.result()
-    assert isinstance(run, LiveSubscription)
-    recent.keep(run.run.chain())
+    recent.keep(run.chain())
     return response
 
 

@@ -24,7 +24,7 @@ from antwort.api.events import (
 from antwort.api.resources import Approval, Conversation
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
-from antwort.engine.loop.fold import Run
+from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.recorders import TURN_RETRIES, BatchRecorder, TurnRecorder, new_row
@@ -452,7 +452,7 @@ async def test_the_outcome_is_committed_before_the_terminal_event_is_published()
     rows.may_write.clear()
     recorder, plan, run = await recorder_of(rows)
     batch: Batch = [ended_as(plan.response)]
-    recording = asyncio.create_task(recorder.record(0, batch, run))
+    recording = asyncio.create_task(recorder.record(0, batch, fold(run, batch)))
     await rows.tried.wait()
     await asyncio.sleep(60)
     assert not recording.done()
@@ -532,7 +532,7 @@ async def test_of_a_response_that_is_not_stored_only_what_it_adds_to_its_convers
     run = run_of(plan, said("Hi"), ended("stop"))
     await recorder.checkpoint(run)
     batch: Batch = [ended_as(run.response)]
-    assert await recorder.record(0, batch, run) is batch
+    assert await recorder.record(0, batch, fold(run, batch)) is batch
     assert (rows.turns, rows.outcomes) == ([], [])
     if has_conversation:
         page = await rows.conversation_items(ANONYMOUS, fields["conversation"], Page())

@@ -662,9 +662,9 @@ async def test_the_deadline_is_from_the_start_whatever_is_waited_for() -> None:
     provider = ScriptedProvider(answer(call("weather", city="Rome")), answer(say("Ok.")))
     engine = engine_of(provider, LocalExecutor(weather), deadline=5)
     before = asyncio.get_running_loop().time()
-    plan = await engine.plan(ask(tools=[WEATHER]))
+    run = await engine.start(ask(tools=[WEATHER]))
     after = asyncio.get_running_loop().time()
-    await (await engine.launch(plan)).result()
+    await run.result()
     assert deadlines[0] is not None
     assert before + 5 <= deadlines[0] <= after + 5
 

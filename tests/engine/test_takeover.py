@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from antwort.api.events import CallBegun, CallEnded, ResponseInProgress
+from antwort.api.events import UNSENT, Batch, CallBegun, CallEnded, ResponseInProgress, RunEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.engine.history.refusals import PROCESS_LOST
+from antwort.engine.runs.event_log import observe_streams
+from antwort.engine.settings import LoopSettings
 from antwort.identity import ANONYMOUS
 from antwort.testing import Answer, answer, call, say, think
 from engine_kit import ask, items_of, text_of
@@ -61,6 +63,30 @@ async def test_a_run_that_dies_before_any_of_its_records_comes_to_its_end() -> N
         check_calls(events, depot)
         assert sum(isinstance(event, ResponseInProgress) for event in events) == 1
         assert log.died.is_set()
+
+
+@jumping_time
+async def test_whoever_continues_a_run_is_observed_from_its_first_event() -> None:
+    class Observer:
+        def __init__(self, _: LoopSettings, is_takeover: bool) -> None:
+            self.is_takeover, self.has_ended = is_takeover, False
+            self.events: list[tuple[int, RunEvent]] = []
+            observers.append(self)
+
+        def on_batch(self, first: int, batch: Batch) -> None:
+            self.events += enumerate((event for event in batch if not isinstance(event, UNSENT)), first)
+
+        def on_end(self) -> None:
+            self.has_ended = True
+
+    observers: list[Observer] = []
+    with observe_streams(Observer):
+        log, response = await play(4, Depot())
+    assert [(each.is_takeover, each.has_ended) for each in observers] == [(False, False), (True, True)]
+    recorded = check_log(await records_of(log, response.id, follow=False), response)
+    events = [event for event in recorded if not isinstance(event, UNSENT)]
+    assert [type(event) for _, event in observers[1].events] == [type(event) for event in events]
+    assert [number for number, _ in observers[1].events] == [*range(len(events))]
 
 
 @pytest.mark.parametrize(("name", "times"), [("look", 2), ("mark", 2), ("sell", 1)])

@@ -19,6 +19,7 @@ from antwort.api.events import (
     StreamEvent,
 )
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message, OutputText
+from antwort.api.payload import CUT_FROM
 from antwort.api.responses import Response
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import encode
@@ -121,7 +122,7 @@ LARGE: list[StreamEvent] = [
 @pytest.mark.parametrize("words", [OPENAI, STANDARD], ids=["openai", "standard"])
 @pytest.mark.parametrize("event", LARGE, ids=lambda event: type(event).__name__)
 def test_a_large_event_is_written_in_slices_and_unchanged(event: StreamEvent, words: Wording) -> None:
-    slices = slices_of([NumberedBatch(first=3, events=[delta("a"), event], is_large=True)], words)
+    slices = slices_of([NumberedBatch(first=3, events=[delta("a"), event], size=CUT_FROM + 1)], words)
     assert max(map(len, slices)) < 4 * SLICE
     first, second, rest = b"".join(slices).decode().split("\n\n")
     data = json.loads(second.split("\ndata: ")[1])

@@ -107,7 +107,7 @@ class Engine:
         """The conversations of clients, but for taking turns in them."""
         self.conversation_locks = locks = ConversationLocks()
         """Which conversations a run adds to right now."""
-        self.live_runs = live = LiveRuns(store, on_end or (), on_call or ())
+        self.live_runs = live = LiveRuns(on_end or (), on_call or ())
         """The runs in progress, by response id."""
         self._planner = planner = Planner(resources, live)
         self._worker: Worker | None = None
@@ -172,14 +172,10 @@ class Engine:
     ) -> Plan:
         """Answer every question before the first inference. Nothing is recorded yet: planning may be cancelled.
 
-        A turn of a conversation waits for those before it, and the plan holds the lock from then on: it is launched, or
+        A turn of a conversation waits for those before it, and the plan holds the lock from then on, until it is
         released. `recent` are the responses that the connection of the request remembers.
         """
         return await self._launcher.plan(request, identity, recent)
-
-    async def launch(self, plan: Plan) -> Subscription:
-        """Record a plan, start its run, and subscribe to it."""
-        return (await self._launcher.launch(plan)).subscribe()
 
     async def create(
         self,
@@ -230,7 +226,7 @@ class Engine:
         comes in any form that `create` takes, and must name its model; cancelling ends it.
         """
         asked = as_compaction(parse_request_like(request, fields, self.settings.limits))
-        run = await self.launch(await self.plan(asked, identity))
+        run = await self.start(asked, identity)
         try:
             return await run.compacted()
         except asyncio.CancelledError:

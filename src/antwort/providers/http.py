@@ -16,6 +16,7 @@ from antwort.api.responses import Model
 from antwort.api.wire import encode, replace
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, ContextTooLong
 from antwort.event_loop import Pace, short_turn
+from antwort.limiter import Limiter
 from antwort.net.client import HttpClient, HttpResponse, Pool
 from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError

@@ -27,8 +27,9 @@ def check_streams() -> Iterator[None]:
     """
     observers: list[_CheckingObserver] = []
 
-    def begin(settings: LoopSettings) -> _CheckingObserver:
-        observers.append(observer := _CheckingObserver(may_repeat_progress(settings)))
+    def begin(settings: LoopSettings, is_takeover: bool) -> _CheckingObserver:
+        checker = StreamChecker(keepalive=may_repeat_progress(settings), takeover=is_takeover)
+        observers.append(observer := _CheckingObserver(checker))
         return observer
 
     with observe_streams(begin):
@@ -47,8 +48,8 @@ def may_repeat_progress(settings: LoopSettings) -> bool:
 class _CheckingObserver:
     """Feed the events of one run to a checker, and keep its first fault."""
 
-    def __init__(self, keepalive: bool) -> None:
-        self._checker = StreamChecker(keepalive=keepalive)
+    def __init__(self, checker: StreamChecker) -> None:
+        self._checker = checker
         self.fault: GrammarError | None = None
 
     def on_batch(self, first: int, batch: Batch) -> None:

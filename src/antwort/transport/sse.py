@@ -34,7 +34,7 @@ def written(batches: Sequence[NumberedBatch], wording: Wording = OPENAI) -> tupl
     """
     heads, encode, parts = _heads[wording], wording.encode, list[bytes]()
     for place, batch in enumerate(batches):
-        if batch.is_large:
+        if batch.size > CUT_FROM:
             return b"".join(parts), slices(batches[place:], wording)
         if not batch.events:
             parts.append(KEEPALIVE)

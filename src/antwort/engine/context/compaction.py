@@ -34,6 +34,7 @@ from antwort.errors import AntwortError, InvalidField
 from antwort.event_loop import in_turns
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
+from antwort.providers.base import Provider
 from antwort.storage.run_log import DETACHED
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ def check_compacts(plan: Plan) -> None:
 # ---- the step ----
 
 
-async def compact_if_due(step: Infer, live: LiveRun) -> Infer | Compact:
+async def compact_if_due(step: Infer, live: LiveRun, prompt: Prompt) -> Infer | Compact:
     """Return a compaction before the step, where the request asks for one at the size that the context has by now."""
     run, plan = live.run, live.plan
     threshold, estimator = plan.compact_threshold, plan.estimator
     if threshold is None or _was_compacted(run):
         return step
-    request = await in_turns(live.prompt.request_steps(run))
+    request = await in_turns(prompt.request_steps(run))
     if not estimator.is_near(request, threshold - 1):
         return step
     tokens = await live.signal.race(lambda: estimator.count(request))
@@ -89,13 +90,13 @@ def _was_compacted(run: Run) -> bool:
     return isinstance(next(marks, None), Compacted)
 
 
-async def compact(live: LiveRun) -> AsyncGenerator[Batch, None]:
+async def compact(live: LiveRun, provider: Provider) -> AsyncGenerator[Batch, None]:
     """Summarize the conversation, and yield the events of the compaction item.
 
     Without a summary, a response goes on uncompacted: what does not fit then fails by itself.
     """
     run, plan = live.run, live.plan
-    summarizer = Summarizer(live)
+    summarizer = Summarizer(live, provider)
     try:
         memory = await _compacted(run, plan, summarizer)
     except DETACHED:  # another process owns the run now, and compacts

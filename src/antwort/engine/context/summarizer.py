@@ -16,7 +16,7 @@ from antwort.engine.context.token_counter import text_size
 from antwort.engine.context.window import Window
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
-from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, TextDelta
+from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, Provider, TextDelta
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -53,10 +53,10 @@ def max_summary_tokens(plan: Plan, context: int | None = None) -> int:
 class Summarizer:
     """Write the summary of one compaction."""
 
-    def __init__(self, live: LiveRun) -> None:
-        self._live, self._plan = live, live.plan
+    def __init__(self, live: LiveRun, provider: Provider) -> None:
+        self._live, self._provider, self._plan = live, provider, live.plan
         self._model = live.plan.settings.compaction_model or live.plan.response.model
-        capabilities = live.provider.capabilities(self._model)
+        capabilities = provider.capabilities(self._model)
         self._window = Window(estimator=self._plan.estimator, length=capabilities.context_length, truncates=True)
         """Narrowed by each refusal."""
         self._max_tokens_field = capabilities.max_tokens_field
@@ -197,23 +197,23 @@ class Summarizer:
         return without_reasoning(text), finished.finish in CUT
 
     async def _infer(self, request: ChatRequest) -> tuple[str, Finished]:
-        live = self._live
+        live, stats = self._live, self._live.stats
         texts: list[str] = []
         finished: Finished | None = None
-        live.is_asking, is_answered = True, False
-        async with aclosing(live.provider.infer(request)) as answer:
+        stats.is_asking, is_answered = True, False
+        async with aclosing(self._provider.infer(request)) as answer:
             try:
                 while (deltas := await live.signal.race(partial(anext, answer, None))) is not None:
                     is_answered = True
-                    live.on_answer()
+                    live.answered.set(None)
                     texts += (delta.text for delta in deltas if isinstance(delta, TextDelta))
                     finished = next((delta for delta in deltas if isinstance(delta, Finished)), finished)
             except AntwortError:
-                live.is_asking = is_answered
+                stats.is_asking = is_answered
                 raise
         if finished is None:
             raise BackendCut("The backend's answer broke off.")
-        live.is_asking = False
+        stats.is_asking = False
         return "".join(texts), finished
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from antwort.api.events import (
@@ -24,20 +25,22 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
 from antwort.engine.context.token_counter import TokenEstimator
 from antwort.engine.context.window import window_of
-from antwort.engine.history.refusals import NOT_BEGUN
+from antwort.engine.history.calls import lost_calls
+from antwort.engine.history.refusals import NOT_BEGUN, PROCESS_LOST
 from antwort.engine.loop.call_display import display_of, display_of_refused
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
-from antwort.engine.loop.result_events import ask_again, early_results
-from antwort.engine.loop.steps import Compact, Infer, RunTools, next_step, unanswered_leftovers
+from antwort.engine.loop.result_events import Answers, ask_again, early_results
+from antwort.engine.loop.steps import Compact, Infer, Refused, RunTools, next_step, open_calls, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
+from antwort.engine.prompt.chat_request import Prompt
 from antwort.engine.prompt.messages import said_in
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.event_loop import in_turns
 from antwort.notes import reason_behind
-from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest
+from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest, Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
 from antwort.tools.grammar import Checks
@@ -49,15 +52,22 @@ _log = logging.getLogger("antwort.engine")
 _LIMITS = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
-async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
-    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded.
+async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = None) -> AsyncGenerator[Batch, None]:
+    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded,
+    and `opening` closes the items that were left open before.
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
-    plan, signal = live.plan, live.signal
+    plan, signal, prompt = live.plan, live.signal, Prompt(live.plan)
     try:
-        for batch in opening_batches(live.run, plan, live.opening):
-            yield batch
+        stopped = signal.reason
+        if not isinstance(stopped, Cancelled) or live.run.response.status == "in_progress":  # else it never begins
+            for batch in opening_batches(live.run, plan, opening):
+                yield batch
+        if stopped is not None:  # before its first step
+            if not isinstance(stopped, HandedOver) and (batch := _lost_answers(live.run, plan)):
+                yield batch
+            raise stopped
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
@@ -67,14 +77,14 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
                 if live.run.marks:
                     await signal.race(partial(live.log.checkpoint, live.run))
                 if plan.compact_threshold is not None:
-                    step = await compact_if_due(step, live)
+                    step = await compact_if_due(step, live, prompt)
             match step:
                 case Infer():
-                    source = infer(live)
+                    source = infer(live, provider, prompt)
                 case RunTools():
                     source = live.tools.run(step)
                 case Compact():
-                    source = compact(live)
+                    source = compact(live, provider)
             try:
                 async for batch in source:
                     yield batch
@@ -100,6 +110,19 @@ async def run_loop(live: LiveRun) -> AsyncGenerator[Batch, None]:
     finally:
         await live.tools.close()
     yield last
+
+
+def _lost_answers(run: Run, plan: Plan) -> Batch:
+    """Answer the calls that another process began: without a result they would be taken for some that are still to be
+    run.
+    """
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
+    calls += lost_calls(run.lost, run.output, chain.from_iterable(plan.history.stretches))
+    answers = Answers([Refused(call, PROCESS_LOST, is_lost=True) for call in calls], run.output)
+    events = answers.open()
+    for at, call in enumerate(calls):
+        answers.take(at, ToolResult(call.call_id, PROCESS_LOST, is_error=True))
+    return [*events, *answers.batch()]
 
 
 async def _decline_unbegun(live: LiveRun) -> None:
@@ -168,24 +191,24 @@ def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
 # ---- an inference ----
 
 
-async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
+async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
-    plan, tools, before, signal = live.plan, live.tools, live.run, live.signal
+    plan, tools, stats, before, signal = live.plan, live.tools, live.stats, live.run, live.signal
     stop = closing(before, plan) if plan.settings.final_answer else None
     turn = _new_turn(plan, before, stop, tools.checks)
-    whole, window = await in_turns(live.prompt.request_steps(before)), window_of(plan, live.provider)
+    whole, window = await in_turns(prompt.request_steps(before)), window_of(plan, provider)
     has_answered = False
     failure: Exception | None = None
     while True:
         request = whole if window.is_far(whole) else await signal.race(partial(window.fit, whole))
-        live.is_asking, is_begun = True, False
-        answer = live.provider.infer(request)
+        stats.is_asking, is_begun = True, False
+        answer = provider.infer(request)
         next_batch = partial(anext, answer, None)
         try:
             while not turn.has_too_many_calls and (deltas := await signal.race(next_batch)) is not None:
                 if not has_answered:
                     has_answered = True
-                    live.on_answer()
+                    live.answered.set(None)
                 is_begun = is_begun or bool(deltas)
                 turn.feed_all(deltas)
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
@@ -195,16 +218,16 @@ async def infer(live: LiveRun) -> AsyncGenerator[Batch, None]:
                         tools.begin_early(turn, before)
         except Exception as error:
             if not is_begun and (narrower := window.narrowed(error, request)) is not None:
-                window, live.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
+                window, stats.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
                 continue
             failure = error
         finally:
             await answer.aclose()
         break
-    live.truncated += request.messages is not whole.messages
+    stats.truncated += request.messages is not whole.messages
     if failure is None and not turn.is_finished:
         failure = BackendCut("The backend's answer broke off.")
-    live.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
+    stats.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
     results: Mapping[str, ToolResult] = {}
     if failure is not None or turn.is_cut:
         stopped = await tools.stop_early(turn)

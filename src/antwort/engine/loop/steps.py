@@ -20,7 +20,7 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.history.approval_records import asked_again
-from antwort.engine.history.approvals import CHANGED, unasked
+from antwort.engine.history.approvals import unasked
 from antwort.engine.history.calls import PendingCall, call_id_of, lost_calls, results_in
 from antwort.engine.history.refusals import NO_MORE, OVER_LIMIT, PROCESS_LOST
 from antwort.engine.loop.fold import Finish, Run, open_among

@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeAlias
 import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
-from antwort.api.payload import CUT_FROM, PIECE, fitting, payload_of_all
+from antwort.api.payload import PIECE, fitting, payload_of_all
 from antwort.engine.loop.fold import Run
 from antwort.engine.settings import LoopSettings
 from antwort.errors import ServerFault
@@ -32,13 +32,15 @@ _MAY_HOLD_MARKS = _UNSENT | frozenset(TERMINAL)
 """The kinds of events that a batch with marks ends with."""
 
 
-class NumberedBatch(msgspec.Struct, frozen=True):
+class NumberedBatch(msgspec.Struct, frozen=True, gc=False):
     """Events to send: event i has the number `first + i`. Without events it is a keep-alive."""
 
     first: int
     events: list[StreamEvent]
-    is_large: bool = False
-    """Whether it is best written in slices."""
+    size: int = 0
+    """Characters of text."""
+    recorded: Batch = []
+    """The batch as it is recorded: with marks, which are never sent and have no number."""
 
 
 def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
@@ -47,15 +49,13 @@ def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
     for record in records:
         events = [event for event in record.events if not isinstance(event, UNSENT)]
         if events:
-            batches.append(NumberedBatch(record.first, events, payload_of_all(events) > CUT_FROM))
+            batches.append(NumberedBatch(record.first, events, payload_of_all(events)))
     return batches
 
 
 class Recorder(Protocol):
     """Put the events of a run on record before they are published."""
 
-    is_durable: bool
-    """Whether another process can continue the run from its record."""
     failure: Exception | None
     """Why the run, or its outcome, could not be recorded."""
 
@@ -69,19 +69,13 @@ class Recorder(Protocol):
         """Record the turns so far, if they are not: the model is asked next."""
         ...
 
+    async def record_again(self, run: Run) -> None:
+        """Record the outcome, if it could not be recorded when the run ended. Raises what is wrong."""
+        ...
+
     def leave(self, *, is_lost: bool = False) -> None:
         """Stop retrying a write that fails. With `is_lost`, another process has the run: write nothing more."""
         ...
-
-
-class _Buffered(msgspec.Struct, frozen=True, gc=False):
-    first: int
-    count: int
-    """How many of its events are sent."""
-    batch: Batch
-    """With marks, which are never sent and have no number."""
-    size: int
-    """Characters of text."""
 
 
 _first_of = attrgetter("first")
@@ -113,7 +107,7 @@ class EventLog:
         self._observer = observer
         self._replay_bytes, self._buffer_events, self._buffer_bytes = replay_bytes, buffer_events, buffer_bytes
         self._next = first
-        self._batches: list[_Buffered] = []
+        self._batches: list[NumberedBatch] = []
         """All batches, while `is_whole`."""
         self.buffered_bytes = 0
         """Size of the buffer for replays, about."""
@@ -162,6 +156,11 @@ class EventLog:
         """Record the turns so far, where the policy asks for it: the model is asked next."""
         if self.recorder is not None:
             await self.recorder.checkpoint(run)
+
+    async def record_again(self, run: Run) -> None:
+        """Record the outcome of a run that has ended, if that was not possible then."""
+        if self.recorder is not None:
+            await self.recorder.record_again(run)
 
     def leave(self, *, is_lost: bool = False) -> None:
         """Do not wait for a record that cannot be written. With `is_lost`, another process has the run."""
@@ -214,13 +213,16 @@ class EventLog:
             self._observer.on_batch(first, batch)
         if not self.is_whole and not (self._readers and count):
             return
-        buffered = _Buffered(first, count, batch, payload_of_all(batch))
+        events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
+        if count < len(batch):
+            events = [event for event in events if type(event) not in _UNSENT]
+        numbered_batch = NumberedBatch(first, events, payload_of_all(batch), batch)
         if count:
             for reader in self._readers:
-                reader.add(buffered)
+                reader.add(numbered_batch)
         if self.is_whole:
-            self._batches.append(buffered)
-            self.buffered_bytes += buffered.size + EVENT_OVERHEAD_BYTES * len(batch)
+            self._batches.append(numbered_batch)
+            self.buffered_bytes += numbered_batch.size + EVENT_OVERHEAD_BYTES * len(batch)
             if self.buffered_bytes > self._replay_bytes:
                 self.is_whole, self._batches, self.buffered_bytes = False, [], 0
         if not self.is_whole and (self._primary is None or len(self._readers) > 1):
@@ -269,7 +271,7 @@ class EventLog:
 
     def batches(self) -> list[Batch] | None:
         """All batches so far with their marks; None where not all are buffered."""
-        return [each.batch for each in self._batches] if self.is_whole else None
+        return [each.recorded for each in self._batches] if self.is_whole else None
 
     def remove(self, reader: LogReader) -> None:
         if reader in self._readers:
@@ -300,12 +302,12 @@ class LogReader:
         "unread_events",
     )
 
-    def __init__(self, log: EventLog, unread: Sequence[_Buffered], after: int) -> None:
+    def __init__(self, log: EventLog, unread: Sequence[NumberedBatch], after: int) -> None:
         self._log, self._after = log, after
         self._waiter: asyncio.Future[None] | None = None
         self._has_tick = self._is_closed = False
         self._unread = deque(unread)
-        self.unread_events = sum([each.count for each in unread])
+        self.unread_events = sum([len(each.events) for each in unread])
         self._bytes = sum([each.size for each in unread])
         self.is_lost = False
         """Whether it was too slow: what it has not read is gone."""
@@ -355,29 +357,25 @@ class LogReader:
         taken: list[NumberedBatch] = []
         count = size = 0
         while unread and count < MAX_READ_EVENTS and size < PIECE:
-            buffered = unread.popleft()
-            count += buffered.count
-            size += buffered.size
-            events: list[StreamEvent] = buffered.batch  # type: ignore[assignment]  # marks are taken out below
-            if buffered.count < len(events):
-                events = [event for event in events if type(event) not in _UNSENT]
-            first = buffered.first
-            if first <= self._after:
-                skipped = self._after + 1 - first
-                events, first = events[skipped:], first + skipped
-            if events:
-                taken.append(NumberedBatch(first, events, buffered.size > CUT_FROM))
+            batch = unread.popleft()
+            count += len(batch.events)
+            size += batch.size
+            if batch.first <= self._after:
+                skipped = self._after + 1 - batch.first
+                batch = NumberedBatch(batch.first + skipped, batch.events[skipped:], batch.size)
+            if batch.events:
+                taken.append(batch)
         self.unread_events -= count
         self._bytes -= size
         self._has_tick = False
         self._log.on_read()
         return taken
 
-    def add(self, buffered: _Buffered) -> None:
+    def add(self, batch: NumberedBatch) -> None:
         """Take note of a new batch, and wake the reader."""
-        self._unread.append(buffered)
-        self.unread_events += buffered.count
-        self._bytes += buffered.size
+        self._unread.append(batch)
+        self.unread_events += len(batch.events)
+        self._bytes += batch.size
         self.wake()
 
     def tick(self) -> None:
@@ -423,16 +421,16 @@ class StreamObserver(Protocol):
         ...
 
 
-ObserverFactory: TypeAlias = Callable[[LoopSettings], StreamObserver]
+ObserverFactory: TypeAlias = Callable[[LoopSettings, bool], StreamObserver]
+"""Gets the settings of the run, and whether another process has left it in the middle."""
 
 _factory: ObserverFactory | None = None
 
 
 @contextmanager
 def observe_streams(factory: ObserverFactory) -> Iterator[None]:
-    """Observe each run that begins within the context, streamed or not, with an observer of its own.
-
-    A run that continues from the run log is not observed: its first events were sent elsewhere.
+    """Observe each run that starts within the context, streamed or not, with an observer of its own. The observer of a
+    run that continues from the run log gets its recorded events first.
     """
     global _factory
     before, _factory = _factory, factory
@@ -442,6 +440,11 @@ def observe_streams(factory: ObserverFactory) -> Iterator[None]:
         _factory = before
 
 
-def new_observer(settings: LoopSettings) -> StreamObserver | None:
-    """Return the observer of a run that begins now, or None where none is wanted."""
-    return None if _factory is None else _factory(settings)
+def new_observer(settings: LoopSettings, records: Sequence[EventRecord] = ()) -> StreamObserver | None:
+    """Return the observer of a run that starts now, behind these `records`, or None where none is wanted."""
+    if _factory is None:
+        return None
+    observer = _factory(settings, len(records) > 1)  # the first one is written when a run is queued
+    for record in records:
+        observer.on_batch(record.first, record.events)
+    return observer

@@ -46,6 +46,7 @@ class Launcher:
     ) -> None:
         self._resources, self._settings, self._store = resources, resources.settings, resources.store
         self._planner, self._worker, self._locks, self._live = planner, worker, locks, live
+        self._hooks = live.hooks if worker is None else msgspec.structs.replace(live.hooks, on_unread=worker.on_unread)
         self.is_draining = False
         """Whether it takes no new work, and will not again."""
         self.starting = asyncio.Lock()
@@ -121,13 +122,13 @@ class Launcher:
                 plan,
                 self._resources.provider,
                 self._event_log(plan, claim, lease),
-                self._live.hooks,
+                self._hooks,
                 has_key=claim is not None,
             )
         except BaseException:
             plan.release()
             raise
-        self._live[run.response_id] = run
+        self._live[plan.response.id] = run
         if lease is not None and self._worker is not None:
             self._worker.hold(lease, run)
         if self.is_draining:  # since the row was begun: it is ended properly, too

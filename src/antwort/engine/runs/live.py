@@ -10,36 +10,21 @@ from time import perf_counter
 import msgspec
 
 from antwort.api.events import DELTAS, TERMINAL, Batch, CallBegun, Compacted, TurnAbandoned, TurnEnded
-from antwort.api.responses import CompactedResponse, Response
-from antwort.api.status import IllegalTransition
+from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.concurrency import Once, Signal
-from antwort.engine.context.compaction import compacted_response
-from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.loop.loop import run_loop
 from antwort.engine.loop.tool_runner import CallRecord, ToolRunner
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import Prompt
 from antwort.engine.runs.event_log import EventLog
 from antwort.engine.runs.keepalive import KeepAlive
-from antwort.engine.runs.recorders import new_entries, sealed_input, sealed_request
 from antwort.engine.runs.subscription import LiveSubscription
-from antwort.errors import (
-    AntwortError,
-    BackendTimeout,
-    DeadlinePassed,
-    HandedOver,
-    Interrupted,
-    RequestCancelled,
-    ResponseNotFound,
-    ServerFault,
-)
+from antwort.errors import AntwortError, DeadlinePassed, HandedOver, Interrupted, ServerFault
 from antwort.identity import TENANT, Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.storage.base import Link, ResponseStore
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
@@ -57,7 +42,7 @@ class RunHooks(msgspec.Struct, frozen=True):
     on_call: Sequence[Callable[[CallRecord], None]] = ()
     """A tool call was answered."""
     on_unread: Callable[[LiveRun], None] = lambda _: None
-    """The last client of a run that outlives its client has left."""
+    """The last client of a run that outlives its client has left, and the run continues."""
 
 
 class LiveRun:
@@ -67,20 +52,11 @@ class LiveRun:
     stop without one, because another process continues it: then it `is_detached`.
     """
 
-    error: AntwortError | None = None
-    """Why the run failed."""
-    failure: Exception | None = None
-    """An unexpected error for which a durable run stopped; another attempt may succeed."""
-    is_detached = False
+    error: Exception | None = None
+    """Why the run failed. Of a detached run, the unexpected error for which it stopped: another attempt may succeed."""
     is_handing_over = False
     """Whether it stops at the end of its step: another process continues from there."""
-    is_asking = False
-    """Whether an inference that the backend took up has not reported its usage: it is in progress, or was cut."""
-    truncated = 0
-    """Inferences from which something was left out, so that they fit into the context."""
     _keepalive: KeepAlive | None = None
-    _first_output: float | None = None
-    _summary: RunSummary | None = None
 
     def __init__(
         self,
@@ -91,41 +67,53 @@ class LiveRun:
         *,
         run: Run | None = None,
         opening: Batch | None = None,
+        signal: Signal | None = None,
         has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
-        """`run` is where it continues, and `opening` what closes the items that were left open there. A run that
-        `has_key` may be read by several clients: none of them holds it back. `seconds_before`: how long other processes
-        have worked on it.
+        """`run` is where it continues, and `opening` what closes the items that were left open there. A `signal` that
+        is set already ends it before its first step. A run that `has_key` may be read by several clients: none of them
+        holds it back. `seconds_before`: how long other processes have worked on it.
         """
-        self._loop = loop = asyncio.get_running_loop()
-        self.plan, self.provider, self.log, self.hooks = plan, provider, log, hooks
-        self.response_id = plan.response.id
-        self.is_durable = log.recorder is not None and log.recorder.is_durable
-        """Whether another process can continue it."""
-        self.outlives_client = has_key or self.is_durable
+        loop = asyncio.get_running_loop()
+        self.plan, self.log, self.hooks, self.has_key = plan, log, hooks, has_key
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
-        self.opening = opening
-        self.has_key = has_key
-        self.signal = Signal()
+        self.signal = signal or Signal()
         """Why the run is to stop."""
         self.answered: Once[None] = Once()
-        """The backend has answered the first inference, or `response.created` is not held back any longer."""
+        """The backend has answered the first inference, or `response.created` is not held back any longer. It has the
+        error of a run that failed before that.
+        """
         self.ended: Once[Response] = Once()
         self.answered.loop = self.ended.loop = loop
         self.clients: list[object] = []
         """A token for each subscription whose request has asked for the response; the first one reports the run."""
-        self._began = perf_counter() - seconds_before
-        now = loop.time()
-        self.deadline = now + plan.budget.seconds if plan.deadline is None else plan.deadline
-        self._held_until = now + plan.settings.hold_back
-        self.prompt = Prompt(plan)
+        self.deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
+        self.stats = RunStats(perf_counter() - seconds_before)
         self.tools = ToolRunner(self)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
-        self._task = loop.create_task(self._drive(), name=f"run {self.response_id}")
+        self._task = loop.create_task(self._drive(provider, opening), name=f"run {plan.response.id}")
         self.signal.task = self._task
+
+    @property
+    def response_id(self) -> str:
+        return self.plan.response.id
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether another process can continue it."""
+        return self.plan.is_durable
+
+    @property
+    def outlives_client(self) -> bool:
+        return self.has_key or self.plan.is_durable
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether it has stopped without an end: another process continues it, or finds it lost."""
+        return isinstance(self.ended.error, HandedOver)
 
     @property
     def identity(self) -> Identity:
@@ -139,7 +127,7 @@ class LiveRun:
     @property
     def may_be_retried(self) -> bool:
         """Whether it failed for a reason that may pass, and running it again would do nothing twice."""
-        is_permanent = self.error is not None and self.error.may_pass is False
+        is_permanent = isinstance(self.error, AntwortError) and self.error.may_pass is False
         return self.response.status == "failed" and not self.tools.has_acted and not is_permanent
 
     # ---- subscriptions ----
@@ -148,34 +136,6 @@ class LiveRun:
         """Return the subscription of a client: the one that started the run, or one with the same idempotency key."""
         reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
         return LiveSubscription(self, reader)
-
-    def remove_client(self, token: object) -> None:
-        """A client has left, and the run continues."""
-        if not self.ended.is_set and token in self.clients:
-            self.clients.remove(token)
-            if not self.clients:
-                self.hooks.on_unread(self)
-
-    async def wait_for_answer(self) -> None:
-        """Wait until `response.created` is not held back any longer. Raises the error of a run that failed before."""
-        try:
-            async with asyncio.timeout_at(self._held_until):
-                await self.answered.wait()
-        except TimeoutError:
-            self.on_answer()
-
-    def on_answer(self) -> None:
-        """The backend has answered with its headers."""
-        self.answered.set(None)
-
-    async def compacted(self) -> CompactedResponse:
-        """Wait for the window of a `CompactRequest`. Raises what went wrong, at any time: there is no half of it."""
-        response = await self.ended.wait()
-        if response.status == "completed":
-            return compacted_response(response, self.plan)
-        if isinstance(self.signal.reason, DeadlinePassed):
-            raise BackendTimeout("The conversation could not be summed up in time.")
-        raise self.error or RequestCancelled()
 
     async def wait(self) -> None:
         """Wait until the run and everything it started has ended."""
@@ -203,7 +163,6 @@ class LiveRun:
 
     def abort(self) -> None:
         """The process ends now: cancel the task. Another process finds the run lost, or continues it."""
-        self.is_detached = True
         self._task.cancel()
 
     # ---- the record ----
@@ -227,61 +186,45 @@ class LiveRun:
         else:
             self.log.publish(batch)
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the record has the outcome that the terminal event had. A response that is not stored has none."""
-        return self.log.failure is None or not self.response.store
-
-    async def record_again(self, store: ResponseStore) -> None:
-        """Record the outcome that could not be recorded. A row that is gone or has ended by now needs none."""
-        with contextlib.suppress(ResponseNotFound, IllegalTransition):
-            entries, approvals = new_entries(self.plan, self.response), asked_for(self.plan, self.response)
-            await store.finish(self.identity, self.response, self.run.marks, entries, approvals)
-
-    def chain(self) -> tuple[Link, ...]:
-        """Return the chain that a response needs that continues this one."""
-        link = Link(
-            response=self.run.response,
-            request=sealed_request(self.plan),
-            input=sealed_input(self.plan)[0],
-            turn_ends=self.run.turn_ends,
-            abandoned=self.run.abandoned,
-        )
-        return (*self.plan.history.chain, link)
-
     def summary(self) -> RunSummary:
-        if self._summary is not None:
-            return self._summary
+        """Return what there is to say of the run so far; from its end on, always the same."""
+        stats = self.stats
+        if stats.summary is not None:
+            return stats.summary
         summary = RunSummary(
             plan=self.plan,
             response=self.run.response,
             turns=self.run.turns,
-            seconds=perf_counter() - self._began,
-            first=None if self._first_output is None else self._first_output - self._began,
-            untold=count_untold(self.run) + self.is_asking,
-            truncated=self.truncated,
+            seconds=perf_counter() - stats.began,
+            first=None if stats.first_output is None else stats.first_output - stats.began,
+            untold=count_untold(self.run) + stats.is_asking,
+            truncated=stats.truncated,
             is_read=bool(self.clients),
         )
         if self.ended.is_set:
-            self._summary = summary
+            stats.summary = summary
         return summary
 
     # ---- the task ----
 
-    async def _drive(self) -> None:
+    async def _drive(self, provider: Provider, opening: Batch | None) -> None:
         if not (self.plan.toolbox.tools or self.plan.history.leftovers):
-            await self._run_loop()  # there is no tool that it could start
+            await self._run_loop(provider, opening)  # there is no tool that it could start
             return
         async with asyncio.TaskGroup() as self.tools.group:
-            await self._run_loop()
+            await self._run_loop(provider, opening)
 
-    async def _run_loop(self) -> None:
-        RESPONSE_ID.set(self.response_id)
+    async def _run_loop(self, provider: Provider, opening: Batch | None) -> None:
+        RESPONSE_ID.set(self.plan.response.id)
         TENANT.set(self.plan.identity.tenant)
-        deadline_timer = self._loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
-        log = self.log
+        loop, log = asyncio.get_running_loop(), self.log
+        deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
+        hold_timer = loop.call_later(self.plan.settings.hold_back, self.answered.set, None)
+        if not self.plan.settings.hold_back:
+            self.answered.set(None)
         watched: frozenset[type] = _FIRST_OUTPUT
-        batches = run_loop(self)
+        stopped: Exception | None = None
+        batches = run_loop(self, provider, opening)
         try:
             async for batch in batches:
                 run = fold(self.run, batch)
@@ -291,59 +234,73 @@ class LiveRun:
                     self._keepalive.pause()
                 published = await log.append(batch, run)
                 if published is not batch:  # its terminal event has become `response.failed`
-                    last, failure = published[-1], log.failure
+                    last = published[-1]
                     assert isinstance(last, TERMINAL)
-                    assert isinstance(failure, AntwortError)
-                    self.error = failure
+                    self.error = log.failure
                     run = msgspec.structs.replace(run, response=last.response)
                 self.run = run
                 if is_watched:
                     watched = _TERMINAL
                     if isinstance(last, TERMINAL):
-                        self._end(last.response)
+                        self.plan.release()  # its end is on record: the next turn of the conversation may begin
+                        if self.error is not None:
+                            self.answered.fail(self.error)
+                        self.answered.set(None)
+                        self.ended.set(last.response)
                     else:
-                        self._first_output = perf_counter()
+                        self.stats.first_output = perf_counter()
                 if not self.ended.is_set and log.is_full:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
                         await self.signal.race(log.wait_for_room)
-        except DETACHED:
-            self.is_detached = True
+        except (asyncio.CancelledError, *DETACHED) as error:
+            stopped, self.error = HandedOver(), log.failure
+            if isinstance(error, asyncio.CancelledError):
+                raise
         except Exception as error:
             if not self.is_durable:
                 raise
-            self.failure, self.is_detached = error, True
+            stopped, self.error = HandedOver(), error
         finally:
             try:
                 await batches.aclose()
             finally:
                 deadline_timer.cancel()
-                self._close()
+                hold_timer.cancel()
+                self._close(stopped)
 
-    def _end(self, response: Response) -> None:
-        self.plan.release()  # its end is on record: the next turn of the conversation may begin
-        if self.error is not None and self._loop.time() < self._held_until:
-            self.answered.fail(self.error)
-        self.answered.set(None)
-        self.ended.set(response)
-
-    def _close(self) -> None:
+    def _close(self, stopped: Exception | None) -> None:
+        """The task ends. `stopped` says why, where the run has no end."""
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
         self.plan.release()
         self.log.end()
-        self.failure = self.failure or self.log.failure
-        for error in (self.signal.reason, self.error):
-            if error is not None:  # without its frames, which would hold the run until a garbage collection
-                error.__traceback__ = error.__context__ = None
+        if self.signal.reason is not None:  # without its frames, which would hold the run until a garbage collection
+            self.signal.reason.__traceback__ = self.signal.reason.__context__ = None
         if not self.ended.is_set:
-            stopped = HandedOver() if self.is_detached else ServerFault("The run was broken off.")
+            stopped = stopped or ServerFault("The run was broken off.")
             self.answered.fail(stopped)
             self.ended.fail(stopped)
         elif self.ended.error is None:
+            if self.error is not None:
+                self.error.__traceback__ = self.error.__context__ = None
             self.log.finish_observation()
         self.hooks.on_end(self)
+
+
+class RunStats(msgspec.Struct):
+    """What is counted and measured of a run for its summary."""
+
+    began: float
+    """By `perf_counter`, as all times here."""
+    first_output: float | None = None
+    is_asking: bool = False
+    """Whether an inference that the backend took up has not reported its usage: it is in progress, or was cut."""
+    truncated: int = 0
+    """Inferences from which something was left out, so that they fit into the context."""
+    summary: RunSummary | None = None
+    """Made when the run has ended."""
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,15 +338,14 @@ class LiveRuns(dict[str, LiveRun]):
 
     def __init__(
         self,
-        store: ResponseStore,
         on_summary: Sequence[Callable[[RunSummary], None]] = (),
         on_call: Sequence[Callable[[CallRecord], None]] = (),
     ) -> None:
         """`on_summary` are called when a run has ended; they must neither wait nor raise."""
         super().__init__()
-        self._store, self._on_summary = store, tuple(on_summary)
+        self._on_summary = tuple(on_summary)
         self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
-        """The hooks of every run. The worker replaces `on_unread`."""
+        """The hooks of every run."""
         self.unrecorded = Cache[str, LiveRun](MAX_UNRECORDED)
         """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them, or
         else their rows are ended at the next start.
@@ -405,7 +361,7 @@ class LiveRuns(dict[str, LiveRun]):
         """
         run = self.unrecorded.get(response_id)
         if run is not None and run.identity.is_same(identity):
-            await run.record_again(self._store)
+            await run.log.record_again(run.run)
             self.unrecorded.discard(response_id)
 
     async def catch_up_all(self, identity: Identity) -> None:
@@ -417,10 +373,11 @@ class LiveRuns(dict[str, LiveRun]):
             notify(summary)
 
     def _on_end(self, run: LiveRun) -> None:
-        if self.get(run.response_id) is run:  # else a new claim runs here
-            del self[run.response_id]
+        response_id = run.plan.response.id
+        if self.get(response_id) is run:  # else a new claim runs here
+            del self[response_id]
         if run.is_detached:  # the process that ends it reports it
             return
-        if not run.is_recorded:
-            self.unrecorded.put(run.response_id, run)
+        if run.log.failure is not None and run.response.store:
+            self.unrecorded.put(response_id, run)
         self.report(run.summary())

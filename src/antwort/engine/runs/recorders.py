@@ -83,7 +83,6 @@ class TurnRecorder:
         self._items = self._marks = 0
         """How many are on record."""
         self._commit_deadline = Signal()
-        self.is_durable = False
         self.failure: Exception | None = None
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:  # noqa: ARG002 - packed logs begin at 0
@@ -116,7 +115,7 @@ class TurnRecorder:
             events = pack([*before, batch])
         self._events = lambda: None  # the log holds this recorder
         try:
-            await self._commit_deadline.race(partial(self._commit, response, run, events))
+            await self._commit_deadline.race(partial(self._commit, run, events))
         except Exception as error:
             _log.error("the response %s could not be stored", response.id, exc_info=error)
             fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
@@ -127,8 +126,13 @@ class TurnRecorder:
             return [*batch[:-1], ResponseFailed(response=failed)]
         return batch
 
-    async def _commit(self, response: Response, run: Run, events: PackedLog | None) -> None:
-        plan = self._plan
+    async def record_again(self, run: Run) -> None:
+        with suppress(ResponseNotFound, IllegalTransition):  # a row that is gone or has ended by now needs none
+            await self._commit(run)
+        self.failure = None
+
+    async def _commit(self, run: Run, events: PackedLog | None = None) -> None:
+        plan, response = self._plan, run.response
         entries, approvals = new_entries(plan, response), asked_for(plan, response)
         if plan.request.is_stored:
             await self._store.finish(plan.identity, response, run.marks, entries, approvals, events)
@@ -162,7 +166,6 @@ class BatchRecorder:
         self._lock = asyncio.Lock()
         self._fault: Exception | None = None
         self._leaving = leaving or asyncio.Event()
-        self.is_durable = True
         self.failure: Exception | None = None
         """An unexpected error of the log: nothing more is written, as if another process had the run."""
 
@@ -191,6 +194,9 @@ class BatchRecorder:
 
     async def checkpoint(self, run: Run) -> None:
         """Everything is on record already."""
+
+    async def record_again(self, run: Run) -> None:
+        """A run whose outcome could not be recorded is continued from the log."""
 
     async def _finish(self, ending: RunEnding, lease: Lease, record: EventRecord) -> None:
         try:

@@ -30,19 +30,15 @@ from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.concurrency import Signal, backoff
 from antwort.engine.context.token_counter import TokenEstimator
-from antwort.engine.history.calls import CallView, lost_calls
-from antwort.engine.history.refusals import PROCESS_LOST
+from antwort.engine.history.calls import CallView
 from antwort.engine.history.sealed_items import Seal, SealedItems
-from antwort.engine.loop.fold import Run, fold, interrupted, settled
+from antwort.engine.loop.fold import Run, fold, interrupted
 from antwort.engine.loop.item_builders import reopened_items
-from antwort.engine.loop.loop import opening_batches
-from antwort.engine.loop.result_events import Answers
-from antwort.engine.loop.steps import Refused, open_calls
 from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
 from antwort.engine.runs.conversation_lock import ConversationLocks
-from antwort.engine.runs.event_log import EventLog
+from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
 from antwort.engine.runs.recorders import BatchRecorder, retry_until_available
 from antwort.errors import (
@@ -59,7 +55,6 @@ from antwort.event_loop import in_turns
 from antwort.identity import TENANT
 from antwort.storage.base import Link
 from antwort.storage.run_log import DETACHED, ClaimedRun, EventRecord, Fenced, Lease, RunEnding
-from antwort.tools.base import ToolResult
 from antwort.tools.routing import Toolbox
 
 _log = logging.getLogger("antwort.engine")
@@ -76,19 +71,20 @@ class LeasedRun:
     def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
         """`live` is a run that a request reads: it takes no slot as long as it has a client."""
         self.lease, self.live, self.has_client = lease, live, live is not None
-        self.signal = Signal()
-        """Stops it while it is not in progress yet."""
+        self.signal = Signal() if live is None else live.signal
+        """Stops it, from before it is in progress."""
         self.task: asyncio.Task[None] | None = None
         """Holds it, and releases it."""
         self.leaving = asyncio.Event()
         """Set when it does not wait for a record that cannot be read or written."""
 
     def stop(self, reason: Exception) -> None:
+        if self.live is not None:
+            self.live.stop(reason)
+            return
         self.signal.set(reason)
         if isinstance(reason, HandedOver):
             self.leaving.set()
-        if self.live is not None:
-            self.live.stop(reason)
 
     def hand_over(self) -> None:
         """Stop at the end of the current step; if it is not in progress yet, at once."""
@@ -99,21 +95,17 @@ class LeasedRun:
 
     def lose(self) -> None:
         """Stop at once, and write nothing more: another process has the run."""
-        self.signal.set(HandedOver())
-        self.leaving.set()
         if self.live is not None:
             self.live.lose()
+        else:
+            self.stop(HandedOver())
 
     async def wait_for_end(self, live: LiveRun) -> None:
         """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
         self.live = live
-        if self.signal.reason is not None:
-            live.stop(self.signal.reason)
         await live.wait()
-        if live.failure is not None:
-            raise live.failure
         if live.is_detached:
-            raise HandedOver
+            raise live.error or HandedOver()
 
 
 class LoadedRun(msgspec.Struct, frozen=True):
@@ -194,10 +186,12 @@ class Recovery:
             plan = await held.signal.race(partial(self._plan, found))
         except DETACHED:
             raise
-        except Exception as error:
-            await self._end(held, found, error)
-            return
+        except Exception as error:  # it is not continued: the loop closes what is open
+            held.signal.set(error)
+            plan = found.plan
         run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
+        if held.signal.reason is not None:  # no inference is repeated
+            closing_events = [event for event in closing_events if not isinstance(event, TurnAbandoned)]
         try:
             live = LiveRun(
                 plan,
@@ -206,6 +200,7 @@ class Recovery:
                 self._live.hooks,
                 run=run,
                 opening=closing_events,
+                signal=held.signal,
                 seconds_before=seconds_before,
             )
         except BaseException:
@@ -217,7 +212,8 @@ class Recovery:
     def _event_log(self, held: LeasedRun, found: LoadedRun, plan: Plan) -> EventLog:
         """Return the log of the run, which continues where its record ends."""
         recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
-        return EventLog(recorder=recorder, first=found.next_number)
+        observer = new_observer(self._settings, found.records)
+        return EventLog(recorder=recorder, first=found.next_number, observer=observer)
 
     # ---- its record ----
 
@@ -293,30 +289,9 @@ class Recovery:
             raise
         items = [event.item for event in found.events if isinstance(event, OutputItemDone)]
         shown = frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
-        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, is_durable=True, lock=lock)
+        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, lock=lock)
 
-    # ---- its end, where it is not continued ----
-
-    async def _end(self, held: LeasedRun, found: LoadedRun, error: Exception) -> None:
-        """Record the end of a run that is not continued. One that is cancelled while it is queued never begins."""
-        plan, claimed = found.plan, found.claimed
-        log = self._event_log(held, found, plan)
-        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
-        events = Batch()
-        if not (run.response.status == "queued" and isinstance(error, Cancelled)):
-            for batch in opening_batches(run, plan, closing_events):
-                events += [event for event in batch if not isinstance(event, TurnAbandoned)]  # nothing is repeated
-        run = fold(run, events)
-        for close in (partial(_lost_calls_answered, plan=plan), partial(settled, status="incomplete")):
-            batch = close(run)
-            events, run = [*events, *batch], fold(run, batch)
-        events.append(interrupted(run, error))
-        run = fold(run, events[-1:])
-        try:
-            await log.append(events, run)
-        except Fenced:
-            raise log.failure or Fenced from None
-        self._report(claimed, plan, run.response, run.turns)
+    # ---- its end, where nothing else can be read or written ----
 
     async def _give_up(self, held: LeasedRun, claimed: ClaimedRun, error: Exception) -> None:
         """Record only the outcome of a run of which nothing else can be read or written."""
@@ -331,17 +306,6 @@ class Recovery:
     def _report(self, claimed: ClaimedRun, plan: Plan, response: Response, turns: int) -> None:
         seconds = self._seconds_since(claimed)
         self._live.report(RunSummary(plan=plan, response=response, turns=turns, seconds=seconds))
-
-
-def _lost_calls_answered(run: Run, plan: Plan) -> Batch:
-    """Answer the calls that were begun: without a result they would be taken for some that are still to be run."""
-    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
-    calls += lost_calls(run.lost, run.output)
-    answers = Answers([Refused(call, PROCESS_LOST, is_lost=True) for call in calls], run.output)
-    events = answers.open()
-    for at, call in enumerate(calls):
-        answers.take(at, ToolResult(call.call_id, PROCESS_LOST, is_error=True))
-    return [*events, *answers.batch()]
 
 
 # ---- planning again ----

@@ -13,7 +13,7 @@ from antwort.api.events import ResponseCreated, RunEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
-from antwort.api.status import FINAL, ResponseStatus
+from antwort.api.status import FINAL
 from antwort.api.wire import replace
 from antwort.concurrency import backoff
 from antwort.engine.history.calls import call_id_of, results_in, unanswered_server_call
@@ -47,7 +47,7 @@ from antwort.storage.base import (
     Wanted,
     as_of,
 )
-from antwort.storage.run_log import Gone, RunLog, Unavailable
+from antwort.storage.run_log import Gone, Outline, RunLog, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -175,7 +175,7 @@ class Responses:
         if await self._runs.cancel(identity, response_id):
             if run is None and self._worker is not None:
                 await self._worker.end_cancelled(identity, response_id)
-            await self._ended(identity, response_id, CANCEL_SECONDS)
+            await self._is_over(identity, response_id, CANCEL_SECONDS)
         return await self.retrieve(identity, response_id)
 
     async def _settle(self, identity: Identity, paused: Response) -> None:
@@ -278,7 +278,7 @@ class Responses:
             found = self._read_now.get(key)
             if found is None:
                 found = await self.retrieve(identity, response_id)
-            elif await self._status(identity, response_id) is None:
+            elif await self._outline(identity, response_id) is None:
                 raise ResponseNotFound(response_id)
             if found.status in FINAL:
                 self._read_now[key] = found
@@ -309,26 +309,44 @@ class Responses:
         return await self._loaded(identity, response_id) if is_over else None
 
     async def _is_over(self, identity: Identity, response_id: str, seconds: float = math.inf) -> bool:
-        """Whether it has ended within that time, wherever it runs."""
-        clock = asyncio.get_running_loop().time
+        """Whether it has ended within that time, wherever it runs. Its log is read to the end; where there is none that
+        can be read, its row is polled.
+        """
+        is_damaged, clock = False, asyncio.get_running_loop().time
         until, pauses = clock() + seconds, backoff(MAX_POLL_SECONDS / 8, MAX_POLL_SECONDS)
         while True:
             await self._live.catch_up(identity, response_id)
-            if (status := await self._status(identity, response_id)) is None:
+            if (outline := await self._outline(identity, response_id)) is None:
                 raise ResponseNotFound(response_id)
-            if status in FINAL:
+            if outline.response.status in FINAL:
                 return True
             if (left := until - clock()) <= 0:
                 return False
-            await asyncio.sleep(min(next(pauses), left))
+            if not outline.has_log or is_damaged:
+                await asyncio.sleep(min(next(pauses), left))
+                continue
+            try:
+                async with asyncio.timeout(None if math.isinf(left) else left):
+                    await self._read_to_end(identity, response_id)
+            except Damaged:
+                is_damaged = True
+            except (TimeoutError, ResponseNotFound):  # a log goes with its response, or when the run is given up
+                pass
 
-    async def _status(self, identity: Identity, response_id: str) -> ResponseStatus | None:
-        """The status of a stored response, without its output; None: there is none."""
+    async def _read_to_end(self, identity: Identity, response_id: str) -> None:
+        """Read the log of a run from where it is now to its end."""
+        assert self._runs is not None, "there is a log"
+        last = await self._runs.sent(identity, response_id) - 1
+        async with aclosing(_logged(self._runs, response_id, identity, last, math.inf)) as reading:
+            async for _ in reading:
+                pass
+
+    async def _outline(self, identity: Identity, response_id: str) -> Outline | None:
+        """A stored response, without its output where that can be left out; None: there is none."""
         if self._runs is not None:
-            outline = await self._runs.outline(identity, response_id)
-            return None if outline is None else outline.response.status
+            return await self._runs.outline(identity, response_id)
         found = await self._store.get(identity, response_id)
-        return None if found is None else found.status
+        return None if found is None else Outline(response=found, has_log=False)
 
 
 def _open_calls(paused: Response) -> set[str]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import CompactedResponse, Response
 from antwort.concurrency import Signal
+from antwort.engine.context.compaction import compacted_response
 from antwort.engine.runs.event_log import LogReader, NumberedBatch
-from antwort.errors import AntwortError, ClientLeft, ShuttingDown
+from antwort.engine.runs.recorders import sealed_input, sealed_request
+from antwort.errors import AntwortError, BackendTimeout, ClientLeft, DeadlinePassed, RequestCancelled, ShuttingDown
 from antwort.storage.base import Link
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ class Subscription:
         raise NotImplementedError
 
     async def compacted(self) -> CompactedResponse:
-        """Wait for the window that the run of a `CompactRequest` makes."""
+        """Wait for the window that the run of a `CompactRequest` makes. Raises what went wrong, at any time: there is
+        no half of it.
+        """
         raise NotImplementedError
 
     async def events(self) -> AsyncGenerator[tuple[int, StreamEvent], None]:
@@ -120,7 +124,7 @@ class LiveSubscription(Subscription):
     """
 
     def __init__(self, run: LiveRun, reader: LogReader | None, *, is_client: bool = True) -> None:
-        super().__init__(run.response_id)
+        super().__init__(run.plan.response.id)
         self.run = run
         self._reader, self._is_client = reader, is_client
         self._ends_run = is_client and not run.outlives_client
@@ -139,7 +143,7 @@ class LiveSubscription(Subscription):
 
     async def answered(self) -> None:
         if self._is_client:
-            wait = self.run.wait_for_answer
+            wait = self.run.answered.wait
             await (wait() if self._ends_run else self._left.race(wait))
 
     async def read(self) -> list[NumberedBatch]:
@@ -157,7 +161,13 @@ class LiveSubscription(Subscription):
         return response
 
     async def compacted(self) -> CompactedResponse:
-        return await self.run.compacted()
+        run = self.run
+        response = await run.ended.wait()
+        if response.status == "completed":
+            return compacted_response(response, run.plan)
+        if isinstance(run.signal.reason, DeadlinePassed):
+            raise BackendTimeout("The conversation could not be summed up in time.")
+        raise run.error or RequestCancelled()
 
     async def wait(self) -> None:
         await self.run.wait()
@@ -173,7 +183,9 @@ class LiveSubscription(Subscription):
         if self._ends_run:
             self.run.stop(ClientLeft())
         elif self._is_client:
-            self.run.remove_client(self._token)
+            self.run.clients.remove(self._token)
+            if not self.run.clients:
+                self.run.hooks.on_unread(self.run)
 
     def stop(self, reason: Exception) -> None:
         is_ending = isinstance(reason, ShuttingDown) and not self.run.is_durable
@@ -194,7 +206,15 @@ class LiveSubscription(Subscription):
         return self.run.summary() if self.run.clients[:1] == [self._token] else None
 
     def chain(self) -> tuple[Link, ...]:
-        return self.run.chain()
+        plan, run = self.run.plan, self.run.run
+        link = Link(
+            response=run.response,
+            request=sealed_request(plan),
+            input=sealed_input(plan)[0],
+            turn_ends=run.turn_ends,
+            abandoned=run.abandoned,
+        )
+        return (*plan.history.chain, link)
 
 
 class StoredSubscription(Subscription):

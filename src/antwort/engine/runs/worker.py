@@ -52,7 +52,6 @@ class Worker:
     ) -> None:
         """`address` is where other processes reach this one."""
         self.runs, self._settings, self._recovery, self._live = runs, settings, recovery, live
-        live.hooks = msgspec.structs.replace(live.hooks, on_unread=self._on_unread)
         self._info = WorkerInfo(new_id("worker"), address)
         self._held: dict[str, LeasedRun] = {}
         self._strays: dict[Lease, float] = {}
@@ -187,7 +186,7 @@ class Worker:
     def _free(self) -> int:
         return self._settings.at_once - sum(not held.has_client for held in self._held.values())
 
-    def _on_unread(self, run: LiveRun) -> None:
+    def on_unread(self, run: LiveRun) -> None:
         """Give a run that its last client has left a slot. Without a free one it waits in the queue like any other, and
         where that is full, it ends.
         """
