@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antwort.providers.fleet import Member
@@ -131,6 +131,7 @@ def test_the_names_that_rules_add_are_those_a_client_can_spell_out() -> None:
 NAMES = st.sampled_from(["a", "b", "c", "p/a", "p/b", "q", ""])
 
 
+@settings(deadline=None)
 @given(
     model=NAMES,
     aliases=st.dictionaries(NAMES, NAMES),

@@ -92,7 +92,8 @@ class Fleet:
         The empty batch that says "the backend has answered" is passed on once: another backend may still answer.
         """
         last_start = self._clock() + self._retry.budget
-        failover = Failover(request, self._is_shared, self._clock, await self._candidates(request))
+        candidates = await self._candidates(request) if self._only is None else [Attempt(self._only, request.model)]
+        failover = Failover(request, self._is_shared, self._clock, candidates)
         is_streamed, has_answered = request.stream is True, False
         try:
             while not failover.is_over:

@@ -152,7 +152,8 @@ class HttpProvider(ABC):
                     yield out  # an empty batch says that the backend has answered
                 raise
             finally:
-                reply.close()
+                if not reply.is_complete:
+                    reply.close()
             if out:
                 if isinstance(end := out[-1], Finished):
                     self._lengths.record_answer(request.model, end.usage)
