@@ -52,20 +52,22 @@ _log = logging.getLogger("antwort.engine")
 _LIMITS = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
-async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None = None) -> AsyncGenerator[Batch, None]:
+async def run_loop(
+    live: LiveRun, provider: Provider, opening: Batch | None = None, stopped: Exception | None = None
+) -> AsyncGenerator[Batch, None]:
     """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded,
-    and `opening` closes the items that were left open before.
+    and `opening` closes the items that were left open before. With `stopped`, it takes no step and ends for that
+    reason.
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
     plan, signal, prompt = live.plan, live.signal, Prompt(live.plan)
     try:
-        stopped = signal.reason
         if not isinstance(stopped, Cancelled) or live.run.response.status == "in_progress":  # else it never begins
             for batch in opening_batches(live.run, plan, opening):
                 yield batch
-        if stopped is not None:  # before its first step
-            if not isinstance(stopped, HandedOver) and (batch := _lost_answers(live.run, plan)):
+        if stopped is not None:
+            if batch := _lost_answers(live.run, plan):
                 yield batch
             raise stopped
         if plan.call_records is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from time import perf_counter
 
 import msgspec
@@ -94,7 +94,9 @@ class LiveRun:
         self.tools = ToolRunner(self)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
-        self._task = loop.create_task(self._drive(provider, opening), name=f"run {plan.response.id}")
+        self._task = loop.create_task(
+            self._drive(provider, opening, self.signal.reason), name=f"run {plan.response.id}"
+        )
         self.signal.task = self._task
 
     @property
@@ -207,14 +209,14 @@ class LiveRun:
 
     # ---- the task ----
 
-    async def _drive(self, provider: Provider, opening: Batch | None) -> None:
+    async def _drive(self, provider: Provider, opening: Batch | None, stopped: Exception | None) -> None:
         if not (self.plan.toolbox.tools or self.plan.history.leftovers):
-            await self._run_loop(provider, opening)  # there is no tool that it could start
+            await self._run_loop(run_loop(self, provider, opening, stopped))  # there is no tool that it could start
             return
         async with asyncio.TaskGroup() as self.tools.group:
-            await self._run_loop(provider, opening)
+            await self._run_loop(run_loop(self, provider, opening, stopped))
 
-    async def _run_loop(self, provider: Provider, opening: Batch | None) -> None:
+    async def _run_loop(self, batches: AsyncGenerator[Batch, None]) -> None:
         RESPONSE_ID.set(self.plan.response.id)
         TENANT.set(self.plan.identity.tenant)
         loop, log = asyncio.get_running_loop(), self.log
@@ -224,7 +226,6 @@ class LiveRun:
             self.answered.set(None)
         watched: frozenset[type] = _FIRST_OUTPUT
         stopped: Exception | None = None
-        batches = run_loop(self, provider, opening)
         try:
             async for batch in batches:
                 run = fold(self.run, batch)
