@@ -52,6 +52,7 @@ BESIDES: dict[str, tuple[str, ...]] = {
     "local_kit": ("local",),
     "local_model": ("local",),
     "mcp_house": ("app",),
+    "mcp_versions_peer": ("tools.mcp",),
     "mcp_sessions_kit": ("tools",),
     "mounted": ("asgi",),
     "openapi_kit": ("transport",),

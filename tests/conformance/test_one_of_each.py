@@ -11,10 +11,10 @@ import pytest
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "antwort"
 
 HOMES = {
-    "backoff": ("concurrency.py", "tools/mcp/http.py", "tools/mcp/throttle.py"),
+    "backoff": ("concurrency.py",),
     "limiter": ("limiter.py",),
-    # A pool is no cache: what is in use stays, and what goes is closed. Ranking finds words by the hundred thousand.
-    "cache": ("caching.py", "tools/mcp/pool.py", "tools/ranking.py"),
+    # A pool is no cache: sessions in use stay, and those that go are closed.
+    "cache": ("caching.py", "tools/mcp/pool.py"),
 }
 """By what is looked for, where it may be."""
 
