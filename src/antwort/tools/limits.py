@@ -163,7 +163,8 @@ class Limited(BaseExecutor):
             if allowed.serial is not None:
                 await allowed.serial.acquire()
                 taken.append(allowed.serial)
-            for key in allowed.limiters:  # looked up only now: one without a slot taken may be dropped while others wait
+            for key in allowed.limiters:
+                # Looked up only now: one without a slot taken may be dropped while the call waits for another.
                 limiter = self._limiters.get(key) or self._new_limiter(key)
                 await limiter.acquire()
                 taken.append(limiter)
