@@ -63,6 +63,11 @@ _MASKS = (
 
 OF_A_MODEL = "<!-- words of a model -->"
 _TEXT = re.compile(r'("(?:text|delta|output|arguments)": ?")(?:[^"\\\n]|\\.)*(")')
+_SLOW_LOADING = re.compile(
+    r'^\{"time".*"message":"the backend local is (?:back|out of reach: The model is still being loaded;.*)"\}\n',
+    re.MULTILINE,
+)
+"""Lines of the log where the model of a server takes long to load: the last one may come behind what pages show."""
 
 
 class Block(NamedTuple):
@@ -360,7 +365,8 @@ class Page:
         return text
 
     def _shown(self, text: str) -> str:
-        """What came out, as the page would show it."""
+        """What came out, as the page would show it, whether a model was quick to load or not."""
+        text = _SLOW_LOADING.sub("", text)
         for shown, real in self._ports.items():
             text = re.sub(rf"(?<![0-9]){real}(?![0-9])", str(shown), text)
         return text.replace(str(self._folder / "home"), "/home/me").replace(str(self._folder), "/home/me/antwort")

@@ -96,6 +96,24 @@ def test_a_page_that_tells_the_truth_is_played(tmp_path: Path) -> None:
         assert played.play() == 4
 
 
+LOGGED = '{"time":"2026-11-19T19:20:36.680Z","level":"info","logger":"antwort.providers","message":"the backend %s"}'
+LOADING = "local is out of reach: The model is still being loaded; try again in a few seconds."
+
+
+@pytest.mark.parametrize("line", [LOADING, "local is back"])
+def test_a_page_says_nothing_of_a_model_that_takes_long_to_load(line: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(f"```console\n$ echo one; echo '{LOGGED % line}'\none\n```\n", encoding="utf-8")
+    with Page(tmp_path / "page.md", tmp_path) as played:
+        assert played.play() == 1
+
+
+@pytest.mark.parametrize("line", ["local is out of reach: The model has stopped.", "gpu is back"])
+def test_other_lines_of_the_log_are_what_a_page_must_show(line: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(f"```console\n$ echo one; echo '{LOGGED % line}'\none\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="but this comes out"), Page(tmp_path / "page.md", tmp_path) as played:
+        played.play()
+
+
 def test_ids_times_and_durations_are_masked() -> None:
     line = '{"id":"resp_0123456789abcdef0123456789abcdef","created_at":1794715494,"time":"2026-11-15T05:50:50.123Z"}'
     assert masked(line) == '{"id":"resp_ID","created_at":TIME,"time":"TIME"}'

@@ -189,6 +189,17 @@ def test_what_comes_only_with_the_response_itself_is_read_there(before: list[byt
     assert read(*before, event("response.completed", response=response)) == [*expected, Finished("tool_calls")]
 
 
+def test_items_with_one_id_are_read_once_at_the_end_of_a_stream_but_each_in_a_whole_response() -> None:
+    thoughts = [{**THOUGHT, "content": [{"type": "reasoning_text", "text": text}]} for text in ("hm", "so")]
+    texts = [{**SPOKEN, "content": [{"type": "output_text", "text": text}]} for text in ("Hi", "Ho")]
+    response = {"status": "completed", "output": [*thoughts, *texts, call("m", "f", "{}"), call("m", "g", "{}")]}
+    end = [CallDelta(0, "f", "{}"), CallDelta(1, "g", "{}"), Finished("tool_calls")]
+    once = [ReasoningDelta("hm"), TextDelta("Hi"), *end]
+    assert read(event("response.completed", response=response)) == once
+    each = [ReasoningDelta("hm"), ReasoningDelta("so"), TextDelta("Hi"), TextDelta("Ho"), *end]
+    assert read_whole(response) == each
+
+
 def test_nothing_is_said_of_a_response_that_failed() -> None:
     """So another backend can be asked."""
     parser = ResponsesStreamParser()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
 
 import pytest
 
@@ -19,9 +21,11 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
+from antwort.providers import fleet
+from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
 from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED
-from antwort.providers.fleet import Retrying
+from antwort.providers.fleet import Fleet, Retrying
+from antwort.providers.tool_emulation.provider import Constrained
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
 ANSWER: list[list[Delta]] = [[], [TextDelta("Hi")], [Finished("stop")]]
@@ -212,3 +216,51 @@ async def test_everything_else_is_the_provider_s() -> None:
         await retrying.check()
     await retrying.close()
     assert provider.is_shut
+
+
+class Changing(Moody):
+    """Lists other models each time, and becomes ready. `infer` fails first."""
+
+    def __init__(self) -> None:
+        super().__init__(BackendUnavailable("down"), RateLimited("busy"))
+        self.lists = self.checks = 0
+
+    async def models(self) -> Sequence[Model]:
+        await asyncio.sleep(0.01)
+        self.lists += 1
+        return [Model(id=f"m{self.lists}")]
+
+    async def check(self) -> None:
+        self.checks += 1
+        if self.checks == 1:
+            raise BackendUnavailable("down")
+
+
+@pytest.mark.parametrize("wrap", [Retrying, Constrained])
+async def test_the_provider_is_asked_each_time_and_waited_for(
+    wrap: Callable[[Provider], Provider], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "LIST_TIMEOUT_SECONDS", 0.0)
+    provider = Changing()
+    wrapped = wrap(provider)
+    assert [await wrapped.models(), await wrapped.models()] == [[Model(id="m1")], [Model(id="m2")]]
+    with pytest.raises(BackendUnavailable, match="down"):
+        await wrapped.check()
+    await wrapped.check()
+    assert (provider.lists, provider.checks) == (2, 2)
+
+
+@pytest.mark.parametrize("wrap", [Retrying, Constrained])
+async def test_nothing_is_asked_in_the_background_and_nothing_logged(
+    wrap: Callable[[Provider], Fleet], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "antwort")
+    provider = Changing()
+    wrapped = wrap(provider)
+    await wrapped.open()
+    for _ in range(2):
+        with suppress(AntwortError):
+            _ = [batch async for batch in wrapped.infer(REQUEST)]
+    await asyncio.sleep(0.03)
+    assert (provider.lists, provider.checks, caplog.records) == (0, 0, [])
+    await wrapped.close()

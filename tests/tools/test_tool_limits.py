@@ -297,6 +297,27 @@ async def test_the_slots_of_tools_that_nobody_calls_are_forgotten() -> None:
     assert len(executor._limiters) <= 1024
 
 
+async def test_a_call_that_is_about_to_take_a_slot_keeps_its_limit() -> None:
+    """The limiter of its server may be the one too many, and what is dropped then must not be that of its tool."""
+    running, most = 0, 0
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return ToolResult(asked.id, "fine")
+
+    executor = Limited(Scripted(run), ToolLimits(concurrency=1))
+    for number in range(1022):  # with that of their common server, 1023 of 1024 limiters
+        await executor.execute(call(f"tool_{number}"), context())
+    asked = call("scripted")
+    asked = replace(asked, definition=replace(asked.definition, server_label="another"))
+    await asyncio.gather(*(executor.execute(asked, context()) for _ in range(2)))
+    assert most == 1
+
+
 async def stuck() -> None:
     await asyncio.Event().wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random as random_module
 import time
@@ -10,6 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
@@ -21,6 +23,9 @@ from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
 from antwort.providers.routing import Router, Rules, arrange
+
+if TYPE_CHECKING:
+    from antwort.providers.tool_emulation.emulation import ToolEmulation
 
 __all__ = ["BackendStatus", "Fleet", "Member", "Retrying"]
 
@@ -247,8 +252,39 @@ class Fleet:
         return [member.status for member in self._members]
 
 
-class Retrying(Fleet):
-    """One provider whose inferences are retried while nothing of their answer has come: see `RetryPolicy`."""
+class SingleBackend(Fleet):
+    """One provider with the retry and the tool emulation of a fleet. It is asked directly: nothing of it is cached,
+    checked in the background or logged.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        retry: RetryPolicy = NO_RETRY,
+        emulation: ToolEmulation | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._member = Member("backend", provider, emulation=emulation, failures=math.inf, clock=clock, log=_SILENT)
+        super().__init__([self._member], retry=retry, health=None, sleep=sleep, random=random, clock=clock)
+
+    async def open(self) -> None:
+        pass
+
+    async def models(self) -> Sequence[Model]:
+        return await self._member.provider.models()
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await self._member.count(request)
+
+    async def check(self) -> None:
+        await self._member.provider.check()
+
+
+class Retrying(SingleBackend):
+    """A provider whose inferences are retried while nothing of their answer has come: see `RetryPolicy`."""
 
     def __init__(
         self,
@@ -262,9 +298,11 @@ class Retrying(Fleet):
         random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        member = Member("backend", provider, failures=math.inf, clock=clock)
         retry = RetryPolicy(attempts, base, cap, budget)
-        super().__init__([member], retry=retry, health=None, sleep=sleep, random=random, clock=clock)
+        super().__init__(provider, retry=retry, sleep=sleep, random=random, clock=clock)
+
+
+_SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:

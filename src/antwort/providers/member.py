@@ -24,7 +24,7 @@ from antwort.providers.retry_policy import is_connection_failure, is_interrupted
 if TYPE_CHECKING:
     from antwort.providers.tool_emulation.emulation import ToolEmulation
 
-_log = logging.getLogger("antwort.providers")
+LOG = logging.getLogger("antwort.providers")
 
 BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
 
@@ -133,8 +133,10 @@ class Member:
         failures: float = 5,
         open_for: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger = LOG,
     ) -> None:
         self.name = name
+        self._log = log
         self.kind = kind
         self.provider = provider
         self.emulation = emulation
@@ -207,7 +209,7 @@ class Member:
         is_lost, was_open = is_connection_failure(error), self.breakers.has_open
         if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
             # An unreachable backend is logged once, elsewhere; to find a request too long is no failure.
-            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+            self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._record_unreachable(error)
         if is_interrupted(error):
@@ -270,19 +272,19 @@ class Member:
 
     def _note_opened(self, *, was_open: bool) -> None:
         if self.breakers.has_open and not was_open:
-            _log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
+            self._log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _record_unreachable(self, error: AntwortError) -> None:
         if not self.is_unreachable:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
-            _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
+            self._log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self.is_unreachable = self._was_contacted = True
         self._has_listed_since_recovery = False
         self.error = error
 
     def _record_recovery(self) -> None:
         if self.is_unreachable:
-            _log.info("the backend %s is back", self.name)
+            self._log.info("the backend %s is back", self.name)
             self.is_unreachable = False
         self._was_contacted = True
         self.error = None

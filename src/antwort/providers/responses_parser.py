@@ -271,28 +271,32 @@ class ResponsesStreamParser(StreamParser):
         response = _decode(event.response, _response_decoder)
         status = response.status or event.type.removeprefix("response.")
         error = msgspec.json.encode({"error": response.error}) if response.error else payload
-        self.end_with(response, status, error, out)
+        self.end_with(response, _parse_items(response.output), status, error, out)
 
-    def end_with(self, response: _ReportedResponse, status: str | None, error: bytes, out: list[Delta]) -> None:
-        """Emit what only the whole response brings, and how it ended. Of the kinds of items of which something came
-        before, nothing is missing. `error`: the JSON with the error object of a response that has failed.
+    def end_with(
+        self,
+        response: _ReportedResponse,
+        items: list[_ReportedItem],
+        status: str | None,
+        error: bytes,
+        out: list[Delta],
+    ) -> None:
+        """Emit the items that only the whole response brings, once for each id, and how it ended. Of the kinds of items
+        of which something came before, nothing is missing. `error`: the JSON with the error object of a response that
+        has failed.
         """
-        items = _parse_items(response.output)
         has_calls = bool(self._calls) or any(item.type == "function_call" for item in items)
         end = _outcome(response, status, error, self._sent, has_calls=has_calls)
         if not isinstance(end, Finished):
             self._fail(end)
             return
         calls, has_content, has_reasoning = len(self._calls), self._emitted.has_content, self._emitted.has_reasoning
-        for item in items:
+        for index, item in enumerate(items):
             if item.type == "function_call" and not self._calls:
                 out.append(CallDelta(calls, item.name, item.arguments))
                 calls += 1
-            elif item.type == "reasoning" and not has_reasoning:
-                out.extend(item.reasoning())
-            elif item.type == "message" and not has_content:
-                for part in item.content:
-                    part.append_to(out)
+            elif not (has_reasoning if item.type == "reasoning" else has_content):
+                self._emit_item(item, index, out)
         self.ended = True
         out.append(end)
 
@@ -300,11 +304,16 @@ class ResponsesStreamParser(StreamParser):
 def parse_responses_body(
     body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
 ) -> list[Delta]:
-    """Parse a whole response, like the last event of a stream. The error of a failed one is raised."""
+    """Parse a whole response, like the last event of a stream, but with every item, whatever its id. The error of a
+    failed one is raised.
+    """
     response, body = decode_body(_response_decoder.decode, body)
     parser = ResponsesStreamParser(sent, max_bytes)
     out: list[Delta] = []
-    parser.end_with(response, response.status, body, out)
+    items = _parse_items(response.output)
+    for item in items:
+        item.id = None
+    parser.end_with(response, items, response.status, body, out)
     parser.finish()  # raises what went wrong
     return out if len(body) <= max_bytes else truncate(out, max_bytes)
 

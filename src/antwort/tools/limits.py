@@ -117,10 +117,10 @@ class CallLimits(NamedTuple):
     seconds: float
     arguments_bytes: int
     output_bytes: int
-    limiters: Sequence[Limiter]
-    """A slot of each is taken, in this order: of the tool, and of its server."""
     serial: Limiter | None
-    """The first of them, where calls of the tool must not overlap."""
+    """Its slot is taken first, where calls of the tool must not overlap."""
+    limiters: Sequence[tuple[Hashable, ...]]
+    """The keys of the others, in the order in which a slot of each is taken: of the tool, and of its server."""
     is_untrusted: bool
     """Whether a server or a request wrote the schema."""
 
@@ -160,7 +160,12 @@ class Limited(BaseExecutor):
             return _refused(call, context, _TOO_LONG.format(size, call.name, most))
         taken: list[Limiter] = []
         try:
-            for limiter in allowed.limiters:
+            if allowed.serial is not None:
+                await allowed.serial.acquire()
+                taken.append(allowed.serial)
+            for key in allowed.limiters:
+                # Looked up only now: one without a slot taken may be dropped while the call waits for another.
+                limiter = self._limiters.get(key) or self._new_limiter(key)
                 await limiter.acquire()
                 taken.append(limiter)
             result = await self._run(call, context, allowed, taken)
@@ -193,10 +198,6 @@ class Limited(BaseExecutor):
             serial_key = (declared.server_url, name)
         tool_key = (server, name, bounds.concurrency or limits.concurrency)
         server_key = (server, limits.total)
-        limiters = (
-            self._limiters.get(tool_key) or self._new_limiter(tool_key),
-            self._limiters.get(server_key) or self._new_limiter(server_key),
-        )
         serial = _serial_limiter(serial_key) if is_serial else None
         seconds = bounds.timeout or limits.timeouts.get(name) or (limits.timeout if wish is None else float(wish))
         if math.isnan(seconds):
@@ -206,8 +207,8 @@ class Limited(BaseExecutor):
             seconds,
             bounds.arguments_bytes or limits.arguments_bytes,
             bounds.output_bytes or limits.output_bytes,
-            limiters if serial is None else (serial, *limiters),
             serial,
+            (tool_key, server_key),
             is_untrusted,
         )
 
