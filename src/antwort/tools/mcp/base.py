@@ -75,6 +75,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return f"ServerSpec({self.label!r})"
 
 
+@lru_cache(maxsize=256)
 def server_id_of(url: str) -> str:
     """Return the `ServerSpec.server_id` of a server at this address. Raises `AddressNotAllowed`."""
     return _digest(canonical_address(url))
@@ -138,7 +139,6 @@ _MOST_DECODINGS = 5
 """Most levels of percent-encoding of a path that are decoded."""
 
 
-@lru_cache(maxsize=256)
 def canonical_address(url: str) -> str:
     """Return host, port and path of an address in one spelling. Raises `AddressNotAllowed`.
 
