@@ -109,7 +109,14 @@ def many_messages() -> list[dict[str, Any]]:
     return exchange * LONG
 
 
-@pytest.mark.parametrize("make", [many_messages, partial(many_calls, "function_call")], ids=["messages", "calls"])
+long_conversations = pytest.mark.parametrize(
+    "make",
+    [many_messages, partial(many_calls, "function_call"), partial(many_calls, "mcp_call")],
+    ids=["messages", "calls", "calls of one turn"],
+)
+
+
+@long_conversations
 async def test_while_a_long_conversation_is_truncated(make: Callable[[], list[dict[str, Any]]]) -> None:
     request = read_request({"model": "scripted", "input": [*make(), USER], "truncation": "auto"}, Limits())
     turns: dict[int, int] = {}
@@ -117,10 +124,10 @@ async def test_while_a_long_conversation_is_truncated(make: Callable[[], list[di
         capabilities = Capabilities(context_length=context)
         async with Engine(ScriptedProvider(answer(say("Yes.")), capabilities=capabilities)) as engine:
             turns[context] = await turns_of_others(engine.create(request))
-    assert turns[1000] - turns[10_000_000] > WALKS_TO_FIT * 2 * LONG / ITEMS_PER_STEP
+    assert turns[1000] - turns[10_000_000] > WALKS_TO_FIT * len(request.input) / ITEMS_PER_STEP
 
 
-@pytest.mark.parametrize("make", [many_messages, partial(many_calls, "function_call")], ids=["messages", "calls"])
+@long_conversations
 @pytest.mark.parametrize("context", [None, 20_000], ids=["in one piece", "in pieces"])
 async def test_while_a_long_conversation_is_compacted(
     make: Callable[[], list[dict[str, Any]]], context: int | None
@@ -133,4 +140,4 @@ async def test_while_a_long_conversation_is_compacted(
     async with Engine(provider) as engine:
         compacted = await turns_of_others(engine.compact(request))
     assert (len(provider.requests) > 1) is (context is not None)
-    assert compacted - answered > WALKS_TO_FIT * 2 * LONG / ITEMS_PER_STEP
+    assert compacted - answered > WALKS_TO_FIT * len(request.input) / ITEMS_PER_STEP

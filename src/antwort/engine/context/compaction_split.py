@@ -97,6 +97,7 @@ def split_steps(run: Run, plan: Plan, request: ChatRequest) -> Steps[Split]:
         if at % ITEMS_PER_STEP == 0:
             yield
     told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
+    yield
     fixed = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
     earlier = math.ceil(text_size(recap_of(history.summary)) * rate) if history.summary else 0
     context, keep, budget = plan.capabilities.context_length, plan.settings.compaction_keep, None

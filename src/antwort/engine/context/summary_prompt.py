@@ -150,7 +150,9 @@ def entry_steps(items: Sequence[InputItem]) -> Steps[list[PromptEntry]]:
     """
     views, decisions = (yield from CallIndex.steps(items)).views, decisions_in(items)
     names = {view.call_id: view.name for view in views if view.part in ("call", "run")}
+    yield
     answered = {view.call_id for view in views if view.result is not None}
+    yield
     found: list[PromptEntry] = []
     for at, item in enumerate(items, 1):
         if at % ITEMS_PER_STEP == 0:

@@ -187,10 +187,10 @@ class _DividedMessages:
 
     def longest_old_result_steps(self) -> Steps[int]:
         longest = 0
-        for number, unit in enumerate(self.units[:-1], 1):
-            results = (self._messages[index] for index in unit.indexes if self._messages[index].role == "tool")
-            longest = max(longest, max(map(self._size_of, results), default=0))
-            if number % ITEMS_PER_STEP == 0:
+        for rank, (index, number) in enumerate(self._unit_of.items(), 1):
+            if (message := self._messages[index]).role == "tool" and number < len(self.units) - 1:
+                longest = max(longest, self._size_of(message))
+            if rank % ITEMS_PER_STEP == 0:
                 yield
         return longest
 
@@ -201,12 +201,13 @@ class _DividedMessages:
         found: list[int] = []
         before, due = 0, step
         for number, unit in enumerate(self.units[:-1], start=1):
-            before += sum(self._size_of(self._limited(index, limit)) for index in unit.indexes)
+            for index in unit.indexes:
+                before += self._size_of(self._limited(index, limit))
+                if self._ranks[index] % ITEMS_PER_STEP == 0:
+                    yield
             if before >= due or number == len(self.units) - 1:
                 found.append(number)
                 due = (before // step + 1) * step
-            if number % ITEMS_PER_STEP == 0:
-                yield
         return found
 
     def version_steps(self, cut: _Cut) -> Steps[Truncated]:
