@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,3 +74,21 @@ def test_the_bounds_hold_whatever_is_done(steps: list[tuple[str, int, bool]]) ->
             cache.get(key)
         assert len(cache) <= 3
         assert sum(cache.get(each) or 0 for each in [*cache]) <= 10
+
+
+def test_threads_may_fill_a_cache_at_the_same_time() -> None:
+    cache = Cache[int, int](64)
+
+    def fill(first: int) -> None:
+        for key in range(first, first + 20_000):
+            cache.put(key, key)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for filled in [pool.submit(fill, 100_000 * number) for number in range(4)]:
+                filled.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(cache) == 64

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antwort.api.items import Compaction, FunctionCall
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, to_plain
 from antwort.engine.context.message_text import Recap
 from antwort.engine.engine import Engine
 from antwort.errors import (
@@ -80,6 +80,16 @@ async def test_the_item_alone_is_enough_to_go_on() -> None:
     bare = {"type": "compaction_summary", "encrypted_content": item["encrypted_content"]}
     await engine.create(ask([bare, {"role": "user", "content": "And?"}]))
     assert [role for role, _ in sent_messages(provider.requests[1])] == ["user", "assistant", "user"]
+
+
+async def test_a_call_whose_output_has_annotations_may_stand_behind_the_item() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("ok")))
+    engine = engine_of(provider, compaction_keep=0)
+    window = to_plain(await engine.compact({"model": "scripted", "input": TALK}))["output"]
+    part = {"type": "output_text", "text": "hi", "annotations": [{"type": "file_citation"}]}
+    called = {"type": "mcp_call", "id": "mcp_x", "server_label": "s", "name": "n", "arguments": "{}", "output": "hi"}
+    items = [*window, {**called, "content": [part]}, {"role": "user", "content": "go"}]
+    assert (await engine.create(ask(items))).status == "completed"
 
 
 async def test_fresh_instructions_in_front_take_the_place_of_those_that_are_sealed() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
 from types import FunctionType, ModuleType
 
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.engine.runs.live import RunSummary
 from antwort.engine.settings import OnDisconnect
-from antwort.errors import BackendError, Cancelled
+from antwort.errors import BackendError, Cancelled, ServerFault
+from antwort.providers.base import ChatRequest, Delta
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import ask
@@ -61,3 +64,20 @@ async def test_so_does_one_that_does_not_complete(stream: bool, way: str) -> Non
         assert (await run.result()).status == ("failed" if way == "fails" else "cancelled")
         assert not holds_itself(live)
         assert not holds_itself(run)
+
+
+class Cancelling(ScriptedProvider):
+    """A backend whose own work was cancelled, by nobody who wanted to stop the run."""
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        if request.messages:
+            raise asyncio.CancelledError
+        yield []
+
+
+async def test_a_run_in_which_something_is_cancelled_is_broken_off_and_reported() -> None:
+    ended: list[RunSummary] = []
+    async with Engine(Cancelling(), on_end=[ended.append]) as engine:
+        with pytest.raises(ServerFault, match="broken off"):
+            await engine.create(ask())
+        assert len(ended) == 1

@@ -21,11 +21,11 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers import fleet
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
 from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED
 from antwort.providers.fleet import Fleet, Retrying
 from antwort.providers.tool_emulation.provider import Constrained
+from jumping_time import jumping_time
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
 ANSWER: list[list[Delta]] = [[], [TextDelta("Hi")], [Finished("stop")]]
@@ -226,7 +226,7 @@ class Changing(Moody):
         self.lists = self.checks = 0
 
     async def models(self) -> Sequence[Model]:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(60)
         self.lists += 1
         return [Model(id=f"m{self.lists}")]
 
@@ -237,10 +237,8 @@ class Changing(Moody):
 
 
 @pytest.mark.parametrize("wrap", [Retrying, Constrained])
-async def test_the_provider_is_asked_each_time_and_waited_for(
-    wrap: Callable[[Provider], Provider], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "LIST_TIMEOUT_SECONDS", 0.0)
+@jumping_time
+async def test_the_provider_is_asked_each_time_and_waited_for(wrap: Callable[[Provider], Provider]) -> None:
     provider = Changing()
     wrapped = wrap(provider)
     assert [await wrapped.models(), await wrapped.models()] == [[Model(id="m1")], [Model(id="m2")]]
@@ -251,6 +249,7 @@ async def test_the_provider_is_asked_each_time_and_waited_for(
 
 
 @pytest.mark.parametrize("wrap", [Retrying, Constrained])
+@jumping_time
 async def test_nothing_is_asked_in_the_background_and_nothing_logged(
     wrap: Callable[[Provider], Fleet], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -261,6 +260,6 @@ async def test_nothing_is_asked_in_the_background_and_nothing_logged(
     for _ in range(2):
         with suppress(AntwortError):
             _ = [batch async for batch in wrapped.infer(REQUEST)]
-    await asyncio.sleep(0.03)
+    await asyncio.sleep(3600)
     assert (provider.lists, provider.checks, caplog.records) == (0, 0, [])
     await wrapped.close()

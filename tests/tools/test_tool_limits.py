@@ -6,8 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -625,3 +627,43 @@ def test_within_limits_a_function_still_describes_itself_and_others_say_nothing(
     assert described.parameters["required"] == ["a"]
     assert limited(LocalExecutor(plain)).describe(ToolDefinition(name="other", kind=ToolKind.FUNCTION)) is None
     assert limited(Scripted(fine)).describe(asked) is None
+
+
+class Clamping:
+    """An executor of a program that changes the arguments before another one runs the call."""
+
+    kind = ToolKind.LOCAL
+
+    def __init__(self, inner: LocalExecutor) -> None:
+        self._inner = inner
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return self._inner.can_execute(tool)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        return await self._inner.execute(replace(call, arguments='{"a": 9}'), context)
+
+
+async def test_arguments_that_an_executor_changes_are_those_that_count() -> None:
+    limiting = limited(Clamping(LocalExecutor(plain)))
+    assert (await limiting.execute(call("plain", '{"a": 1}'), context())).output == "9"
+
+
+class Labelled(LocalExecutor):
+    def __init__(self) -> None:
+        super().__init__(plain)
+        self.labels = ("shop",)
+
+
+def test_a_local_executor_may_be_given_labels() -> None:
+    assert limited(Labelled()).labels == ("shop",)
+
+
+def digits(amount: Decimal, raw: msgspec.Raw) -> str:
+    return f"{amount} {bytes(raw).decode()}"
+
+
+async def test_a_decimal_and_a_raw_argument_are_read_as_they_were_written() -> None:
+    asked = call("digits", '{"amount": 0.10000000000000000001, "raw": {"b":  1.0}}')
+    answered = await limited(LocalExecutor(digits)).execute(asked, context())
+    assert answered.output == '0.10000000000000000001 {"b":  1.0}'

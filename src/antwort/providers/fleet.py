@@ -106,15 +106,17 @@ class Fleet:
                 sent, is_emulated = attempt.request, attempt.emulated is not None
                 assert sent is not None
                 failure: AntwortError | None = None
-                batch: list[Delta] = []
+                last: list[Delta] = []
                 first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
                 batches = attempt.member.provider.infer(sent)
                 try:
                     async for batch in batches:
                         if not attempt.has_answered:
                             attempt.record_answer()
-                        if is_streamed and batch and not first_delta_at:
-                            first_delta_at = perf_counter()
+                        if batch:
+                            last = batch
+                            if is_streamed and not first_delta_at:
+                                first_delta_at = perf_counter()
                         out = attempt.feed(batch) if is_emulated else batch
                         if out:
                             failover.has_begun = True
@@ -129,7 +131,7 @@ class Fleet:
                     await batches.aclose()
                     if self._on_inference is not None:
                         backend = attempt.member.name
-                        self._on_inference(inference_record(backend, sent, sent_at, first_delta_at, batch, error_code))
+                        self._on_inference(inference_record(backend, sent, sent_at, first_delta_at, last, error_code))
                 if out := failover.finish(attempt, failure):
                     failover.has_begun = True
                     yield out

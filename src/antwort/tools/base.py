@@ -16,6 +16,7 @@ from antwort.api.decoding import repair_surrogates
 from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
+from antwort.schema.validate import decode_object
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
@@ -97,10 +98,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
     definition: ToolDefinition
-    decoded: dict[str, Any] | None = None
-    """The object that `arguments` is, which the limits of an executor decode once for all who read it. None: nobody has
-    decoded it yet.
-    """
 
 
 Output: TypeAlias = str | tuple[ResultPart, ...]
@@ -147,6 +144,16 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """Called when the call has its slot and its arguments fit: the tool begins now."""
     grace: float = math.inf
     """Seconds that the call may take to end when it is cancelled."""
+    decoded: tuple[str, dict[str, Any]] | None = None
+    """The text of the arguments, and the object that it is: the limits of a call decode it once. See `arguments_of`."""
+
+    def arguments_of(self, call: ToolCall) -> dict[str, Any] | str:
+        """Return the arguments of the call, or what is wrong with them. An executor that wraps another one may have
+        changed them since they were decoded.
+        """
+        if self.decoded is not None and self.decoded[0] is call.arguments:
+            return self.decoded[1]
+        return decode_object(call.arguments.strip() or "{}")
 
 
 class ClientsTurn(Exception):
@@ -199,6 +206,8 @@ class BaseExecutor:
     """
 
     kind: ToolKind
+    labels: Sequence[str] = ()
+    """The labels of its servers. An executor of one server may have a `label` instead."""
     ends_when_told = False
     """Whether its calls always end when they are cancelled, so that none is left behind."""
     is_steady = False
@@ -215,11 +224,6 @@ class BaseExecutor:
     def describes_functions(self) -> bool:
         """Whether it knows its functions by their names: then `describe` says which it runs."""
         return type(self).describe is not BaseExecutor.describe
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The labels of its servers. An executor of one server may have a `label` instead."""
-        return ()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         raise NotImplementedError

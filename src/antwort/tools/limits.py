@@ -145,7 +145,7 @@ class Limited(BaseExecutor):
         self._left_behind: set[asyncio.Task[object]] = set()
 
     @property
-    def labels(self) -> Sequence[str]:
+    def labels(self) -> Sequence[str]:  # type: ignore[override]  # read only here
         return labels_of(self._executor)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -305,7 +305,7 @@ class Limited(BaseExecutor):
         if problem is not None:
             return _refused(call, context, problem)
         context.began()
-        return await self._executor.execute(replace(call, decoded=value), context)
+        return await self._executor.execute(call, replace(context, decoded=(call.arguments, value)))
 
 
 _MEMBERS = (

@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.wire import encode
-from antwort.schema.validate import decode_object
 from antwort.tools.base import BaseExecutor, Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
 from antwort.tools.threads import post, start_thread
@@ -78,12 +77,11 @@ class LocalTool(Generic[P, R]):
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Run the function. Arguments that do not fit are an error result; exceptions of the function are raised."""
-        text = call.arguments.strip() or "{}"
-        value = decode_object(text) if call.decoded is None else call.decoded
+        value = context.arguments_of(call)
         if isinstance(value, str):
             return ToolResult(call.id, value, is_error=True)
         try:
-            arguments = self.signature.read(value, text)
+            arguments = self.signature.read(value, call.arguments.strip() or "{}")
         except msgspec.ValidationError as error:
             return ToolResult(call.id, f"The arguments do not fit: {error}", is_error=True)
         try:

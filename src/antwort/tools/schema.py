@@ -31,8 +31,8 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """The parameter that gets the call's context. The schema leaves it out."""
     struct: type[msgspec.Struct]
     """Has a field for each argument."""
-    has_decimals: bool
-    """Whether an argument is a `Decimal`, whose digits a decoded number does not keep."""
+    needs_text: bool
+    """Whether an argument is a `Decimal` or `Raw`: a decoded value does not keep its digits, or its spelling."""
 
     def read(self, arguments: dict[str, object], text: str) -> dict[str, object]:
         """Convert arguments, decoded from `text`, into keyword arguments of the function's own types; those not given
@@ -41,7 +41,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
         Raises `msgspec.ValidationError`, whose message names the path of what does not fit.
         """
         try:
-            if self.has_decimals:
+            if self.needs_text:
                 given = msgspec.json.decode(text, type=self.struct)
             else:
                 given = msgspec.convert(arguments, self.struct, str_keys=True)
@@ -81,7 +81,7 @@ def read_signature(function: Callable[..., object]) -> Signature:
         parameters=parameters,
         context_parameter=contexts[0] if contexts else None,
         struct=struct,
-        has_decimals=b'"format":"decimal"' in msgspec.json.encode(parameters),
+        needs_text=_holds_text(struct),
     )
 
 
@@ -123,6 +123,23 @@ def _struct(label: str, offered: dict[str, tuple[Any, inspect.Parameter]]) -> ty
         is_required = parameter.default is parameter.empty
         fields.append((name, hint) if is_required else (name, hint | UnsetType, UNSET))
     return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=_called)
+
+
+def _holds_text(struct: type[msgspec.Struct]) -> bool:
+    """Return whether a `Decimal` or `Raw` is anywhere in a type."""
+    import msgspec.inspect
+
+    seen, found = set[int](), [msgspec.inspect.type_info(struct)]
+    while found:
+        each: object = found.pop()
+        if isinstance(each, msgspec.inspect.DecimalType | msgspec.inspect.RawType):
+            return True
+        if isinstance(each, list | tuple):
+            found += each
+        elif isinstance(each, msgspec.inspect.Type | msgspec.inspect.Field) and id(each) not in seen:
+            seen.add(id(each))
+            found += [getattr(each, name) for name in each.__struct_fields__]
+    return False
 
 
 def _called(name: str) -> str:

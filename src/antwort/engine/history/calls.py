@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import isinf
 from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
 
 import msgspec
@@ -452,6 +453,8 @@ def _value(arguments: str) -> object:
 
 def _number(text: str) -> int | float:
     value = float(text)
+    if isinf(value):
+        raise ValueError("a number out of range")
     return int(value) if value.is_integer() else value
 
 

@@ -19,9 +19,10 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.tool_parsing import declared_steps, name_of
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.history.approvals import decisions_in
 from antwort.engine.history.calls import (
+    ITEMS_PER_STEP,
     CallView,
     PendingCall,
     as_call,
@@ -103,12 +104,19 @@ class EarlierCalls:
         earlier, request, toolbox = self._earlier, self._request, self._toolbox
         found: list[Leftover] = []
         pace = Pace()
-        asking = {item for item in earlier.items if isinstance(item, _ASKING)} if earlier.is_compacted else None
+        left = set[bytes]()
+        """What a compaction has left of the items that ask for calls: an item is too rich to be hashed."""
+        for at, item in enumerate(earlier.items if earlier.is_compacted else ()):
+            if at % ITEMS_PER_STEP == 0:
+                await pace.pause()
+            if isinstance(item, _ASKING):
+                left.add(encode(item))
         for link in earlier.chain:
             await pace.pause()
             requests = (item for item in link.input if isinstance(item, McpApprovalRequest))
             items = [item for item in (*requests, *link.said()) if isinstance(item, _ASKING)]
-            items = items if asking is None else [item for item in items if item in asking]
+            if earlier.is_compacted:
+                items = [item for item in items if encode(item) in left]
             calls = _unanswered(items, self._settled, self._discovery, self._decisions)
             found += self._weighed(await self._made_by(calls, link), link.said(), request.input)
         await pace.pause()

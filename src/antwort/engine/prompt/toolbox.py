@@ -245,6 +245,10 @@ def _cache_key(
     key += (tuple(joining), discovery.capabilities)
     for offer in offers:
         key += (id(offer.found), offer.instructions, offer.problem, offer.silent)
+    try:
+        hash(key)
+    except TypeError:  # a program may use lists where a parsed request has tuples
+        return None
     return key
 
 

@@ -254,10 +254,12 @@ class LiveRun:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
                         await self.signal.race(log.wait_for_room)
-        except (asyncio.CancelledError, *DETACHED) as error:
+        except DETACHED:
             stopped, self.error = HandedOver(), log.failure
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        except asyncio.CancelledError:
+            if self._task.cancelling():  # by `abort`; else a part of the run was cancelled by itself
+                stopped, self.error = HandedOver(), log.failure
+            raise
         except Exception as error:
             if not self.is_durable:
                 raise

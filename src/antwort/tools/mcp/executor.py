@@ -19,7 +19,6 @@ from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.concurrency import stop
 from antwort.identity import Identity
-from antwort.schema.validate import decode_object
 from antwort.tools.base import (
     BaseExecutor,
     NoteWritingTools,
@@ -121,7 +120,7 @@ class McpExecutor(BaseExecutor):
         return f"McpExecutor({', '.join(self._servers)})"
 
     @property
-    def labels(self) -> Sequence[str]:
+    def labels(self) -> Sequence[str]:  # type: ignore[override]  # read only here
         return tuple(self._servers)
 
     def remember_with(self, note: NoteWritingTools) -> None:
@@ -256,7 +255,7 @@ class McpExecutor(BaseExecutor):
         if tool.declared is None or not self.can_execute(tool):
             raise LookupError(f"There is no tool named {call.name!r} here.")
         arguments = call.arguments.strip() or "{}"  # it becomes part of a message, which it must not end
-        if call.decoded is None and isinstance(decode_object(arguments), str):
+        if isinstance(context.arguments_of(call), str):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
         spec = self._spec(tool.declared, context.identity)
         try:
