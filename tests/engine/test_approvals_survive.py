@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import at_once
 from antwort.api.items import (
     Compaction,
     InputItem,
@@ -15,8 +16,8 @@ from antwort.api.items import (
     Message,
     OutputText,
 )
-from antwort.engine.context.compaction_split import split_items
-from antwort.engine.context.summary_prompt import prompt_entries
+from antwort.engine.context.compaction_split import split_item_steps
+from antwort.engine.context.summary_prompt import entry_steps
 from antwort.engine.history.recent_responses import packed
 from antwort.engine.history.refusals import NO_APPROVAL
 from antwort.engine.runs.replay import replay_events
@@ -87,7 +88,7 @@ def test_no_decision_is_parted_from_its_request(budget: int) -> None:
         words("assistant", "Well."),
         words("user", "And?"),
     ]
-    _, recent = split_items(items, budget, lambda _: 50)
+    _, recent = at_once(split_item_steps(items, budget, lambda _: 50))
     kept = [item for item in recent if isinstance(item, McpApprovalRequest | McpApprovalResponse)]
     assert kept in ([], [REQUEST, DENIED])
 
@@ -101,7 +102,7 @@ def test_no_decision_is_parted_from_its_request(budget: int) -> None:
     ],
 )
 def test_a_summary_is_told_of_a_call_once_with_what_came_of_it(items: list[Any], results: list[str]) -> None:
-    entries = prompt_entries([words("user", "Ship it."), *items])
+    entries = at_once(entry_steps([words("user", "Ship it."), *items]))
     assert [entry.calls for entry in entries if entry.role == "assistant"] == ["ship"]
     assert [entry.text for entry in entries if entry.role == "tool"] == results
 

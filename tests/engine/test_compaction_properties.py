@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from antwort.api.decoding import at_once
 from antwort.api.events import ResponseCreated, TurnEnded
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.engine.context.compaction_item import Memory
-from antwort.engine.context.compaction_split import split_items
+from antwort.engine.context.compaction_split import split_item_steps
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History
@@ -67,7 +68,7 @@ _turns = st.lists(
 
 def compacted(items: Sequence[InputItem], budget: int, summary: str) -> Compaction:
     talk = [item for item in items if getattr(item, "role", "") != "system"]
-    recent = split_items(talk, budget, lambda _: 1)[1]
+    recent = at_once(split_item_steps(talk, budget, lambda _: 1))[1]
     memory = Memory(tuple(item for item in items if getattr(item, "role", "") == "system"), summary, recent)
     return Compaction(id="cmp_1", encrypted_content=SEALED.memories.seal(memory))
 

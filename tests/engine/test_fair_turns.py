@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,8 @@ MANY = 100
 LONG = 2048
 WALKS = 5
 """How often a history is gone through at least, from its reading to its messages."""
+WALKS_TO_FIT = 6
+"""How often it is gone through besides, to truncate or to compact it."""
 USER = {"role": "user", "content": "Hello"}
 
 
@@ -99,3 +102,42 @@ async def test_while_a_short_request_continues_a_long_history(kind: str, goes_on
             fields[goes_on] = fields.get("conversation", response.id)
         request = read_request({"model": "scripted", "input": "And?", **fields}, Limits())
         assert await turns_of_others(engine.create(request)) > WALKS * 2 * LONG / ITEMS_PER_STEP
+
+
+def many_messages() -> list[dict[str, Any]]:
+    exchange = [USER, {"role": "assistant", "content": "Hello to you, too."}]
+    return exchange * LONG
+
+
+long_conversations = pytest.mark.parametrize(
+    "make",
+    [many_messages, partial(many_calls, "function_call"), partial(many_calls, "mcp_call")],
+    ids=["messages", "calls", "calls of one turn"],
+)
+
+
+@long_conversations
+async def test_while_a_long_conversation_is_truncated(make: Callable[[], list[dict[str, Any]]]) -> None:
+    request = read_request({"model": "scripted", "input": [*make(), USER], "truncation": "auto"}, Limits())
+    turns: dict[int, int] = {}
+    for context in (10_000_000, 1000):
+        capabilities = Capabilities(context_length=context)
+        async with Engine(ScriptedProvider(answer(say("Yes.")), capabilities=capabilities)) as engine:
+            turns[context] = await turns_of_others(engine.create(request))
+    assert turns[1000] - turns[10_000_000] > WALKS_TO_FIT * len(request.input) / ITEMS_PER_STEP
+
+
+@long_conversations
+@pytest.mark.parametrize("context", [None, 20_000], ids=["in one piece", "in pieces"])
+async def test_while_a_long_conversation_is_compacted(
+    make: Callable[[], list[dict[str, Any]]], context: int | None
+) -> None:
+    request = read_request({"model": "scripted", "input": [*make(), USER]}, Limits())
+    provider = ScriptedProvider(*[answer(say("Yes."))] * MANY)
+    async with Engine(provider) as engine:
+        answered = await turns_of_others(engine.create(request))
+    provider = ScriptedProvider(*[answer(say("Yes."))] * MANY, capabilities=Capabilities(context_length=context))
+    async with Engine(provider) as engine:
+        compacted = await turns_of_others(engine.compact(request))
+    assert (len(provider.requests) > 1) is (context is not None)
+    assert compacted - answered > WALKS_TO_FIT * len(request.input) / ITEMS_PER_STEP

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.decoding import Limits
+from antwort.api.decoding import Limits, at_once
 from antwort.api.item_parsing import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.wire import UNSET, decode
-from antwort.engine.context.summary_prompt import PromptEntry, prompt_entries, summary_messages, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, entry_steps, piece_steps, summary_messages
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 HI = PromptEntry(role="user", text="Hi")
@@ -29,7 +29,7 @@ def test_what_was_said_and_called_is_told_in_order() -> None:
         said("It is."),
         refused,
     ]
-    assert [entry.line for entry in prompt_entries(items)] == [
+    assert [entry.line for entry in at_once(entry_steps(items))] == [
         r'{"role":"user","text":"Warm?\n[input_image]"}',
         r'{"role":"assistant","calls":"weather","text":"{\"city\":\"Rome\"}"}',
         '{"role":"tool","tool":"weather","text":"sunny"}',
@@ -39,17 +39,17 @@ def test_what_was_said_and_called_is_told_in_order() -> None:
 
 
 def test_of_a_call_without_a_result_it_is_told_that_there_is_none() -> None:
-    told = [entry.text for entry in prompt_entries([called(1), called(2), result(2)])]
+    told = [entry.text for entry in at_once(entry_steps([called(1), called(2), result(2)]))]
     assert told == ["{}", "[No result was given for this call.]", "{}", "sunny"]
 
 
 def test_a_servers_call_is_told_with_its_result() -> None:
     asked = PromptEntry(role="assistant", calls="stock", text="{}")
     came_to = PromptEntry(role="tool", tool="stock", text="3 left")
-    assert prompt_entries([server_called(1, output="3 left", status="completed")]) == [asked, came_to]
-    failed = prompt_entries([server_called(1, error="closed", status="failed")])
+    assert at_once(entry_steps([server_called(1, output="3 left", status="completed")])) == [asked, came_to]
+    failed = at_once(entry_steps([server_called(1, error="closed", status="failed")]))
     assert failed == [asked, PromptEntry(role="tool", tool="stock", text="closed")]
-    assert prompt_entries([server_called(1, status="completed")]) == [asked]
+    assert at_once(entry_steps([server_called(1, status="completed")])) == [asked]
 
 
 def test_calls_of_other_kinds_are_told_by_their_form() -> None:
@@ -58,7 +58,7 @@ def test_calls_of_other_kinds_are_told_by_their_form() -> None:
     custom = read_item({"type": "custom_tool_call", "call_id": "k", "name": "patch", "input": "+x"}, "", Limits())
     done = read_item({"type": "custom_tool_call_output", "call_id": "k", "output": "Done"}, "", Limits())
     other = read_item({"type": "web_search_call", "id": "w"}, "", Limits())
-    assert prompt_entries([call, out, custom, done, other]) == [
+    assert at_once(entry_steps([call, out, custom, done, other])) == [
         PromptEntry(role="assistant", calls="shell", text="ls"),
         PromptEntry(role="tool", tool="shell", text="a.txt"),
         PromptEntry(role="assistant", calls="patch", text="+x"),
@@ -67,24 +67,24 @@ def test_calls_of_other_kinds_are_told_by_their_form() -> None:
 
 
 def test_a_result_without_its_call_is_told_all_the_same() -> None:
-    assert prompt_entries([result(1)]) == [PromptEntry(role="tool", text="sunny")]
+    assert at_once(entry_steps([result(1)])) == [PromptEntry(role="tool", text="sunny")]
 
 
 def test_a_long_result_is_shortened_with_a_mark() -> None:
-    (entry,) = prompt_entries([result(1, "a" * 50_000)])
+    (entry,) = at_once(entry_steps([result(1, "a" * 50_000)]))
     assert len(entry.text) < 10_000
     assert "characters left out" in entry.text
 
 
 def test_what_says_nothing_has_no_entry() -> None:
-    assert prompt_entries([said(""), thought("hm")]) == []
+    assert at_once(entry_steps([said(""), thought("hm")])) == []
 
 
 # ---- the question ----
 
 
 def test_the_question_has_the_conversation_and_the_length() -> None:
-    system, user = summary_messages([HI], earlier="", guidance=None, words=100)
+    system, user = summary_messages([HI.line], earlier="", guidance=None, words=100)
     assert (system.role, user.role) == ("system", "user")
     assert "at most 100 words" in str(system.content)
     assert f"<conversation>\n{HI.line}\n</conversation>" in str(user.content)
@@ -92,7 +92,7 @@ def test_the_question_has_the_conversation_and_the_length() -> None:
 
 
 def test_what_was_summed_up_earlier_is_folded_in() -> None:
-    _, user = summary_messages([HI], earlier="They {met}.", guidance=None, words=100)
+    _, user = summary_messages([HI.line], earlier="They {met}.", guidance=None, words=100)
     assert '<summary>\n{"role":"summary","text":"They {met}."}\n</summary>' in str(user.content)
     assert "one summary" in str(user.content)
 
@@ -129,7 +129,9 @@ _entries = st.builds(
 def test_no_text_makes_another_entry_or_ends_the_frame(
     entries: list[PromptEntry], earlier: str, is_short: bool
 ) -> None:
-    _, user = summary_messages(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
+    _, user = summary_messages(
+        [entry.line for entry in entries], earlier=earlier, guidance=None, words=100, is_short=is_short
+    )
     framed, inside = [], ""
     for line in str(user.content).splitlines():
         if line.startswith("<"):
@@ -163,17 +165,17 @@ def length(line: str) -> int:
 
 def test_where_nobody_knows_the_room_all_is_one_piece() -> None:
     entries = [entry("a" * 1000), entry("b")]
-    assert take_piece(entries, None, length) == (entries, [])
+    assert at_once(piece_steps(entries, None, length)) == ([each.line for each in entries], [])
 
 
 def test_a_piece_has_as_many_entries_as_fit() -> None:
     entries = [entry(each * 300) for each in "abc"]
-    assert take_piece(entries, 700, length) == (entries[:2], entries[2:])
+    assert at_once(piece_steps(entries, 700, length)) == ([each.line for each in entries[:2]], entries[2:])
 
 
 def test_an_entry_that_is_too_long_goes_on_in_the_next_piece() -> None:
-    taken, rest = take_piece([entry("a" * 700), entry("b")], 400, length)
-    assert taken == [entry("a" * 400)]
+    taken, rest = at_once(piece_steps([entry("a" * 700), entry("b")], 400, length))
+    assert taken == [entry("a" * 400).line]
     assert rest == [PromptEntry(role="user", is_continued=True, text="a" * 300), entry("b")]
 
 
@@ -184,8 +186,8 @@ def test_piece_by_piece_it_comes_to_an_end_with_nothing_left_out(sizes: list[int
     pieces = 0
     told = ""
     while entries:
-        taken, entries = take_piece(entries, room, length)
-        told += "".join(each.text for each in taken)
+        taken, entries = at_once(piece_steps(entries, room, length))
+        told += "".join(decode(line, PromptEntry).text for line in taken)
         pieces += 1
         assert pieces < 200
     assert told == "x" * sum(sizes)
@@ -193,5 +195,5 @@ def test_piece_by_piece_it_comes_to_an_end_with_nothing_left_out(sizes: list[int
 
 @pytest.mark.parametrize("room", [64, 1000])
 def test_a_piece_is_no_longer_than_the_room_unless_that_is_tiny(room: int) -> None:
-    taken, _ = take_piece([entry("x" * 5000)], room, len)
-    assert sum(len(each.line) for each in taken) <= max(room, 200 + len(entry("").line))
+    taken, _ = at_once(piece_steps([entry("x" * 5000)], room, len))
+    assert sum(map(len, taken)) <= max(room, 200 + len(entry("").line))

@@ -127,15 +127,15 @@ def test_a_picture_counts_as_one_and_not_by_its_bytes() -> None:
 
 def test_the_parts_of_an_estimate_make_up_the_whole() -> None:
     request = request_of("one " * 50, "zwei für " * 50, "三つ" * 50)
-    parts = sum(estimator().estimate_message("m", message) for message in request.messages)
+    parts = sum(estimator().estimate_size("m", message_size(message)) for message in request.messages)
     whole = estimator().estimate(request)
     assert parts - len(request.messages) <= whole <= parts + PER_REQUEST
 
 
 def test_before_any_report_a_text_may_have_a_token_for_each_byte() -> None:
     request = request_of("\N{GRINNING FACE}" * 500)
-    assert estimator().is_near(request, 1999)
-    assert not estimator().is_near(request, 3000)
+    assert estimator().is_near("m", size_of(request), 1999)
+    assert not estimator().is_near("m", size_of(request), 3000)
 
 
 # ---- the running mean of a model ----
@@ -156,9 +156,9 @@ def test_a_single_report_moves_the_mean_a_little() -> None:
 
 def test_with_experience_only_what_is_near_is_near() -> None:
     request = request_of("other " * 2000)
-    assert taught(0.25).is_near(request, 3000)
-    assert not taught(0.25).is_near(request, 6000)
-    assert estimator().is_near(request, 6000)
+    assert taught(0.25).is_near("m", size_of(request), 3000)
+    assert not taught(0.25).is_near("m", size_of(request), 6000)
+    assert estimator().is_near("m", size_of(request), 6000)
 
 
 def test_models_are_learned_apart() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import at_once
 from antwort.api.events import Mark
 from antwort.api.items import (
     CustomToolCall,
@@ -26,7 +27,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET
 from antwort.engine.history.calls import call_id_of
-from antwort.engine.prompt.chat_request import effective_history, messages, messages_of
+from antwort.engine.prompt.chat_request import conversation_steps, effective_history, messages
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
@@ -194,7 +195,7 @@ def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
         happened.append(ended())
         happened += [ran(n) for n in ids] if are_servers else [e for n in ids for e in (result(n, f"{n}"), ran(n))]
         run = run_of(plan, *happened)
-        assert messages(run, plan) == messages_of(effective_history(run, plan), plan)
+        assert messages(run, plan) == at_once(conversation_steps(effective_history(run, plan), plan)).whole()
 
 
 def test_a_result_counts_for_its_call_and_for_no_other() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import at_once
 from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCallOutput,
@@ -19,7 +20,7 @@ from antwort.api.items import (
     ToolError,
 )
 from antwort.api.wire import replace
-from antwort.engine.context.compaction_split import item_size, with_short_results
+from antwort.engine.context.compaction_split import item_size, short_result_steps
 from antwort.engine.history.calls import call_id_of, calls_in, result_of
 from plan_kit import STEADY, called, result, said, server_called
 
@@ -38,12 +39,12 @@ def text_in(item: InputItem) -> str:
 
 def test_what_fits_stays_as_it_is() -> None:
     items: list[InputItem] = [asked("1"), called(1), result(1, LOG)]
-    assert with_short_results(items, 50_000, item_size) == tuple(items)
+    assert at_once(short_result_steps(items, 50_000, item_size)) == tuple(items)
 
 
 def test_the_longest_results_give_way_and_say_how_much_is_missing() -> None:
     items: list[InputItem] = [asked("1" * 500), called(1), called(2), result(1, LOG), result(2, "short")]
-    found = with_short_results(items, 3000, item_size)
+    found = at_once(short_result_steps(items, 3000, item_size))
     assert sum(map(item_size, found)) < 3200
     assert (*found[:3], found[4]) == (*items[:3], items[4])
     text = text_in(found[3])
@@ -53,21 +54,21 @@ def test_the_longest_results_give_way_and_say_how_much_is_missing() -> None:
 
 
 def test_results_of_the_same_size_share_the_room() -> None:
-    found = with_short_results([called(1), called(2), result(1, LOG), result(2, LOG)], 4000, item_size)
+    found = at_once(short_result_steps([called(1), called(2), result(1, LOG), result(2, LOG)], 4000, item_size))
     first, second = (item_size(item) for item in found[2:])
     assert first == second < 2100
 
 
 def test_what_the_user_said_stays_whatever_its_size() -> None:
     items: list[InputItem] = [asked(LOG), called(1), result(1, LOG)]
-    found = with_short_results(items, 1000, item_size)
+    found = at_once(short_result_steps(items, 1000, item_size))
     assert found[:2] == tuple(items[:2])
     assert item_size(found[2]) < 200
 
 
 def test_without_results_there_is_nothing_to_shorten() -> None:
     items: list[InputItem] = [asked(LOG), called(1), said(LOG)]
-    assert with_short_results(items, 10, item_size) == tuple(items)
+    assert at_once(short_result_steps(items, 10, item_size)) == tuple(items)
 
 
 def test_results_of_every_kind_are_shortened() -> None:
@@ -76,8 +77,10 @@ def test_results_of_every_kind_are_shortened() -> None:
     server = server_called(1, status="completed", output=LOG)
     shown = replace(server, content=(Text(text=LOG),))
     fields = {"type": "shell_call_output", "call_id": "s", "status": "completed", "stdout": LOG, "exit": 0}
-    found = with_short_results(
-        [in_parts, free, server, shown, OpaqueItem("shell_call_output", "x", fields)], 5000, item_size
+    found = at_once(
+        short_result_steps(
+            [in_parts, free, server, shown, OpaqueItem("shell_call_output", "x", fields)], 5000, item_size
+        )
     )
     assert all(item_size(item) < 1500 for item in found)
     assert isinstance(found[0], FunctionCallOutput)
@@ -89,7 +92,7 @@ def test_results_of_every_kind_are_shortened() -> None:
 
 @pytest.mark.parametrize("error", [LOG, ToolError(content=(Text(text=LOG),))], ids=["text", "object"])
 def test_errors_are_shortened_like_results(error: str | ToolError) -> None:
-    (found,) = with_short_results([replace(server_called(1, status="failed"), error=error)], 2000, item_size)
+    (found,) = at_once(short_result_steps([replace(server_called(1, status="failed"), error=error)], 2000, item_size))
     assert isinstance(found, McpCall)
     assert type(found.error) is type(error)
     assert "characters left out" in str(found.error_text)
@@ -111,7 +114,7 @@ _items = st.lists(
 @STEADY
 @given(_items, st.integers(0, 9000))
 def test_no_call_and_no_result_is_lost(items: list[InputItem], budget: int) -> None:
-    found = with_short_results(items, budget, item_size)
+    found = at_once(short_result_steps(items, budget, item_size))
     assert [(type(view.item), view.call_id, view.is_open, view.is_answer) for view in calls_in(found)] == [
         (type(view.item), view.call_id, view.is_open, view.is_answer) for view in calls_in(items)
     ]

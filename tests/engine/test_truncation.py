@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import at_once
 from antwort.engine.context.message_text import Pictures, Recap, recalled, recap_of
-from antwort.engine.context.truncation import truncate
+from antwort.engine.context.truncation import truncation_steps
 from antwort.providers.base import ChatMessage
 from fitting_kit import CUT, GONE, PICTURE, answer, assistant, size, step, system, text_of, total, user
 
@@ -20,14 +21,14 @@ def exchanges(count: int) -> list[ChatMessage]:
 
 
 def fitted(messages: list[ChatMessage], budget: int) -> list[ChatMessage]:
-    found = truncate(messages, budget, size)
+    found = at_once(truncation_steps(messages, budget, size))
     assert found.size == total(found.messages) <= budget
     return found.messages
 
 
 def test_what_fits_is_left_alone() -> None:
     messages = [system("Be brief."), *exchanges(5), user("And now?")]
-    found = truncate(messages, total(messages), size)
+    found = at_once(truncation_steps(messages, total(messages), size))
     assert found.messages == messages
     assert (found.left_out, found.shortened) == (0, 0)
 
@@ -50,7 +51,7 @@ def test_system_messages_in_the_middle_stay_where_they_are() -> None:
 
 def test_old_results_are_shortened_before_anything_is_left_out() -> None:
     messages = [user("Go."), *step("a", LONG), *step("b", LONG), *step("c", "short"), assistant("Done."), user("More.")]
-    found = truncate(messages, 12_000, size)
+    found = at_once(truncation_steps(messages, 12_000, size))
     first, second = found.messages[2], found.messages[4]
     assert found.left_out == 0
     assert (found.shortened, second) == (1, messages[4])
@@ -175,7 +176,7 @@ def test_at_the_very_last_thoughts_and_pictures_go_and_all_but_the_last_that_the
     thinking = answer({"a": "ok"}, thought="hm " * 300)
     pictures = Pictures(role="user", content=[PICTURE] * 20)
     messages = [user("x" * 1000), user("Task."), *thinking, pictures]
-    found = truncate(messages, 500, size)
+    found = at_once(truncation_steps(messages, 500, size))
     asked, called, result, shown = found.messages
     assert text_of(asked) == f"{GONE} 1 earlier message]\n\nTask."
     assert (called.tool_calls, called.reasoning_content) == (thinking[0].tool_calls, thinking[0].reasoning)
@@ -186,7 +187,7 @@ def test_at_the_very_last_thoughts_and_pictures_go_and_all_but_the_last_that_the
 
 def test_the_least_that_makes_sense_is_given_where_even_that_does_not_fit() -> None:
     messages = [system("S."), *exchanges(3), user("Task " * 400), *step("a", LONG)]
-    found = truncate(messages, 500, size)
+    found = at_once(truncation_steps(messages, 500, size))
     assert found.size > 500
     assert [message.role for message in found.messages] == ["system", "user", "assistant", "tool"]
     assert "Task " * 400 in text_of(found.messages[1])
@@ -194,7 +195,10 @@ def test_the_least_that_makes_sense_is_given_where_even_that_does_not_fit() -> N
 
 def test_a_result_without_its_call_is_never_kept() -> None:
     lost = ChatMessage(role="tool", tool_call_id="gone", content="?")
-    assert truncate([lost, user("Hi."), lost, *step("a"), lost], 10_000, size).messages == [user("Hi."), *step("a")]
+    assert at_once(truncation_steps([lost, user("Hi."), lost, *step("a"), lost], 10_000, size)).messages == [
+        user("Hi."),
+        *step("a"),
+    ]
 
 
 def test_the_summary_of_what_was_compacted_stays_at_the_head_and_speaks_with_what_the_user_says_next() -> None:
@@ -206,7 +210,7 @@ def test_the_summary_of_what_was_compacted_stays_at_the_head_and_speaks_with_wha
     said, gone, question = text_of(found[1]).split("\n\n")
     assert (said, gone.startswith(GONE), question[:8]) == ("[Summary] We talked.", True, "question")
     pictured = ChatMessage(role="user", content=[PICTURE, {"type": "text", "text": "And this?"}])
-    last = truncate([recap, *exchanges(9)[1:], pictured], 300, size).messages
+    last = at_once(truncation_steps([recap, *exchanges(9)[1:], pictured], 300, size)).messages
     assert [message.role for message in last] == ["user"]
     assert isinstance(last[0].content, list)
     assert (last[0].content[0]["text"][:9], last[0].content[1:]) == ("[Summary]", pictured.content)
@@ -240,5 +244,5 @@ def test_the_cut_stays_where_it_is_while_a_conversation_goes_on() -> None:
 
 def test_the_cut_does_not_move_with_small_changes_of_the_budget() -> None:
     messages = [system("S."), *exchanges(100), user("And now?")]
-    cuts = {truncate(messages, budget, size).left_out for budget in range(4500, 4700, 10)}
+    cuts = {at_once(truncation_steps(messages, budget, size)).left_out for budget in range(4500, 4700, 10)}
     assert len(cuts) <= 2

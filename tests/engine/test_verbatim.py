@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import at_once
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -20,7 +21,7 @@ from antwort.api.items import (
     OpaqueItem,
 )
 from antwort.api.wire import replace
-from antwort.engine.context.compaction_split import item_size, split_items, starts_of
+from antwort.engine.context.compaction_split import item_size, split_item_steps, start_steps
 from antwort.engine.history.calls import CallView, calls_in
 from antwort.engine.history.turns import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
@@ -30,8 +31,12 @@ def asked(text: str) -> Message:
     return Message(id="msg_u", role="user", content=(InputText(text=text),))
 
 
+def divided(items: Sequence[InputItem], budget: int) -> tuple[tuple[InputItem, ...], tuple[InputItem, ...]]:
+    return at_once(split_item_steps(items, budget, lambda _: 1))
+
+
 def kept(items: Sequence[InputItem], budget: int) -> list[InputItem]:
-    return [*split_items(items, budget, lambda _: 1)[1]]
+    return [*divided(items, budget)[1]]
 
 
 TURNS = [asked("1"), said("one"), asked("2"), said("two"), asked("3"), said("three")]
@@ -47,7 +52,7 @@ def test_they_begin_with_what_the_user_said() -> None:
 
 
 def test_nothing_stays_where_there_is_no_room_and_all_is_answered() -> None:
-    summarized, recent = split_items(TURNS, 0, lambda _: 1)
+    summarized, recent = divided(TURNS, 0)
     assert (summarized, recent) == (tuple(TURNS), ())
 
 
@@ -75,32 +80,36 @@ def test_what_was_asked_stays_before_turns_in_the_middle_of_its_answer() -> None
 
 def test_a_call_that_may_still_be_answered_stays_where_it_stands() -> None:
     open_call = called(7)
-    _, recent = split_items([*TURNS, open_call, asked("Wait."), said("Well."), asked("And?")], 0, lambda _: 1)
+    _, recent = divided([*TURNS, open_call, asked("Wait."), said("Well."), asked("And?")], 0)
     assert recent == (open_call, asked("And?"))
 
 
 def test_a_call_that_was_given_up_long_ago_is_summed_up() -> None:
     given_up = called(7)
-    summarized, recent = split_items([asked("1"), given_up, *TURNS], 2, lambda _: 1)
+    summarized, recent = divided([asked("1"), given_up, *TURNS], 2)
     assert recent == tuple(TURNS[4:])
     assert given_up in summarized
 
 
 def test_a_servers_call_that_waits_stays_where_the_model_has_said_nothing_since() -> None:
     waits, mine = server_called(7, status="completed"), called(8)
-    assert split_items([*TURNS, asked("3"), waits, mine], 0, lambda _: 1)[1] == (waits, mine)
-    assert split_items([*TURNS, asked("3"), waits, mine, result(8)], 0, lambda _: 1)[1] == (waits, mine, result(8))
+    assert divided([*TURNS, asked("3"), waits, mine], 0)[1] == (waits, mine)
+    assert divided([*TURNS, asked("3"), waits, mine, result(8)], 0)[1] == (
+        waits,
+        mine,
+        result(8),
+    )
     gone_on: list[InputItem] = [asked("3"), waits, said("3 left."), *TURNS]
-    assert waits not in split_items(gone_on, 0, lambda _: 1)[1]
+    assert waits not in divided(gone_on, 0)[1]
 
 
 def test_what_is_all_kept_is_not_summed_up() -> None:
-    summarized, recent = split_items([asked("1")], 5, lambda _: 1)
+    summarized, recent = divided([asked("1")], 5)
     assert (summarized, recent) == ((), (asked("1"),))
 
 
 def test_an_empty_conversation_has_nothing_to_keep() -> None:
-    summarized, recent = split_items([], 5, lambda _: 1)
+    summarized, recent = divided([], 5)
     assert (summarized, recent) == ((), ())
 
 
@@ -150,7 +159,7 @@ def orphans(items: Sequence[InputItem]) -> list[str]:
 @STEADY
 @given(_conversations, st.integers(0, 12))
 def test_no_result_is_kept_without_its_call(items: list[InputItem], budget: int) -> None:
-    recent = split_items(items, budget, lambda _: 1)[1]
+    recent = divided(items, budget)[1]
     assert orphans(recent) == []
 
 
@@ -158,7 +167,7 @@ def test_no_result_is_kept_without_its_call(items: list[InputItem], budget: int)
 @given(_conversations, st.integers(0, 12))
 def test_no_result_that_stays_behind_has_its_call_kept(items: list[InputItem], budget: int) -> None:
     """A call is open in what is kept only where it was open in all that was said."""
-    recent = split_items(items, budget, lambda _: 1)[1]
+    recent = divided(items, budget)[1]
     assert open_ids(recent) <= open_ids(items)
 
 
@@ -172,7 +181,7 @@ def open_ids(items: Sequence[InputItem]) -> Counter[str]:
 @STEADY
 @given(_conversations, st.integers(0, 12))
 def test_every_call_that_the_client_may_answer_yet_is_kept(items: list[InputItem], budget: int) -> None:
-    summarized, recent = split_items(items, budget, lambda _: 1)
+    summarized, recent = divided(items, budget)
     if summarized:
         assert open_ids(since_words(items, 2)) & open_ids(items) <= open_ids(recent)
 
@@ -180,7 +189,7 @@ def test_every_call_that_the_client_may_answer_yet_is_kept(items: list[InputItem
 @STEADY
 @given(_conversations, st.integers(0, 12))
 def test_what_is_kept_stands_in_its_order_and_does_not_begin_with_a_result(items: list[InputItem], budget: int) -> None:
-    recent = split_items(items, budget, lambda _: 1)[1]
+    recent = divided(items, budget)[1]
     rest = iter(items)
     assert all(any(item is other for other in rest) for item in recent)
     assert not any(view.is_answer for view in calls_in(recent[:1]))
@@ -189,7 +198,7 @@ def test_what_is_kept_stands_in_its_order_and_does_not_begin_with_a_result(items
 @STEADY
 @given(_conversations, st.integers(0, 12))
 def test_nothing_is_lost(items: list[InputItem], budget: int) -> None:
-    summarized, recent = split_items(items, budget, lambda _: 1)
+    summarized, recent = divided(items, budget)
     found = [*summarized, *recent]
     assert all(any(item is other for other in found) for item in items)
 
@@ -197,7 +206,7 @@ def test_nothing_is_lost(items: list[InputItem], budget: int) -> None:
 @STEADY
 @given(_conversations)
 def test_between_two_places_nothing_is_parted(items: list[InputItem]) -> None:
-    for place in starts_of(items):
+    for place in at_once(start_steps(items)):
         assert orphans(items[place:]) == []
 
 
@@ -216,9 +225,7 @@ def test_a_call_that_was_cut_is_none() -> None:
 def test_twice_the_calls_are_twice_the_work(answers: bool) -> None:
     items = [item for n in range(400) for item in (called(n), result(n))[: 1 + answers]]
     half = items[: len(items) // 2]
-    assert work_of(lambda: split_items(items, 8, lambda _: 1)) < 2.2 * work_of(
-        lambda: split_items(half, 8, lambda _: 1)
-    )
+    assert work_of(lambda: divided(items, 8)) < 2.2 * work_of(lambda: divided(half, 8))
 
 
 def work_of(action: Callable[[], object]) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from antwort.api.wire import UNSET, Plain, UnsetType, encode
+from antwort.api.wire import UNSET, Plain, UnsetType, encode, replace
 from antwort.event_loop import Pace
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
 from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_parts
@@ -19,7 +19,7 @@ __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 
 async def by_response_input_tokens(post: Post, request: ChatRequest) -> int:
     """Count tokens at the endpoint of the Responses API."""
-    body = responses_request(request)
+    body = await _serialized(request)
     question = {name: body[name] for name in ("model", "input", "tools", "tool_choice") if name in body}
     return await post_for_input_tokens(post, "/responses/input_tokens", encode(question), request)
 
@@ -34,15 +34,7 @@ class ResponsesProvider(HttpProvider):
     )
 
     async def serialize(self, request: ChatRequest) -> bytes:
-        body, pace = responses_request(request), Pace()
-        items: list[Any] = []
-        for item in body["input"]:
-            if content := item.get("content"):
-                items.append({**item, "content": await encode_parts(content, pace)})
-            else:
-                items.append(Raw(encode(item)))
-                await pace.pause()
-        return encode({**body, "input": items})
+        return encode(await _serialized(request))
 
 
 # ---- the request ----
@@ -56,6 +48,22 @@ _SAME_FIELDS = (
     "user",
     "top_logprobs",
 )
+
+
+async def _serialized(request: ChatRequest) -> Plain:
+    """Return the body of a request with serialized items. Pause between them for other tasks: there may be many, and
+    one may hold a large image.
+    """
+    body, pace = responses_request(replace(request, messages=[])), Pace()
+    items: list[Any] = []
+    for at, message in enumerate(request.messages):
+        for item in _items(at, message):
+            if content := item.get("content"):
+                items.append({**item, "content": await encode_parts(content, pace)})
+            else:
+                items.append(Raw(encode(item)))
+                await pace.pause()
+    return {**body, "input": items}
 
 
 def responses_request(request: ChatRequest) -> Plain:

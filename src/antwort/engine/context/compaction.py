@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
+from itertools import chain
 from typing import TYPE_CHECKING, TypeGuard
 
 from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, TurnAbandoned
@@ -22,9 +23,10 @@ from antwort.api.requests import CompactRequest, CreateRequest
 from antwort.api.responses import CompactedResponse, Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction_item import Memory, is_trigger
-from antwort.engine.context.compaction_split import is_worth_it, split, spoken_items
+from antwort.engine.context.compaction_split import is_spoken, split_steps, worth_steps
 from antwort.engine.context.summarizer import Summarizer
-from antwort.engine.context.summary_prompt import prompt_entries
+from antwort.engine.context.summary_prompt import entry_steps
+from antwort.engine.context.token_counter import size_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.steps import Compact, Infer
 from antwort.engine.plan import Plan
@@ -62,7 +64,7 @@ def without_tools(request: CreateRequest) -> CreateRequest:
 def check_compacts(plan: Plan) -> None:
     """Refuse to compact an empty conversation."""
     history = effective_history(Run(plan.response), plan)
-    if not history.summary and not spoken_items(history):
+    if not history.summary and not any(map(is_spoken, chain.from_iterable(history.stretches))):
         raise InvalidField("input", "there is nothing to compact.", code="missing_required_parameter")
 
 
@@ -76,12 +78,13 @@ async def compact_if_due(step: Infer, live: LiveRun, prompt: Prompt) -> Infer | 
     if threshold is None or _was_compacted(run):
         return step
     request = await in_turns(prompt.request_steps(run))
-    if not estimator.is_near(request, threshold - 1):
+    if not estimator.is_near(request.model, await in_turns(size_steps(request)), threshold - 1):
         return step
     tokens = await live.signal.race(lambda: estimator.count(request))
     if tokens < threshold:
         return step
-    return Compact() if is_worth_it(split(run, plan, request), plan, request, tokens) else step
+    divided = await in_turns(split_steps(run, plan, request))
+    return Compact() if await in_turns(worth_steps(divided, plan, request, tokens)) else step
 
 
 def _was_compacted(run: Run) -> bool:
@@ -118,8 +121,8 @@ async def compact(live: LiveRun, provider: Provider) -> AsyncGenerator[Batch, No
 
 async def _compacted(run: Run, plan: Plan, summarizer: Summarizer) -> Memory | None:
     """Return what is left of the conversation, or None where nothing can be summarized and the response goes on."""
-    whole = split(run, plan, await in_turns(Prompt(plan).request_steps(run)))
-    entries = prompt_entries(whole.summarized)
+    whole = await in_turns(split_steps(run, plan, await in_turns(Prompt(plan).request_steps(run))))
+    entries = await in_turns(entry_steps(whole.summarized))
     if not entries and not whole.is_shortened and not plan.compacts:
         return None
     summary = await summarizer.summarize(entries, whole.history.summary, whole.budget)

@@ -9,11 +9,12 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import at_once
+from antwort.api.decoding import Steps
 from antwort.api.items import (
     Compaction,
     CustomToolCallOutput,
@@ -35,11 +36,11 @@ from antwort.engine.context.message_text import recap_of, short_text
 from antwort.engine.context.summarizer import max_summary_tokens
 from antwort.engine.context.token_counter import PER_MESSAGE, message_size, text_size, tools_size
 from antwort.engine.context.window import max_answer
-from antwort.engine.history.calls import CallView, calls_in, result_of, with_changed_result
+from antwort.engine.history.calls import ITEMS_PER_STEP, CallIndex, CallView, result_of, with_changed_result
 from antwort.engine.history.turns import last_turn_steps, since_words
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
-from antwort.engine.prompt.chat_request import effective_history, messages_of
+from antwort.engine.prompt.chat_request import conversation_steps, effective_history
 from antwort.notes import note
 from antwort.providers.base import ChatRequest
 from antwort.tools.base import Output
@@ -79,15 +80,24 @@ class Split(msgspec.Struct, frozen=True):
     """The largest size of the summary; None: the context is unknown."""
 
 
-def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
+def split_steps(run: Run, plan: Plan, request: ChatRequest) -> Steps[Split]:
+    """Split the conversation in pieces: it may be long."""
     history, rate = effective_history(run, plan), plan.estimator.tokens_per_byte(request.model)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
 
-    items = (item for stretch in history.stretches for item in stretch)
-    instructions = distinct((*history.instructions, *filter(is_instruction, items)))
+    instructions: list[InputItem] = [*history.instructions]
+    spoken: list[InputItem] = []
+    for at, item in enumerate(chain.from_iterable(history.stretches), 1):
+        if is_spoken(item):
+            spoken.append(item)
+        elif is_instruction(item):
+            instructions.append(item)
+        if at % ITEMS_PER_STEP == 0:
+            yield
     told = sum(message_size(each).text for each in request.messages if each.role in ("system", "developer"))
+    yield
     fixed = math.ceil((told + tools_size(request)) * rate)  # instructions and tools stay
     earlier = math.ceil(text_size(recap_of(history.summary)) * rate) if history.summary else 0
     context, keep, budget = plan.capabilities.context_length, plan.settings.compaction_keep, None
@@ -98,17 +108,25 @@ def split(run: Run, plan: Plan, request: ChatRequest) -> Split:
         # At most half of what is left: the next turns must fit as well.
         wanted = max(0, min(wanted, (budget - _expected_summary(plan, earlier)) // 2))
         most = max(context // (2 * _SHARE), min(context // 2, context - fixed - max_summary_tokens(plan)))
-    summarized, latest = split_items(spoken_items(history), wanted, size)
-    recent = with_short_results(latest, most, size)
+    summarized, latest = yield from split_item_steps(spoken, wanted, size)
+    recent = yield from short_result_steps(latest, most, size)
     if budget is not None:
-        budget = max(0, budget - sum(map(size, recent)))
-    return Split(history, instructions, summarized, recent, recent != latest, earlier, budget)
+        budget = max(0, budget - sum((yield from _size_steps(recent, size))))
+    return Split(history, distinct(instructions), summarized, recent, recent != latest, earlier, budget)
 
 
-def spoken_items(history: EffectiveHistory) -> list[InputItem]:
-    """Return what the user, the model and the tools have said."""
-    items = (item for stretch in history.stretches for item in stretch if not isinstance(item, _SILENT))
-    return [item for item in items if not (is_instruction(item) or is_trigger(item) or is_additional(item))]
+def is_spoken(item: InputItem) -> bool:
+    """Return whether the user, the model or a tool has said the item."""
+    return not (isinstance(item, _SILENT) or is_instruction(item) or is_trigger(item) or is_additional(item))
+
+
+def _size_steps(items: Sequence[InputItem], size: ItemSize) -> Steps[list[int]]:
+    sizes: list[int] = []
+    for start in range(0, len(items), ITEMS_PER_STEP):
+        if start:
+            yield
+        sizes += map(size, items[start : start + ITEMS_PER_STEP])
+    return sizes
 
 
 def _expected_summary(plan: Plan, earlier: int) -> int:
@@ -123,8 +141,8 @@ def _answer_reserve(plan: Plan, request: ChatRequest, context: int) -> int:
     return min(wanted, context // _SHARE) if wanted else min(plan.settings.reserve, context // (2 * _SHARE))
 
 
-def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -> bool:
-    """Return whether to compact a request of so many tokens: whether that gains a quarter of the threshold.
+def worth_steps(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -> Steps[bool]:
+    """Return whether to compact a request of so many tokens, in pieces: whether that gains a quarter of the threshold.
 
     Instructions, tools and the latest turns stay. Where there is little else, the next turn would pay for a compaction
     again. But where the context leaves too little for the answer, it is enough if the compaction leaves twice as much;
@@ -132,9 +150,11 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     """
     context, threshold = plan.capabilities.context_length, plan.compact_threshold or 0
     history = EffectiveHistory(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
-    without_summary = replace(request, messages=messages_of(history, plan))
+    without_summary = replace(request, messages=(yield from conversation_steps(history, plan)).whole())
     estimator = plan.estimator
-    bare = estimator.estimate(without_summary) * tokens // max(1, estimator.estimate(request))
+    bare = estimator.estimate(without_summary)
+    yield
+    bare = bare * tokens // max(1, estimator.estimate(request))
     gained = tokens - bare - min(divided.earlier, max_summary_tokens(plan))
     is_worth = gained >= threshold // _SHARE
     if context is not None and plan.response.truncation != "auto":
@@ -151,36 +171,38 @@ def is_worth_it(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
 # ---- the latest turns ----
 
 
-def split_items(
+def split_item_steps(
     items: Sequence[InputItem], budget: int, size: ItemSize
-) -> tuple[tuple[InputItem, ...], tuple[InputItem, ...]]:
+) -> Steps[tuple[tuple[InputItem, ...], tuple[InputItem, ...]]]:
     """Return what is summarized, and the latest turns that stay: as many as fit the budget, and at least what the model
     has not answered yet.
 
     Calls that the client may still answer stay, and so does the user's message before the latest turns, if it fits. Of
     a conversation that fits whole, the last exchange stays: a summary was asked for. Of a single one, nothing does.
     """
-    start = _start(items, budget, size)
+    start = yield from _recent_start_steps(items, budget, size)
     before, tail = items[:start], items[start:]
-    left = budget - sum(map(size, tail))
+    left = budget - sum((yield from _size_steps(tail, size)))
     asked = None
     if tail and not any(map(_is_question, tail)):
         asked = next((item for item in reversed(before) if _is_question(item)), None)
-    kept = {id(item) for item in _open_calls(items, before)}
+    kept = {id(item) for item in (yield from _open_call_steps(items, before))}
     if asked is not None and size(asked) <= max(left, budget // 2):
         kept.add(id(asked))
     head = [item for item in before if id(item) in kept]
     return () if len(head) == len(before) else tuple(before), (*head, *tail)
 
 
-def _start(items: Sequence[InputItem], budget: int, size: ItemSize) -> int:
+def _recent_start_steps(items: Sequence[InputItem], budget: int, size: ItemSize) -> Steps[int]:
     """Return where the latest turns begin: with a user message, where one fits."""
-    starts = starts_of(items)
+    starts = yield from start_steps(items)
     unanswered = _unanswered(items, starts)
     fitting: list[int] = []
     total, end = 0, len(items)
-    for place in reversed(starts):
-        total += sum(map(size, items[place:end]))
+    for at, place in enumerate(reversed(starts), 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
+        total += sum((yield from _size_steps(items[place:end], size)))
         end = place
         if total > budget:
             break
@@ -192,13 +214,16 @@ def _start(items: Sequence[InputItem], budget: int, size: ItemSize) -> int:
     return min(unanswered, next((place for place in questions if place > 0), len(items)))
 
 
-def starts_of(items: Sequence[InputItem]) -> list[int]:
-    """Return the places where the latest turns may begin: outside of calls that wait for their results."""
+def start_steps(items: Sequence[InputItem]) -> Steps[list[int]]:
+    """Return the places where the latest turns may begin, in pieces: outside of calls that wait for their results."""
     opened: Counter[str] = Counter()
-    results = Counter(view.call_id for view in calls_in(items) if view.is_answer)
+    views = (yield from CallIndex.steps(items)).views
+    results = Counter(view.call_id for view in views if view.is_answer)
     found: list[int] = []
     waiting = 0
     for place, item in enumerate(items):
+        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
         view = CallView.of(item)
         follows_reasoning = place > 0 and isinstance(items[place - 1], Reasoning)
         is_answer = view is not None and (view.is_answer or view.part == "decision")
@@ -232,17 +257,20 @@ def _is_question(item: InputItem) -> bool:
     return isinstance(item, Message) and item.role == "user"
 
 
-def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list[InputItem]:
+def _open_call_steps(items: Sequence[InputItem], before: Sequence[InputItem]) -> Steps[list[InputItem]]:
     """Return the calls before the latest turns that may still get a result, and the decisions about them.
 
     Calls of servers only from the last turn: they run when the client has answered its own calls. An older one that
     shows no result had one that was left out.
     """
     late = {id(item) for item in since_words(items, _MAX_ANSWERS_LATER)}
-    latest = {id(item) for item in at_once(last_turn_steps(items))}
-    results = Counter(view.call_id for view in calls_in(items) if view.is_answer)
+    latest = {id(item) for item in (yield from last_turn_steps(items))}
+    views = (yield from CallIndex.steps(items)).views
+    results = Counter(view.call_id for view in views if view.is_answer)
     found: list[InputItem] = []
-    for view in calls_in(before):
+    for at, view in enumerate((yield from CallIndex.steps(before)).views, 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
         if view.is_open:
             results[view.call_id] -= 1
             if results[view.call_id] < 0 and id(view.item) in (
@@ -257,12 +285,18 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
 # ---- shorter results ----
 
 
-def with_short_results(items: Sequence[InputItem], budget: int, size: ItemSize) -> tuple[InputItem, ...]:
-    """Return the items within the budget, as far as shortening their longest results can do that."""
-    sizes = [size(item) for item in items]
-    excess = sum(sizes) - budget
-    results = [size for item, size in zip(items, sizes, strict=True) if result_of(item) is not None]
-    if excess <= 0 or not results:
+def short_result_steps(items: Sequence[InputItem], budget: int, size: ItemSize) -> Steps[tuple[InputItem, ...]]:
+    """Return the items within the budget, as far as shortening their longest results can do that, in pieces."""
+    sizes = yield from _size_steps(items, size)
+    excess, results = sum(sizes) - budget, list[int]()
+    if excess <= 0:
+        return tuple(items)
+    for place, item in enumerate(items):
+        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
+        if result_of(item) is not None:
+            results.append(sizes[place])
+    if not results:
         return tuple(items)
     most = max(_MIN_RESULT, _equal_share(results, sum(results) - excess))
 
@@ -271,7 +305,11 @@ def with_short_results(items: Sequence[InputItem], budget: int, size: ItemSize) 
             return item
         return with_changed_result(item, lambda text: short_text(text, int(len(text) * (most / size))))
 
-    return tuple(map(fitting, items, sizes))
+    found: list[InputItem] = []
+    for start in range(0, len(items), ITEMS_PER_STEP):
+        found += map(fitting, items[start : start + ITEMS_PER_STEP], sizes[start : start + ITEMS_PER_STEP])
+        yield
+    return tuple(found)
 
 
 def _equal_share(sizes: Sequence[int], budget: int) -> int:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.context.message_text import short_text
-from antwort.engine.context.summary_prompt import PromptEntry, summary_messages, take_piece
+from antwort.engine.context.summary_prompt import PromptEntry, piece_steps, summary_messages
 from antwort.engine.context.token_counter import text_size
 from antwort.engine.context.window import Window
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
+from antwort.event_loop import in_turns
 from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, Provider, TextDelta
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ class Summarizer:
                 summary, left = "", [first, *left]
             folded = self._shortened(summary)
             most = self._piece_budget(folded)
-            piece, rest = take_piece(left, None if most is None else max(_MIN_SIZE, most), self._tokens)
-            written = await self._written(piece, folded)
+            piece_budget = None if most is None else max(_MIN_SIZE, most)
+            lines, rest = await in_turns(piece_steps(left, piece_budget, self._tokens))
+            written = await self._written(lines, folded)
             if written is not None:
                 summary, left = written, rest
         return summary
@@ -137,25 +139,25 @@ class Summarizer:
 
     # ---- inferences ----
 
-    def _question(self, piece: Sequence[PromptEntry], earlier: str, words: int | None = None) -> list[ChatMessage]:
+    def _question(self, lines: Sequence[str], earlier: str, words: int | None = None) -> list[ChatMessage]:
         guidance, context = self._plan.request.instructions, self._context
         if guidance and context is not None:
             has_space = context >= _MIN_GUIDED_CONTEXT
             guidance = self._within(guidance, context // _GUIDANCE_SHARE) if has_space else None
         return summary_messages(
-            piece, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short
+            lines, earlier=earlier, guidance=guidance, words=words or self._words, is_short=self._is_short
         )
 
-    async def _written(self, piece: Sequence[PromptEntry], earlier: str) -> str | None:
+    async def _written(self, lines: Sequence[str], earlier: str) -> str | None:
         """Return the summary of both, or None where they are too long for the context as it is known now.
 
         A summary that is cut is asked for once more, shorter. Raises `BackendError`.
         """
-        asked = self._request(self._question(piece, earlier))
+        asked = self._request(self._question(lines, earlier))
         try:
             text, is_cut = await self._ask(asked)
             if is_cut:
-                asked = self._request(self._question(piece, earlier, max(1, self._words // 2)))
+                asked = self._request(self._question(lines, earlier, max(1, self._words // 2)))
                 again, is_cut_again = await self._ask(asked)
                 if again:
                     text, is_cut = again, is_cut_again

@@ -6,11 +6,13 @@ entry is a line of JSON, and no text can begin another entry or end the frame ar
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from antwort.api.decoding import Steps
 from antwort.api.items import (
     ContentPart,
     InputFile,
@@ -24,7 +26,7 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.engine.context.message_text import short_text
 from antwort.engine.history.approvals import decisions_in
-from antwort.engine.history.calls import CallView, calls_in
+from antwort.engine.history.calls import ITEMS_PER_STEP, CallIndex, CallView
 from antwort.engine.history.refusals import unrun_result
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
@@ -95,16 +97,16 @@ class PromptEntry(Wire, kw_only=True):
 
 
 def summary_messages(
-    piece: Sequence[PromptEntry], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
+    lines: Sequence[str], *, earlier: str, guidance: str | None, words: int, is_short: bool = False
 ) -> list[ChatMessage]:
-    """Return the messages that ask for a summary of the piece and of the earlier summary."""
+    """Return the messages that ask for a summary of these lines of the conversation and of the earlier summary."""
     system = (_SHORT if is_short else _SYSTEM).format(words=words)
     if guidance:
         told = (_SHORT_GUIDANCE if is_short else _GUIDANCE).format(short_text(guidance, _MAX_GUIDANCE_CHARS))
         system = f"{system}\n\n{told}"
     summary = PromptEntry(role="summary", text=earlier).line
     before = (_SHORT_EARLIER if is_short else _EARLIER).format(summary) if earlier else ""
-    text = "\n".join(entry.line for entry in piece)
+    text = "\n".join(lines)
     if is_short:
         asked = _SHORT_PIECE.format(before, text)
     else:
@@ -112,38 +114,49 @@ def summary_messages(
     return [ChatMessage(role="system", content=system), ChatMessage(role="user", content=asked)]
 
 
-def take_piece(
+def piece_steps(
     entries: Sequence[PromptEntry], budget: int | None, tokens: Callable[[str], int]
-) -> tuple[list[PromptEntry], list[PromptEntry]]:
-    """Return the entries that fit into so many tokens, at least a part of one, and the rest. None is no limit."""
-    if budget is None:
-        return [*entries], []
-    left = budget
+) -> Steps[tuple[list[str], list[PromptEntry]]]:
+    """Return the lines of the entries that fit into so many tokens, at least a part of one, and the other entries, in
+    pieces. None is no limit.
+    """
+    lines: list[str] = []
+    left = math.inf if budget is None else budget
     for at, entry in enumerate(entries):
-        size = tokens(entry.line)
+        if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
+        line = entry.line
+        size = tokens(line)
         if size <= left:
+            lines.append(line)
             left -= size
             continue
-        if at:
-            return [*entries[:at]], [*entries[at:]]
+        if lines:
+            return lines, [*entries[at:]]
         around = tokens(replace(entry, text="").line)
-        most = max(_MIN_PIECE_CHARS, len(entry.text) * (budget - around) // max(size - around, 1))
+        most = max(_MIN_PIECE_CHARS, len(entry.text) * int(left - around) // max(size - around, 1))
         first, more = replace(entry, text=entry.text[:most]), entry.text[most:]
         rest = [replace(entry, text=more, is_continued=True)] if more else []
-        return [first], [*rest, *entries[1:]]
-    return [*entries], []
+        return [first.line], [*rest, *entries[1:]]
+    return lines, []
 
 
 # ---- items as text ----
 
 
-def prompt_entries(items: Sequence[InputItem]) -> list[PromptEntry]:
-    """Return the conversation as entries, one for each item that says something, and for each call without a result."""
-    views, decisions = calls_in(items), decisions_in(items)
+def entry_steps(items: Sequence[InputItem]) -> Steps[list[PromptEntry]]:
+    """Return the conversation as entries, one for each item that says something, and for each call without a result, in
+    pieces.
+    """
+    views, decisions = (yield from CallIndex.steps(items)).views, decisions_in(items)
     names = {view.call_id: view.name for view in views if view.part in ("call", "run")}
+    yield
     answered = {view.call_id for view in views if view.result is not None}
+    yield
     found: list[PromptEntry] = []
-    for item in items:
+    for at, item in enumerate(items, 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
         if isinstance(item, Message):
             if said := "\n".join(map(_part_text, item.content)):
                 found.append(PromptEntry(role=item.role, text=said))

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from antwort.api.decoding import Steps, at_once
 from antwort.api.wire import UNSET, encode
 from antwort.caching import Cache
+from antwort.engine.history.calls import ITEMS_PER_STEP
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, Provider, TokenCounter
 
 PER_MESSAGE = 4
@@ -66,8 +68,15 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 
 
 def size_of(request: ChatRequest) -> Size:
+    return at_once(size_steps(request))
+
+
+def size_steps(request: ChatRequest) -> Steps[Size]:
+    """Measure a request in pieces: it may have many messages."""
     text = wide = attachments = 0
-    for message in request.messages:
+    for at, message in enumerate(request.messages, 1):
+        if at % ITEMS_PER_STEP == 0:
+            yield
         if (plain := _plain_text(message)) is not None and plain.isascii():  # most messages, and there are many
             text += len(plain)
             continue
@@ -101,10 +110,14 @@ def tools_size(request: ChatRequest) -> int:
     return sum(len(encode(tool)) for tool in tools)
 
 
-def min_tokens(request: ChatRequest) -> int:
-    """Return a lower bound for every tokenizer and template: some drop whitespace, and some drop reasoning."""
-    texts = (text for message in request.messages for text in _content(message) if text)
-    return sum(text_size("".join(text.split())) for text in texts) // _MAX_TOKEN_BYTES
+def min_token_steps(request: ChatRequest) -> Steps[int]:
+    """Return a lower bound for every tokenizer and template, in pieces: some drop whitespace, some drop reasoning."""
+    size = 0
+    for at, message in enumerate(request.messages, 1):
+        size += sum(text_size("".join(text.split())) for text in _content(message) if text)
+        if at % ITEMS_PER_STEP == 0:
+            yield
+    return size // _MAX_TOKEN_BYTES
 
 
 def _plain_text(message: ChatMessage) -> str | None:
@@ -184,25 +197,22 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     # ---- estimates ----
 
     def estimate(self, request: ChatRequest) -> int:
-        size = size_of(request)
-        return math.ceil(size.guess * self._model(request.model).factor) + size.fixed + PER_REQUEST
+        return self.estimate_size(request.model, size_of(request)) + PER_REQUEST
 
-    def estimate_message(self, model: str, message: ChatMessage) -> int:
-        """Return what the message adds to the estimate of a request."""
-        size = message_size(message)
+    def estimate_size(self, model: str, size: Size) -> int:
+        """Return what a part of a request adds to its estimate."""
         return math.ceil(size.guess * self._model(model).factor) + size.fixed
 
     def tokens_per_byte(self, model: str) -> float:
         return ASCII_RATE * self._model(model).factor
 
-    def is_near(self, request: ChatRequest, limit: int) -> bool:
-        """Return whether the request may have more than `limit` tokens, so that it is worth counting them."""
-        size = size_of(request)
+    def is_near(self, model: str, size: Size, limit: int) -> bool:
+        """Return whether a request of this size may have more than `limit` tokens: then it is worth counting them."""
         most = size.text * _MAX_RATE
         if most + size.fixed + PER_REQUEST <= limit:
             return False
-        if (model := self._model(request.model)).reports:
-            most = min(most, size.guess * model.factor * _MARGIN)
+        if (learned := self._model(model)).reports:
+            most = min(most, size.guess * learned.factor * _MARGIN)
         return most + size.fixed + PER_REQUEST > limit
 
     def _model(self, model: str) -> LearnedModel:

@@ -8,13 +8,13 @@ added. The last results stand at the end, where no cache is lost: they take all 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from antwort.api.decoding import Steps
 from antwort.engine.context.message_text import (
     Pictures,
     Recap,
@@ -26,6 +26,7 @@ from antwort.engine.context.message_text import (
     shortened,
     split_recap,
 )
+from antwort.engine.history.calls import ITEMS_PER_STEP
 from antwort.providers.base import ChatMessage
 
 MessageSize: TypeAlias = Callable[[ChatMessage], int]
@@ -47,27 +48,39 @@ class Truncated(msgspec.Struct, frozen=True):
     shortened: int = 0
 
 
-def truncate(messages: Sequence[ChatMessage], budget: int, size: MessageSize) -> Truncated:
-    """Return the messages within the budget, all of them where they fit.
+def truncation_steps(messages: Sequence[ChatMessage], budget: int, size: MessageSize) -> Steps[Truncated]:
+    """Return the messages within the budget, all of them where they fit, in pieces.
 
     Kept in any case: system and developer messages, the summary of a compaction, the last user message, and the last
     answer with its calls and what is left of their results. No call is torn from its results. Words for the model stand
     where something is missing.
     """
-    conversation = _DividedMessages(messages, size)
-    whole = conversation.version(_Cut())
+    conversation = yield from _DividedMessages.steps(messages, size)
+    whole = yield from conversation.version_steps(_Cut())
     if whole.size <= budget or not conversation.units:
         return whole
-    cuts = [*_cuts(conversation, step_of(budget))]
-    first = bisect_left(cuts, True, key=lambda cut: conversation.version(cut).size <= budget)
+    cuts = yield from _cut_steps(conversation, step_of(budget))
+    first = yield from _first_steps(conversation, cuts, lambda size: size <= budget)
     cut = cuts[min(first, len(cuts) - 1)]
     *others, (before, last_limit) = cut.limits
     if before == len(conversation.units) and not cut.is_bare:  # let the last results fill the budget
         sizes = range(last_limit, budget, max(1, step_of(budget) // _LAST_RESULT_STEPS))
         wider = [replace(cut, limits=(*others, (before, each))) for each in sizes]
-        first = bisect_left(wider, True, key=lambda each: conversation.version(each).size > budget)
+        first = yield from _first_steps(conversation, wider, lambda size: size > budget)
         cut = wider[first - 1] if first else cut
-    return conversation.version(cut)
+    return (yield from conversation.version_steps(cut))
+
+
+def _first_steps(conversation: _DividedMessages, cuts: Sequence[_Cut], is_wanted: Callable[[int], bool]) -> Steps[int]:
+    """Return the place of the first cut that leaves a wanted size, as all cuts behind it do, or the number of cuts."""
+    low, high = 0, len(cuts)
+    while low < high:
+        middle = (low + high) // 2
+        if is_wanted((yield from conversation.version_steps(cuts[middle])).size):
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
 
 def step_of(budget: int) -> int:
@@ -91,21 +104,25 @@ class _Cut(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the last answer loses its reasoning and pictures."""
 
 
-def _cuts(conversation: _DividedMessages, step: int) -> Iterator[_Cut]:
-    """Yield cuts that leave ever less. New results may be longer than old ones, but not at the cost of all messages."""
+def _cut_steps(conversation: _DividedMessages, step: int) -> Steps[list[_Cut]]:
+    """Return cuts that leave ever less. New results may be longer than old ones, but not at the cost of messages."""
     count, short, shortened = len(conversation.units), step // 2, list[tuple[int, int]]()
-    limits = [halves * short for halves in _RESULT_LIMITS if halves * short < conversation.longest_old_result()]
-    for place in conversation.places(step):
-        yield from (_Cut(limits=(*shortened, (place, limit))) for limit in limits)
+    longest = yield from conversation.longest_old_result_steps()
+    limits = [halves * short for halves in _RESULT_LIMITS if halves * short < longest]
+    cuts: list[_Cut] = []
+    for number, place in enumerate((yield from conversation.place_steps(step)), 1):
+        cuts += (_Cut(limits=(*shortened, (place, limit))) for limit in limits)
         shortened = [(place, short)]
-    for place in (0, *conversation.places(step, short)):
-        yield _Cut(first=place, user_limit=step, limits=((count - 1, short), (count, 2 * step)))
+        if number % ITEMS_PER_STEP == 0:
+            yield
+    for place in (0, *(yield from conversation.place_steps(step, short))):
+        cuts.append(_Cut(first=place, user_limit=step, limits=((count - 1, short), (count, 2 * step))))
     last_limit = step
     while last_limit > _MIN_RESULT:
-        yield _Cut(first=count - 1, user_limit=last_limit, limits=((count, last_limit),))
+        cuts.append(_Cut(first=count - 1, user_limit=last_limit, limits=((count, last_limit),)))
         last_limit //= 2
-    for is_bare in (False, True):
-        yield _Cut(first=count - 1, limits=((count, _MIN_RESULT),), is_bare=is_bare)
+    cuts += (_Cut(first=count - 1, limits=((count, _MIN_RESULT),), is_bare=is_bare) for is_bare in (False, True))
+    return cuts
 
 
 # ---- the messages of a cut ----
@@ -121,63 +138,86 @@ class _Unit(msgspec.Struct):
     """The numbers of the units with the user messages in a row that this answers."""
 
 
-def _units(messages: Sequence[ChatMessage]) -> list[_Unit]:
-    """Divide the messages. A result that does not follow its call is in no unit, and never kept."""
-    units: list[_Unit] = []
-    questions: range | None = None
-    for index, message in enumerate(messages):
-        calls = units[-1].calls if units else None
-        if _is_fixed(message):
-            continue
-        if message.role == "tool" or isinstance(message, Pictures):
-            if calls is not None and (message.role != "tool" or message.tool_call_id in calls):
-                units[-1].indexes.append(index)
-        elif message.role == "assistant":
-            units.append(_Unit([index], frozenset(call.id for call in message.tool_calls or ()), questions))
-        else:
-            start = questions.start if questions and calls is None else len(units)
-            questions = range(start, len(units) + 1)
-            units.append(_Unit([index]))
-    return units
-
-
 class _DividedMessages:
     """The messages of a conversation, and its shorter versions."""
 
-    def __init__(self, messages: Sequence[ChatMessage], size: MessageSize) -> None:
-        self._messages = [part for message in messages for part in split_recap(message)]
+    def __init__(self, size: MessageSize) -> None:
+        self.units: list[_Unit] = []
+        self._messages: list[ChatMessage] = []
         self._size = size
-        self.units = _units(self._messages)
-        self._unit_of = {index: number for number, unit in enumerate(self.units) for index in unit.indexes}
-        self._ranks = {index: rank for rank, index in enumerate(self._unit_of)}
-        self._fixed = [index for index, message in enumerate(self._messages) if _is_fixed(message)]
+        self._questions: range | None = None
+        """The last of the user messages in a row."""
+        self._unit_of: dict[int, int] = {}
+        self._ranks: dict[int, int] = {}
+        self._fixed: list[int] = []
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
         self._short: dict[tuple[int, int], ChatMessage] = {}
 
-    def longest_old_result(self) -> int:
-        indexes = (index for unit in self.units[:-1] for index in unit.indexes)
-        messages = (self._messages[index] for index in indexes)
-        return max((self._size_of(message) for message in messages if message.role == "tool"), default=0)
+    @classmethod
+    def steps(cls, messages: Sequence[ChatMessage], size: MessageSize) -> Steps[_DividedMessages]:
+        """Divide the messages in pieces."""
+        divided = cls(size)
+        for at, message in enumerate(messages, 1):
+            for part in split_recap(message):
+                divided._put(part)
+            if at % ITEMS_PER_STEP == 0:
+                yield
+        return divided
 
-    def places(self, step: int, limit: int | None = None) -> list[int]:
+    def _put(self, message: ChatMessage) -> None:
+        """Put a message into its unit. A result that does not follow its call is in no unit, and never kept."""
+        index, units = len(self._messages), self.units
+        self._messages.append(message)
+        if _is_fixed(message):
+            self._fixed.append(index)
+            return
+        calls = units[-1].calls if units else None
+        if message.role == "tool" or isinstance(message, Pictures):
+            if calls is None or (message.role == "tool" and message.tool_call_id not in calls):
+                return
+            units[-1].indexes.append(index)
+        elif message.role == "assistant":
+            units.append(_Unit([index], frozenset(call.id for call in message.tool_calls or ()), self._questions))
+        else:
+            start = self._questions.start if self._questions and calls is None else len(units)
+            self._questions = range(start, len(units) + 1)
+            units.append(_Unit([index]))
+        self._unit_of[index] = len(units) - 1
+        self._ranks[index] = len(self._ranks)
+
+    def longest_old_result_steps(self) -> Steps[int]:
+        longest = 0
+        for rank, (index, number) in enumerate(self._unit_of.items(), 1):
+            if (message := self._messages[index]).role == "tool" and number < len(self.units) - 1:
+                longest = max(longest, self._size_of(message))
+            if rank % ITEMS_PER_STEP == 0:
+                yield
+        return longest
+
+    def place_steps(self, step: int, limit: int | None = None) -> Steps[list[int]]:
         """Return the units before which a cut may be: those where the size before passes a multiple of the step, and
         the last one. Results count with `limit` at most.
         """
         found: list[int] = []
         before, due = 0, step
         for number, unit in enumerate(self.units[:-1], start=1):
-            before += sum(self._size_of(self._limited(index, limit)) for index in unit.indexes)
+            for index in unit.indexes:
+                before += self._size_of(self._limited(index, limit))
+                if self._ranks[index] % ITEMS_PER_STEP == 0:
+                    yield
             if before >= due or number == len(self.units) - 1:
                 found.append(number)
                 due = (before // step + 1) * step
         return found
 
-    def version(self, cut: _Cut) -> Truncated:
+    def version_steps(self, cut: _Cut) -> Steps[Truncated]:
         kept: list[ChatMessage] = []
         question: int | None = None  # where the user's message stands, while nothing has come behind it
-        due = short = 0
+        due = short = size = 0
         indexes = sorted([*self._fixed, *self._kept(cut)])
-        for index in indexes:
+        for at, index in enumerate(indexes, 1):
+            if at % ITEMS_PER_STEP == 0:
+                yield
             message, rank = self._messages[index], self._ranks.get(index)
             if rank is None:
                 question = len(kept) if message.role == "user" else question
@@ -187,7 +227,10 @@ class _DividedMessages:
             short += version is not message
             question = _add(version, missing_words(rank - due) if rank > due else "", kept, question)
             due = rank + 1
-        return Truncated(kept, sum(map(self._size_of, kept)), len(self._messages) - len(indexes), short)
+        for start in range(0, len(kept), ITEMS_PER_STEP):
+            size += sum(map(self._size_of, kept[start : start + ITEMS_PER_STEP]))
+            yield
+        return Truncated(kept, size, len(self._messages) - len(indexes), short)
 
     def _kept(self, cut: _Cut) -> Iterator[int]:
         """Yield the indexes of what the cut leaves of the units."""

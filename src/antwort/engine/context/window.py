@@ -15,13 +15,16 @@ from msgspec import structs
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.token_counter import (
+    PER_REQUEST,
+    Size,
     TokenEstimator,
     message_size,
-    min_tokens,
+    min_token_steps,
     size_of,
+    size_steps,
     tools_size,
 )
-from antwort.engine.context.truncation import truncate
+from antwort.engine.context.truncation import truncation_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import Prompt
@@ -86,7 +89,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def is_far(self, request: ChatRequest) -> bool:
         """Return whether the request can be sent as it is, without waiting for a count."""
-        return not self.truncates and (self.length is None or not self.estimator.is_near(request, self.length - 1))
+        if self.truncates:
+            return False
+        return self.length is None or not self.estimator.is_near(request.model, size_of(request), self.length - 1)
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """Return the request as it can be sent, with the same list of messages where all fit.
@@ -98,18 +103,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             length = learned.next if length is None else min(learned.next, length)
         if length is None:
             return request
+        size = await in_turns(size_steps(request))
         if not self.truncates:
-            if self.estimator.is_near(request, length - 1):
-                counted = await self._count(request)
+            if self.estimator.is_near(request.model, size, length - 1):
+                counted = await self._count(request, size)
                 if counted.minimum >= length:
                     advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
                     raise _too_long(counted, length, advice)
             return request
         try:
-            fitted = await self._fitted(request, length)
+            fitted = await self._fitted(request, size, length)
         except ContextTooLong as error:
             raise (self.refusals or (error,))[-1] from None
-        if self.refused is not None and _total_weight(fitted) >= self.refused:
+        if self.refused is not None and _total_weight(fitted, size_of(fitted)) >= self.refused:
             raise self.refusals[-1]
         return fitted
 
@@ -119,7 +125,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Return the window for another attempt after `sent` was refused for its length, or None."""
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _MAX_REFUSALS:
             return None
-        estimate, wanted, scale = self.estimator.estimate(sent), max_answer(sent), self.scale
+        size, wanted, scale = size_of(sent), max_answer(sent), self.scale
+        estimate = self.estimator.estimate_size(sent.model, size) + PER_REQUEST
         too_much = None
         if error.limit is None:
             too_much = int(estimate * scale) + wanted
@@ -137,7 +144,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             too_much=too_much,
             scale=scale,
             refusals=(*self.refusals, error),
-            refused=_total_weight(sent),
+            refused=_total_weight(sent, size),
             is_length_learned=self.is_length_learned or self.length is None,
         )
 
@@ -165,27 +172,26 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---- truncation ----
 
-    async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
+    async def _fitted(self, request: ChatRequest, size: Size, length: int) -> ChatRequest:
         reserve = min(max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
         free = length - max(reserve, max_answer(request))
-        if not self.refusals and not self.estimator.is_near(request, free):
+        if not self.refusals and not self.estimator.is_near(request.model, size, free):
             return request
-        counted = await self._count(request)
+        counted = await self._count(request, size)
         if counted.tokens > length - reserve:
-            request, counted = await self._cut(request, counted, length, reserve)
+            target = _weight(size) * (length - reserve) // counted.tokens - tools_size(request)
+            request, counted = await self._cut(request, target, length, reserve)
         left = length - counted.tokens
         return _with_max_answer(request, left if counted.is_exact else max(left, reserve))
 
-    async def _cut(self, whole: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
-        """Cut by weight and count, until there are few enough tokens."""
-        request, budget = whole, length - reserve
-        beside = tools_size(whole)
-        target = (beside + sum(map(weight, whole.messages))) * budget // counted.tokens - beside
+    async def _cut(self, whole: ChatRequest, target: int, length: int, reserve: int) -> tuple[ChatRequest, Count]:
+        """Cut to the weight of `target` and count, until there are few enough tokens."""
+        budget = length - reserve
         for _ in range(_MAX_CUTS):
             target -= target // _SLACK
-            truncated = truncate(whole.messages, target, weight)
+            truncated = await in_turns(truncation_steps(whole.messages, target, weight))
             request = replace(whole, messages=truncated.messages)
-            counted = await self._count(request)
+            counted = await self._count(request, await in_turns(size_steps(request)))
             if counted.tokens <= budget or truncated.size > target:
                 break
             target = truncated.size * budget // counted.tokens
@@ -204,12 +210,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             )
         return request, counted
 
-    async def _count(self, request: ChatRequest) -> Count:
+    async def _count(self, request: ChatRequest, size: Size) -> Count:
         exact = await self.estimator.exact(request)
         if exact is not None:
-            minimum = exact - size_of(request).attachments * ATTACHMENT_TOKENS
-            return Count(math.ceil(exact * self.scale), minimum)
-        return Count(math.ceil(self.estimator.estimate(request) * self.scale), min_tokens(request))
+            return Count(math.ceil(exact * self.scale), exact - size.attachments * ATTACHMENT_TOKENS)
+        estimate = self.estimator.estimate_size(request.model, size) + PER_REQUEST
+        return Count(math.ceil(estimate * self.scale), await in_turns(min_token_steps(request)))
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
@@ -236,13 +242,16 @@ async def count_input(plan: Plan, provider: Provider) -> int:
 
 def weight(message: ChatMessage) -> int:
     """Return the bytes of a message: unlike estimated tokens, they stay the same."""
-    size = message_size(message)
+    return _weight(message_size(message))
+
+
+def _weight(size: Size) -> int:
     return size.text + size.fixed * _TOKEN_BYTES
 
 
-def _total_weight(request: ChatRequest) -> int:
+def _total_weight(request: ChatRequest, size: Size) -> int:
     """Return the weight of the request and of the answer that it asks for."""
-    return tools_size(request) + sum(map(weight, request.messages)) + max_answer(request) * _TOKEN_BYTES
+    return _weight(size) + max_answer(request) * _TOKEN_BYTES
 
 
 def max_answer(request: ChatRequest) -> int:

@@ -23,7 +23,7 @@ from antwort.api.items import FunctionCall, McpCall, McpListTools, Message, Outp
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
 from antwort.engine.context.compaction import compact, compact_if_due
-from antwort.engine.context.token_counter import TokenEstimator
+from antwort.engine.context.token_counter import TokenEstimator, message_size
 from antwort.engine.context.window import window_of
 from antwort.engine.history.calls import lost_calls
 from antwort.engine.history.refusals import NOT_BEGUN, PROCESS_LOST
@@ -281,7 +281,8 @@ def _accounted(
     if ended.usage is not UNSET:
         return ended
     answer = ChatMessage(role="assistant", content="".join(map(_text_of, written)))
-    return replace(ended, estimate=estimator.estimate(request) + estimator.estimate_message(request.model, answer))
+    written_tokens = estimator.estimate_size(request.model, message_size(answer))
+    return replace(ended, estimate=estimator.estimate(request) + written_tokens)
 
 
 def _text_of(item: OutputItem) -> str:

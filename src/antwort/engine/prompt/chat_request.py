@@ -93,11 +93,11 @@ class Prompt:
                 plan.history.stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept
             )
             if not history.is_compacted:
-                self._transcript = yield from _conversation_steps(history, plan)
+                self._transcript = yield from conversation_steps(history, plan)
         if self._transcript is not None and self._can_continue(run):
             found = self._transcript.messages.copy()
         else:
-            found = (yield from _conversation_steps(effective_history(run, plan), plan)).whole()
+            found = (yield from conversation_steps(effective_history(run, plan), plan)).whole()
         words = notice(run, plan)
         return found if words is None else noted(found, words)
 
@@ -223,11 +223,7 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     return at_once(Prompt(plan).message_steps(run))
 
 
-def messages_of(history: EffectiveHistory, plan: Plan) -> list[ChatMessage]:
-    return at_once(_conversation_steps(history, plan)).whole()
-
-
-def _conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
+def conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
     stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
     conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
     if sum(map(len, stretches)) > ITEMS_PER_STEP:
