@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,12 @@ def request_of(*texts: str, model: str = "m", tools: int = 0) -> ChatRequest:
     )
 
 
+def dialogue(*texts: str) -> ChatRequest:
+    """Return a request of these texts, by the user and the model in turn."""
+    roles = cycle(("user", "assistant"))
+    return ChatRequest(model="m", messages=[ChatMessage(role=next(roles), content=text) for text in texts])
+
+
 def estimator(provider: Provider | None = None) -> TokenEstimator:
     return TokenEstimator(provider or ScriptedProvider())
 
@@ -58,7 +66,7 @@ def learn(made: TokenEstimator, rate: float, *texts: str) -> None:
     """Report a conversation of these texts, with so many tokens per byte."""
     request = request_of(*texts)
     size = size_of(request)
-    made.learn(request, round(size.text * rate) + size.fixed)
+    made.learn(request, round(size.text * rate) + size.fixed, request)
 
 
 # ---- sizes ----
@@ -127,15 +135,15 @@ def test_a_picture_counts_as_one_and_not_by_its_bytes() -> None:
 
 def test_the_parts_of_an_estimate_make_up_the_whole() -> None:
     request = request_of("one " * 50, "zwei für " * 50, "三つ" * 50)
-    parts = sum(estimator().estimate_size("m", message_size(message)) for message in request.messages)
+    parts = sum(estimator().estimate_size(request, message_size(message)) for message in request.messages)
     whole = estimator().estimate(request)
     assert parts - len(request.messages) <= whole <= parts + PER_REQUEST
 
 
 def test_before_any_report_a_text_may_have_a_token_for_each_byte() -> None:
     request = request_of("\N{GRINNING FACE}" * 500)
-    assert estimator().is_near("m", size_of(request), 1999)
-    assert not estimator().is_near("m", size_of(request), 3000)
+    assert estimator().is_near(request, size_of(request), 1999)
+    assert not estimator().is_near(request, size_of(request), 3000)
 
 
 # ---- the running mean of a model ----
@@ -156,9 +164,9 @@ def test_a_single_report_moves_the_mean_a_little() -> None:
 
 def test_with_experience_only_what_is_near_is_near() -> None:
     request = request_of("other " * 2000)
-    assert taught(0.25).is_near("m", size_of(request), 3000)
-    assert not taught(0.25).is_near("m", size_of(request), 6000)
-    assert estimator().is_near("m", size_of(request), 6000)
+    assert taught(0.25).is_near(request, size_of(request), 3000)
+    assert not taught(0.25).is_near(request, size_of(request), 6000)
+    assert estimator().is_near(request, size_of(request), 6000)
 
 
 def test_models_are_learned_apart() -> None:
@@ -193,29 +201,70 @@ def test_short_requests_and_those_with_pictures_teach_nothing() -> None:
     assert made.estimate(long) == before
 
 
+# ---- conversations ----
+
+
+def test_a_conversation_is_estimated_by_what_the_backend_has_reported_about_it() -> None:
+    made = taught(0.22)
+    learn(made, 1.0, DIGITS)
+    longer = [ChatMessage(role="system", content="New."), *dialogue(DIGITS, "All right.", DIGITS[:1000]).messages]
+    asked = ChatRequest(model="m", messages=longer)
+    assert made.estimate(asked) >= 4000
+    assert made.for_tenant("b").estimate(asked) < 1100
+    assert made.estimate(request_of(PROSE * 100)) < 1300
+
+
+def test_conversations_that_begin_alike_are_estimated_each_for_itself() -> None:
+    made = taught(0.22)
+    first, other = dialogue("Hello!", "What can I do?", DIGITS), dialogue("Hello!", "Who are you?", PROSE * 100)
+    made.learn(first, 3000, first)
+    made.learn_limit(first, 500, None)
+    assert made.estimate(first) >= 3000
+    assert made.estimate(other) < 1.5 * taught(0.22).estimate(other)
+    assert made.learned_limit(other) is None
+
+
+def test_a_conversation_is_the_same_after_its_first_answer() -> None:
+    made, asked = taught(0.22), dialogue(DIGITS)
+    made.learn(asked, 3000, asked)
+    assert made.estimate(dialogue(DIGITS, "One.")) >= 3000
+    assert made.estimate(dialogue(DIGITS, "One.", "Go on.", "Two.")) < 1300
+
+
+def test_a_conversation_of_many_messages_without_an_answer_is_known_by_its_beginning() -> None:
+    made, texts = taught(0.22), [f"{n} {DIGITS}" for n in range(1000)]
+    before = made.estimate(request_of(*texts))
+    learn(made, 1.0, *texts[:-1])
+    assert made.estimate(request_of(*texts)) > 3 * before
+
+
+def test_what_is_left_of_a_conversation_tells_of_all_of_it() -> None:
+    made, whole = taught(0.22), request_of(*[DIGITS] * 5)
+    before = made.estimate(whole)
+    made.learn(request_of(DIGITS[:1000]), 1004, whole)
+    assert made.estimate(whole) > 4 * before
+
+
 def test_where_much_was_reported_most_short_requests_are_skipped() -> None:
     made, long = taught(0.22), request_of(PROSE * 100)
     before = made.estimate(long)
     for _ in range(20):
-        made.learn(request_of(DIGITS), 3004, is_short=True)
+        made.learn(request_of(DIGITS), 3004)
     assert made.estimate(long) == before
     for _ in range(20):
-        made.learn(request_of(DIGITS), 3004, is_short=True)
+        made.learn(request_of(DIGITS), 3004)
     assert before < made.estimate(long) < before * 2
 
 
-# ---- learned limits ----
-
-
-def test_a_learned_limit_holds_for_an_hour_for_its_model_and_tenant() -> None:
+def test_a_learned_limit_holds_for_an_hour_in_its_conversation() -> None:
     now = [1000.0]
-    made = TokenEstimator(ScriptedProvider(), lambda: now[0])
-    made.learn_limit("m", 500, None)
+    made, request = TokenEstimator(ScriptedProvider(), lambda: now[0]), request_of("One.")
+    made.learn_limit(request, 500, None)
     now[0] += 3599
-    assert made.learned_limit("m") == LearnedLimit(500, None, 1000.0)
-    assert made.learned_limit("other") is made.for_tenant("b").learned_limit("m") is None
+    assert made.learned_limit(request) == LearnedLimit(500, None, 1000.0)
+    assert made.learned_limit(request_of("Two.")) is made.for_tenant("b").learned_limit(request) is None
     now[0] += 1
-    assert made.learned_limit("m") is None
+    assert made.learned_limit(request) is None
 
 
 def test_the_next_size_lies_between_what_fits_and_what_was_refused() -> None:
@@ -235,14 +284,13 @@ def test_a_further_message_never_makes_it_less(texts: list[str], more: str) -> N
 
 async def test_a_backend_that_counts_is_believed_and_learned_from() -> None:
     made, request = estimator(ScriptedProvider(counts=lambda _: 4004)), request_of("word " * 1000)
-    for _ in range(20):
-        assert await made.count(request) == 4004
-    assert made.estimate(request) == pytest.approx(4004, rel=0.05)
+    assert await made.count(request) == 4004
+    assert made.estimate(request) == pytest.approx(4004, rel=0.01)
 
 
 async def test_where_nobody_counts_the_estimate_stands() -> None:
     request = request_of("word " * 1000)
     for provider in (ScriptedProvider(), DemoProvider()):
         made = estimator(provider)
-        assert await made.exact(request) is None
+        assert await made.exact(request, request) is None
         assert await made.count(request) == made.estimate(request)

@@ -21,7 +21,8 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, Finished, TextDelta
 from antwort.testing.demo import words_in
 from antwort.testing.scripted import answer, call, say, tokens
-from engine_kit import WEATHER, ask, engine_of, sent_messages, stream, text_of, weather_tool
+from compaction_kit import threshold
+from engine_kit import WEATHER, ask, engine_of, kinds, sent_messages, stream, text_of, weather_tool
 from fitting_kit import CUT, GONE, PICTURE, user
 from fitting_kit import text_of as said_in
 from serving import until
@@ -174,12 +175,19 @@ async def test_a_log_line_says_how_much_was_left_out_and_nothing_of_it(caplog: p
 PROSE = "The quick brown fox jumps over it all "
 
 
+def dialogue(text: str, turns: int) -> list[dict[str, Any]]:
+    """A conversation of so many turns, each of which says this text twice, and a question."""
+    said = [{"role": role, "content": f"{n} {text}"} for n in range(turns) for role in ("user", "assistant")]
+    return [*said, {"role": "user", "content": "So?"}]
+
+
 class Bytes(SmallModel):
     """It has a token for each digit, and one for five other characters, and nobody can ask how many there are."""
 
     def __init__(self, context: int, **fields: Any) -> None:
         super().__init__(10**9, length=context, has_tokenizer=False, **fields)
         self.room = context
+        self.reports_usage = True
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         texts = "".join(said_in(message) for message in request.messages)
@@ -190,7 +198,7 @@ class Bytes(SmallModel):
             limit = self.room if self.says_limit else None
             raise ContextTooLong("The backend says: too long.", param="input", limit=limit)
         self.requests.append(request)
-        yield [TextDelta("All right."), Finished("stop", tokens(read, 5))]
+        yield [TextDelta("All right."), Finished("stop", tokens(read, 5) if self.reports_usage else None)]
 
 
 @pytest.mark.parametrize("truncation", ["auto", "disabled"])
@@ -233,21 +241,38 @@ async def test_a_conversation_that_is_denser_than_all_others_goes_on_with_less(
         response = await engine.create(request)
         before = response.id
         assert response.status == "completed"
-    assert 1 <= len(model.refused) <= 10
-    assert len(model.requests[-1].messages) >= 3
+    assert len(model.refused) <= 1
+    is_known = length is not None or says_limit
+    assert len(model.requests[-1].messages) >= (3 if is_known else 1)
 
 
-async def test_a_limit_that_was_learned_with_dense_text_holds_for_the_tokens_of_other_text() -> None:
-    model = Bytes(8000)
-    model.length, model.says_limit = None, False
+@pytest.mark.parametrize("reports_usage", [True, False])
+async def test_what_was_refused_to_a_conversation_of_dense_text_leaves_others_whole(reports_usage: bool) -> None:
+    model = Bytes(4000)
+    model.length, model.says_limit, model.reports_usage = None, False, reports_usage
     engine = engine_of(model)
-    await prose(engine)
-    dense = [{"role": role, "content": "8412973605" * 100} for _ in range(15) for role in ("user", "assistant")]
-    await engine.create(ask([*dense, {"role": "user", "content": "So?"}], **AUTO))
+    dense, said = dialogue("8412973605" * 40, 10), dialogue(PROSE * 10, 20)
+    for _ in range(2):
+        await engine.create(ask(dense, **AUTO))
     assert model.refused
-    said = [{"role": role, "content": PROSE * 20} for _ in range(10) for role in ("user", "assistant")]
-    await engine.create(ask([*said, {"role": "user", "content": "So?"}], **AUTO))
-    assert len(model.requests[-1].messages) == 21
+    for _ in range(5):
+        await engine.create(ask(said, **AUTO))
+        assert len(model.requests[-1].messages) == 41
+
+
+async def test_a_conversation_that_is_denser_than_all_others_is_compacted_before_it_is_too_long() -> None:
+    model = Bytes(2000)
+    engine, before, compacted = engine_of(model, compaction_keep=200), None, []
+    for n in range(20):
+        for _ in range(3):
+            await engine.create(ask(f"{n} {PROSE * 140}"))
+        request = ask(f"{n} " + "8412973605" * 15, previous_response_id=before, context_management=[threshold(1500)])
+        response = await engine.create(request)
+        before = response.id
+        assert response.status == "completed"
+        compacted += [n] * (kinds(response)[0] == "compaction")
+    assert len(compacted) in (1, 2)
+    assert not model.refused
 
 
 async def test_a_number_that_goes_against_what_is_known_holds_for_one_inference() -> None:
@@ -294,6 +319,19 @@ async def test_the_next_turn_does_not_pay_for_it_again() -> None:
     assert refused[-1] == refused[-4]
     sent = words_in(model.requests[-1])
     assert 100 < sent <= 400
+
+
+async def test_a_context_that_is_said_to_be_longer_than_it_is_is_refused_a_few_times_and_then_known() -> None:
+    model = SmallModel(400, length=1000, has_tokenizer=False)
+    model.says_limit = False
+    engine, said = engine_of(model), long_talk(30)
+    refused: list[int] = []
+    for n in range(8):
+        await engine.create(ask(said, **AUTO))
+        refused.append(len(model.refused))
+        said += [{"role": "assistant", "content": "All right."}, {"role": "user", "content": f"{n} {words(20)}"}]
+    assert refused[0] >= 1
+    assert refused[2] == refused[-1] <= 5
 
 
 async def test_what_was_refused_to_one_leaves_others_alone() -> None:

@@ -78,7 +78,7 @@ async def compact_if_due(step: Infer, live: LiveRun, prompt: Prompt) -> Infer | 
     if threshold is None or _was_compacted(run):
         return step
     request = await in_turns(prompt.request_steps(run))
-    if not estimator.is_near(request.model, await in_turns(size_steps(request)), threshold - 1):
+    if not estimator.is_near(request, await in_turns(size_steps(request)), threshold - 1):
         return step
     tokens = await live.signal.race(lambda: estimator.count(request))
     if tokens < threshold:

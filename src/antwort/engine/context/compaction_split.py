@@ -82,7 +82,7 @@ class Split(msgspec.Struct, frozen=True):
 
 def split_steps(run: Run, plan: Plan, request: ChatRequest) -> Steps[Split]:
     """Split the conversation in pieces: it may be long."""
-    history, rate = effective_history(run, plan), plan.estimator.tokens_per_byte(request.model)
+    history, rate = effective_history(run, plan), plan.estimator.tokens_per_byte(request.model, request)
 
     def size(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate) + PER_MESSAGE
@@ -152,7 +152,7 @@ def worth_steps(divided: Split, plan: Plan, request: ChatRequest, tokens: int) -
     history = EffectiveHistory(stretches=(divided.recent,), inputs=frozenset({0}), instructions=divided.instructions)
     without_summary = replace(request, messages=(yield from conversation_steps(history, plan)).whole())
     estimator = plan.estimator
-    bare = estimator.estimate(without_summary)
+    bare = estimator.estimate(without_summary, request)
     yield
     bare = bare * tokens // max(1, estimator.estimate(request))
     gained = tokens - bare - min(divided.earlier, max_summary_tokens(plan))

@@ -162,7 +162,7 @@ class Summarizer:
                 if again:
                     text, is_cut = again, is_cut_again
         except ContextTooLong as error:
-            narrowed = self._window.narrowed(error, asked)
+            narrowed = self._window.narrowed(error, asked, asked)
             if narrowed is None or (self._context is not None and self._context <= _MIN_CONTEXT):
                 raise
             self._window = narrowed
@@ -193,7 +193,7 @@ class Summarizer:
             self._estimate += self._size(asked.messages) + self._tokens(text)
         else:
             self.usage = usage if self.usage is UNSET else self.usage + usage
-            self._plan.estimator.learn(asked, usage.input_tokens)
+            self._plan.estimator.learn(asked, usage.input_tokens, asked)
         if finished.finish == "content_filter":
             raise BackendError("A filter of the backend kept back the summary of the conversation.")
         return without_reasoning(text), finished.finish in CUT

@@ -1,8 +1,7 @@
 """Count the tokens of a request with the backend's tokenizer, or estimate them from its bytes.
 
-An estimate is the bytes of the text times a rate: the running mean of what the backend has reported for the model. A
-text that is denser than the mean may turn out too long: then the backend refuses it, and the window sends less. Each
-tenant has means and learned limits of its own, so that the texts of one change no estimate of another.
+An estimate is the bytes of the text times a rate: the running mean of what the backend has reported for the model, or
+the last report of the conversation where that is long. What one tenant sends changes no estimate of another.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -34,15 +34,16 @@ _MAX_TOKEN_BYTES = 16
 """Bytes of a token, on the average of any text."""
 _MIN_TEXT_BYTES = 128
 """Bytes below which a report says more about the template than about the text."""
-_MEAN_REPORTS = 6
-"""The mean is that of about so many reports, the last ones weighing most. At first the guess counts as one of them."""
+_MEAN_WEIGHT = 1 / 8
+"""How far a report moves the mean."""
 _FEW_REPORTS = 32
 """So many reports are all taken, and one in as many of those that follow: measuring a request costs time."""
-_MAX_MODELS = 1024
+_MAX_MODELS, _MAX_CONVERSATIONS = 1024, 4096
 _LIMIT_SECONDS = 3600.0
 """How long a learned limit holds: backends are reconfigured."""
 _CLOSE = 0.75
 """The search for a limit ends when the largest accepted size is this share of the smallest refused one."""
+_INSTRUCTIONS = ("system", "developer")
 
 
 # ---- sizes ----
@@ -167,7 +168,7 @@ class LearnedLimit(msgspec.Struct, frozen=True, gc=False):
         return (self.fits + self.refused) // 2
 
 
-class LearnedModel(msgspec.Struct, gc=False):
+class ModelRate(msgspec.Struct, gc=False):
     """What a backend has reported about one model to one tenant."""
 
     factor: float = 1.0
@@ -175,93 +176,139 @@ class LearnedModel(msgspec.Struct, gc=False):
     reports: int = 0
     seen: int = 0
     """Reports with those that were skipped or told nothing."""
+
+
+class ConversationRate(msgspec.Struct, frozen=True):
+    """What a backend has reported about one conversation."""
+
+    factor: float | None = None
+    """How many times the guess it had in tokens."""
     limit: LearnedLimit | None = None
 
 
 class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     """Estimate, count, and learn from what backends report, for one tenant.
 
+    The `whole` request is that from which another was made by leaving out messages: it identifies the conversation.
     `is_near` and `estimate` return at once; `count` and `exact` may ask the backend.
     """
 
     provider: Provider
     clock: Callable[[], float] = time.monotonic
     tenant: str = ""
-    learned: Cache[tuple[str, str], LearnedModel] = msgspec.field(default_factory=lambda: Cache(_MAX_MODELS))
+    models: Cache[tuple[str, str], ModelRate] = msgspec.field(default_factory=lambda: Cache(_MAX_MODELS))
     """By tenant and model."""
+    conversations: Cache[int, ConversationRate] = msgspec.field(default_factory=lambda: Cache(_MAX_CONVERSATIONS))
 
     def for_tenant(self, tenant: str) -> TokenEstimator:
-        """Return an estimator for another tenant, with the same cache."""
+        """Return an estimator for another tenant, with the same caches."""
         return msgspec.structs.replace(self, tenant=tenant)
 
     # ---- estimates ----
 
-    def estimate(self, request: ChatRequest) -> int:
-        return self.estimate_size(request.model, size_of(request)) + PER_REQUEST
+    def estimate(self, request: ChatRequest, whole: ChatRequest | None = None) -> int:
+        return self.estimate_size(whole or request, size_of(request)) + PER_REQUEST
 
-    def estimate_size(self, model: str, size: Size) -> int:
-        """Return what a part of a request adds to its estimate."""
-        return math.ceil(size.guess * self._model(model).factor) + size.fixed
+    def estimate_size(self, whole: ChatRequest, size: Size) -> int:
+        """Return what a part of this size adds to the estimate of a request."""
+        return math.ceil(size.guess * self._factor(whole)) + size.fixed
 
-    def tokens_per_byte(self, model: str) -> float:
-        return ASCII_RATE * self._model(model).factor
+    def tokens_per_byte(self, model: str, whole: ChatRequest | None = None) -> float:
+        return ASCII_RATE * (self._model(model).factor if whole is None else self._factor(whole))
 
-    def is_near(self, model: str, size: Size, limit: int) -> bool:
+    def is_near(self, request: ChatRequest, size: Size, limit: int) -> bool:
         """Return whether a request of this size may have more than `limit` tokens: then it is worth counting them."""
         most = size.text * _MAX_RATE
         if most + size.fixed + PER_REQUEST <= limit:
             return False
-        if (learned := self._model(model)).reports:
-            most = min(most, size.guess * learned.factor * _MARGIN)
+        if self._model(request.model).reports:
+            most = min(most, size.guess * self._factor(request) * _MARGIN)
         return most + size.fixed + PER_REQUEST > limit
 
-    def _model(self, model: str) -> LearnedModel:
-        return self.learned.get((self.tenant, model)) or _UNKNOWN_MODEL
+    def _model(self, model: str) -> ModelRate:
+        return self.models.get((self.tenant, model)) or _UNKNOWN_MODEL
+
+    def _factor(self, whole: ChatRequest) -> float:
+        factor = self._conversation(whole).factor
+        return self._model(whole.model).factor if factor is None else factor
 
     # ---- counts ----
 
     async def count(self, request: ChatRequest) -> int:
         """Return the backend's count, or the estimate."""
-        counted = await self.exact(request)
+        counted = await self.exact(request, request)
         return self.estimate(request) if counted is None else counted
 
-    async def exact(self, request: ChatRequest) -> int | None:
+    async def exact(self, request: ChatRequest, whole: ChatRequest) -> int | None:
         """Return the backend's count, or None where it has no tokenizer or does not answer."""
         counted = await self.provider.count(request) if isinstance(self.provider, TokenCounter) else None
         if counted is not None:
-            self.learn(request, counted)
+            self.learn(request, counted, whole)
         return counted
 
     # ---- learning ----
 
-    def learn(self, request: ChatRequest, tokens: int, *, is_short: bool = False) -> None:
-        """Take the tokens that the backend has reported for a request. Where much has been reported, most reports of
-        short requests are skipped.
+    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None) -> None:
+        """Take the tokens that the backend has reported for a request; `whole` is None where the conversation is short.
+        Where much has been reported, most reports of those are skipped.
         """
-        model = self.learned.get((self.tenant, request.model)) or self._add(request.model)
+        key = (self.tenant, request.model)
+        if (model := self.models.get(key)) is None:
+            self.models.put(key, model := ModelRate())
         model.seen += 1
-        if is_short and model.seen > _FEW_REPORTS and model.seen % _FEW_REPORTS:
+        if whole is None and model.seen > _FEW_REPORTS and model.seen % _FEW_REPORTS:
             return
         size = size_of(request)
         text_tokens = tokens - size.fixed
         if size.attachments or size.text < _MIN_TEXT_BYTES or text_tokens < size.text * _MIN_RATE:
             return
-        model.reports += 1
         factor = min(text_tokens, size.text * _MAX_RATE) / size.guess
-        model.factor += (factor - model.factor) / min(model.reports + 1, _MEAN_REPORTS)
+        model.reports += 1
+        model.factor += (factor - model.factor) * _MEAN_WEIGHT
+        if whole is not None:
+            self._remember(whole, factor=factor)
 
-    def learned_limit(self, model: str) -> LearnedLimit | None:
+    def learned_limit(self, whole: ChatRequest) -> LearnedLimit | None:
         """Return what refusals have told about the length that fits."""
-        limit = self._model(model).limit
+        limit = self._conversation(whole).limit
         return None if limit is None or self.clock() - limit.at >= _LIMIT_SECONDS else limit
 
-    def learn_limit(self, model: str, fits: int, refused: int | None) -> None:
-        learned = self.learned.get((self.tenant, model)) or self._add(model)
-        learned.limit = LearnedLimit(fits, refused, self.clock())
+    def learn_limit(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
+        self._remember(whole, limit=LearnedLimit(fits, refused, self.clock()))
 
-    def _add(self, model: str) -> LearnedModel:
-        self.learned.put((self.tenant, model), learned := LearnedModel())
-        return learned
+    # ---- conversations ----
+
+    def _remember(self, whole: ChatRequest, **news: object) -> None:
+        known = self._conversation(whole)
+        *_, key = self._keys(whole)
+        self.conversations.put(key, msgspec.structs.replace(known, **news))
+
+    def _conversation(self, whole: ChatRequest) -> ConversationRate:
+        if not self.conversations:
+            return _UNKNOWN_CONVERSATION
+        found = (self.conversations.get(key) for key in reversed(self._keys(whole)))
+        return next(filter(None, found), _UNKNOWN_CONVERSATION)
+
+    def _keys(self, whole: ChatRequest) -> list[int]:
+        """Return what identifies the conversation, the best last: its messages up to the model's first answer, as many
+        conversations begin alike. One that has a single answer is also known by what was asked first. Clients change
+        instructions on the way. Before an answer only so many messages count as can be looked at without a pause.
+        """
+        beginning: list[object] = [self.tenant, whole.model]
+        keys: list[int] = []
+        spoken = (message for message in whole.messages if message.role not in _INSTRUCTIONS)
+        for message in islice(spoken, ITEMS_PER_STEP):
+            is_answer = message.role == "assistant"
+            if is_answer and len(keys) == 2:
+                return keys[1:]
+            if is_answer and not keys:
+                keys.append(hash(tuple(beginning)))
+            if len(keys) < 2:
+                beginning += (message.role, *_texts(message))
+            if is_answer:
+                keys.append(hash(tuple(beginning)))
+        return keys or [hash(tuple(beginning))]
 
 
-_UNKNOWN_MODEL = LearnedModel()
+_UNKNOWN_MODEL = ModelRate()
+_UNKNOWN_CONVERSATION = ConversationRate()

@@ -91,7 +91,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the request can be sent as it is, without waiting for a count."""
         if self.truncates:
             return False
-        return self.length is None or not self.estimator.is_near(request.model, size_of(request), self.length - 1)
+        return self.length is None or not self.estimator.is_near(request, size_of(request), self.length - 1)
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """Return the request as it can be sent, with the same list of messages where all fit.
@@ -99,14 +99,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         Raises `ContextTooLong`, in the backend's words where it has refused the request.
         """
         length = self.length
-        if self.truncates and not self.refusals and (learned := self.estimator.learned_limit(request.model)):
+        if self.truncates and not self.refusals and (learned := self.estimator.learned_limit(request)):
             length = learned.next if length is None else min(learned.next, length)
         if length is None:
             return request
         size = await in_turns(size_steps(request))
         if not self.truncates:
-            if self.estimator.is_near(request.model, size, length - 1):
-                counted = await self._count(request, size)
+            if self.estimator.is_near(request, size, length - 1):
+                counted = await self._count(request, request, size)
                 if counted.minimum >= length:
                     advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
                     raise _too_long(counted, length, advice)
@@ -121,16 +121,18 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---- what the backend reports ----
 
-    def narrowed(self, error: Exception, sent: ChatRequest) -> Window | None:
-        """Return the window for another attempt after `sent` was refused for its length, or None."""
+    def narrowed(self, error: Exception, sent: ChatRequest, whole: ChatRequest) -> Window | None:
+        """Return the window for another attempt after `sent` was refused for its length, or None. It was made from the
+        `whole` request.
+        """
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _MAX_REFUSALS:
             return None
         size, wanted, scale = size_of(sent), max_answer(sent), self.scale
-        estimate = self.estimator.estimate_size(sent.model, size) + PER_REQUEST
+        estimate = self.estimator.estimate_size(whole, size) + PER_REQUEST
         too_much = None
         if error.limit is None:
             too_much = int(estimate * scale) + wanted
-            learned = self.estimator.learned_limit(sent.model)
+            learned = self.estimator.learned_limit(whole)
             length = int(too_much * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
             if learned is not None and learned.fits < too_much:
                 length = learned.fits
@@ -151,33 +153,26 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """Take what an answered inference tells: its usage, where the backend reports it, and that it did fit."""
         estimator, is_whole = self.estimator, sent is whole and not self.refusals
-        if not is_whole:
-            self._learn_limit(whole, sent, usage)
         if usage is not None:
             length = self.length or _LONG * 2
-            is_short = usage.input_tokens * 2 < min(length, self.compacts_from or length)
-            estimator.learn(sent, usage.input_tokens, is_short=is_short and is_whole)
-
-    def _learn_limit(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
-        """Take that an answered request did fit, which was refused before, or truncated."""
-        estimator, learned, too_much = self.estimator, self.estimator.learned_limit(sent.model), self.too_much
-        if self.is_length_learned and self.length is not None:
-            density = 1.0  # how many times the estimate of this text its tokens are: the limit holds for other texts
-            if usage is not None and too_much is not None:
-                density = max(density, usage.input_tokens / estimator.estimate(sent) / self.scale)
-            refused = None if too_much is None else int(too_much * density)
-            estimator.learn_limit(sent.model, int(self.length * density), refused)
+            is_long = usage.input_tokens * 2 >= min(length, self.compacts_from or length)
+            estimator.learn(sent, usage.input_tokens, whole if is_long or not is_whole else None)
+        if is_whole:
+            return
+        learned = estimator.learned_limit(whole)
+        if self.length is not None and (self.too_much is not None or self.is_length_learned):
+            estimator.learn_limit(whole, self.length, self.too_much)
         elif sent.messages is not whole.messages and learned is not None and learned.next > learned.fits:
-            estimator.learn_limit(sent.model, learned.next, learned.refused)
+            estimator.learn_limit(whole, learned.next, learned.refused)
 
     # ---- truncation ----
 
     async def _fitted(self, request: ChatRequest, size: Size, length: int) -> ChatRequest:
         reserve = min(max_answer(request) or self.reserve, length // _MAX_RESERVE_SHARE)
         free = length - max(reserve, max_answer(request))
-        if not self.refusals and not self.estimator.is_near(request.model, size, free):
+        if not self.refusals and not self.estimator.is_near(request, size, free):
             return request
-        counted = await self._count(request, size)
+        counted = await self._count(request, request, size)
         if counted.tokens > length - reserve:
             target = _weight(size) * (length - reserve) // counted.tokens - tools_size(request)
             request, counted = await self._cut(request, target, length, reserve)
@@ -191,7 +186,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             target -= target // _SLACK
             truncated = await in_turns(truncation_steps(whole.messages, target, weight))
             request = replace(whole, messages=truncated.messages)
-            counted = await self._count(request, await in_turns(size_steps(request)))
+            counted = await self._count(request, whole, await in_turns(size_steps(request)))
             if counted.tokens <= budget or truncated.size > target:
                 break
             target = truncated.size * budget // counted.tokens
@@ -210,11 +205,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             )
         return request, counted
 
-    async def _count(self, request: ChatRequest, size: Size) -> Count:
-        exact = await self.estimator.exact(request)
+    async def _count(self, request: ChatRequest, whole: ChatRequest, size: Size) -> Count:
+        """Count a request of this size that was made from the `whole` one."""
+        exact = await self.estimator.exact(request, whole)
         if exact is not None:
             return Count(math.ceil(exact * self.scale), exact - size.attachments * ATTACHMENT_TOKENS)
-        estimate = self.estimator.estimate_size(request.model, size) + PER_REQUEST
+        estimate = self.estimator.estimate_size(whole, size) + PER_REQUEST
         return Count(math.ceil(estimate * self.scale), await in_turns(min_token_steps(request)))
 
 

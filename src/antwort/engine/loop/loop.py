@@ -219,7 +219,7 @@ async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGener
                     if turn.has_complete_calls and not turn.is_finished:
                         tools.begin_early(turn, before)
         except Exception as error:
-            if not is_begun and (narrower := window.narrowed(error, request)) is not None:
+            if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
                 window, stats.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
                 continue
             failure = error
@@ -281,7 +281,7 @@ def _accounted(
     if ended.usage is not UNSET:
         return ended
     answer = ChatMessage(role="assistant", content="".join(map(_text_of, written)))
-    written_tokens = estimator.estimate_size(request.model, message_size(answer))
+    written_tokens = estimator.estimate_size(request, message_size(answer))
     return replace(ended, estimate=estimator.estimate(request) + written_tokens)
 
 
