@@ -24,6 +24,8 @@ VERSIONS = (*HANDSHAKE_PROTOCOL_VERSIONS, *MODERN_PROTOCOL_VERSIONS)
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "mcp-versions.md"
 TABLE = re.compile(r"(?<=<!-- made by tests/tools/mcp/test_mcp_versions.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 IS_WRITING = os.environ.get("MCP_VERSIONS") == "write"
+ROWS: list[str] = []
+"""Those that are to be written."""
 YES, ABSENT = "yes", "-"
 SECONDS = 90.0
 
@@ -175,26 +177,25 @@ async def test_every_feature_in_every_version_by_every_transport(version: str, t
         held = [ABSENT] * len(FEATURES)
     row = f"| {version} | {transport} | {' | '.join(held)} |"
     if IS_WRITING:
-        write(version, transport, row)
-    assert row in PAGE.read_text(encoding="utf-8").splitlines(), "renew the page with `make reference`"
-
-
-def write(version: str, transport: str, row: str) -> None:
-    """Put a row into the page, whose other rows stay."""
-    page = PAGE.read_text(encoding="utf-8")
-    found = TABLE.search(page)
-    assert found is not None
-    rows = {tuple(line.split(" | ")[:2]): line for line in found[0].splitlines()}
-    rows[f"| {version}", transport] = row
-    head = [f"| version | transport | {' | '.join(FEATURES)} |", "|---" * (2 + len(FEATURES)) + "|"]
-    lines = [rows.get((f"| {each}", way), "") for each in VERSIONS for way in TRANSPORTS]
-    table = "\n".join([*head, *filter(None, lines)])
-    PAGE.write_text(page[: found.start()] + table + page[found.end() :], encoding="utf-8")
+        ROWS.append(row)
+    else:
+        assert row in table().splitlines(), "renew the page with `make reference`"
 
 
 def test_the_page_has_no_other_rows() -> None:
+    head = [f"| version | transport | {' | '.join(FEATURES)} |", "|---" * (2 + len(FEATURES)) + "|"]
+    if IS_WRITING:  # all at once, at the end: two processes that write would spoil the page
+        assert len(ROWS) == len(VERSIONS) * len(TRANSPORTS), "the page is written by one process"
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(page.replace(table(), "\n".join([*head, *ROWS])), encoding="utf-8")
+    lines = table().splitlines()
+    assert lines[:2] == head
+    assert len(lines) == 2 + len(VERSIONS) * len(TRANSPORTS)
+    outside = PAGE.read_text(encoding="utf-8").replace(table(), "")
+    assert "|" not in outside, "there is one table"
+
+
+def table() -> str:
     found = TABLE.search(PAGE.read_text(encoding="utf-8"))
     assert found is not None
-    head, _, *rows = found[0].splitlines()
-    assert head == f"| version | transport | {' | '.join(FEATURES)} |"
-    assert len(rows) == len(VERSIONS) * len(TRANSPORTS)
+    return found[0]
