@@ -109,7 +109,7 @@ class Limiter:
                 self._admit()
 
     def abandon(self, task: asyncio.Task[object]) -> None:
-        """Release a slot when `task` has ended. Nobody waits while all slots are stuck like this."""
+        """Release a slot when `task` has ended. While all slots are stuck like this, waiting requests are refused."""
         with self._lock:
             self._stuck += 1
             if self._stuck >= self.limit:

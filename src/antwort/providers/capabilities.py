@@ -37,7 +37,7 @@ _FILES = frozenset({"file"})
 
 
 def widest(several: Sequence[Capabilities]) -> Capabilities:
-    """Return what at least one of them takes, so that a request written for it loses nothing on its way to any.
+    """Return the union of their capabilities, so that a request translated for it loses nothing at any of them.
 
     Grammars are the other way round: only the form that all of them follow is used.
     """

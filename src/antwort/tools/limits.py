@@ -138,15 +138,12 @@ class Limited(BaseExecutor):
         self.is_server = is_tool_server(executor)
         self.describes_functions = bool(getattr(executor, "describes_functions", hasattr(executor, "describe")))
         self.is_steady = is_steady(executor)
+        self.labels = labels_of(executor)
         for name in _MEMBERS:
             setattr(self, name, getattr(executor, name, getattr(self, name)))
         self._limits = limits or ToolLimits()
         self._limiters: dict[tuple[Hashable, ...], Limiter] = {}
         self._left_behind: set[asyncio.Task[object]] = set()
-
-    @property
-    def labels(self) -> Sequence[str]:  # type: ignore[override]  # read only here
-        return labels_of(self._executor)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if (arguments := given_arguments(call.arguments)) is not call.arguments:

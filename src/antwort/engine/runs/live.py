@@ -257,7 +257,7 @@ class LiveRun:
         except DETACHED:
             stopped, self.error = HandedOver(), log.failure
         except asyncio.CancelledError:
-            if self._task.cancelling():  # by `abort`; else a part of the run was cancelled by itself
+            if self._task.cancelling():  # by `abort`; otherwise something inside the run was cancelled
                 stopped, self.error = HandedOver(), log.failure
             raise
         except Exception as error:

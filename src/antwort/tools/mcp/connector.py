@@ -80,7 +80,7 @@ class Connector:
             self._connection = None
 
     def close(self) -> Coroutine[None, None, None]:
-        """Close the connection now; the next caller connects anew. The returned coroutine waits until all is closed,
+        """Close the connection now; the next caller reconnects. The returned coroutine waits until all is closed,
         and cancels what does not end in time.
         """
         connection, self._connection = self._connection, None

@@ -332,7 +332,7 @@ def _resource(resource: object) -> list[ResultPart]:
 
 
 def _link(link: Mapping[str, Any]) -> str:
-    """Convert a link to a resource: the model is told about it, and it is not fetched."""
+    """Convert a link to a resource: the model sees the link, and the resource is not fetched."""
     name = _word(link.get("title") or link.get("name"))
     about = f": {text}" if isinstance(text := link.get("description"), str) and text else ""
     return f"[resource {name!r}{_kind(link.get('mimeType'))} at {_word(link.get('uri'))}]{about}"

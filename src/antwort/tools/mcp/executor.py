@@ -106,6 +106,7 @@ class McpExecutor(BaseExecutor):
             spec = base_spec(server, self._policy)
             self._servers[server.label], self._base_specs[server.label] = server, spec
             self._by_server_id[spec.server_id].append(server)
+        self.labels = tuple(self._servers)
         self._memory = ToolMemory()
         self._sessions = sessions
         self._definitions = Cache[bytes, _Definitions](_MAX_CACHED)
@@ -118,10 +119,6 @@ class McpExecutor(BaseExecutor):
 
     def __repr__(self) -> str:
         return f"McpExecutor({', '.join(self._servers)})"
-
-    @property
-    def labels(self) -> Sequence[str]:  # type: ignore[override]  # read only here
-        return tuple(self._servers)
 
     def remember_with(self, note: NoteWritingTools) -> None:
         self._memory.note = note

@@ -118,7 +118,7 @@ class McpSession:
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> McpCallResult:
         """Run a tool. `arguments` is the text of a JSON object, which the caller has checked: it is sent as it is.
-        `key` is the call's idempotency key. If the call is cancelled, the server is told. Raises `ServerUnavailable`.
+        `key` is the call's idempotency key. The server is notified of a cancelled call. Raises `ServerUnavailable`.
         """
 
         def ask(connection: McpConnection) -> Awaitable[object]:

@@ -41,7 +41,7 @@ _STDERR_TAIL_BYTES = 1_000
 _DRAIN_SECONDS = 0.25
 """Time for reading the rest of the output after the program has ended."""
 _EXIT_SECONDS = 1.0
-"""Time for the program to end by itself, and again after SIGTERM."""
+"""Seconds for the program to exit on its own, and again after SIGTERM."""
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
@@ -133,7 +133,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self.stderr_tail = b""
         self.has_left = False
-        """Whether it ended, or closed its output, by itself."""
+        """Whether the program exited, or closed its output, on its own."""
         self.exited = asyncio.Event()
 
     # ---- called by the event loop ----
