@@ -60,14 +60,12 @@ async def measure(url: str, calls: int, rounds: int) -> tuple[float, float]:
     """Return the CPU time of a call with antwort's client and with the SDK's."""
     pool = SessionPool()
     spec = ServerSpec(label="try", url=url)
-    with pool.session(spec) as session:
-        await session.tools()
+    await pool.session(spec).tools()
     async with Client(url) as client:
         await client.list_tools()
 
         async def ours() -> object:
-            with pool.session(spec) as session:
-                return await session.call("echo", '{"text": "hello"}', key="k")
+            return await pool.session(spec).call("echo", '{"text": "hello"}', key="k")
 
         async def theirs() -> object:
             return await client.call_tool("echo", ARGUMENTS)
@@ -83,9 +81,9 @@ async def kibibytes(url: str, sessions: int) -> float:
     pool = SessionPool(limit=sessions + 1)
 
     async def use(number: int) -> None:
-        with pool.session(ServerSpec(label="try", url=url, owner=("tenant", f"user {number}"))) as session:
-            await session.tools()
-            await session.call("echo", '{"text": "hello"}', key="k")
+        session = pool.session(ServerSpec(label="try", url=url, owner=("tenant", f"user {number}")))
+        await session.tools()
+        await session.call("echo", '{"text": "hello"}', key="k")
 
     await use(0)
     gc.collect()

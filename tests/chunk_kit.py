@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from antwort.providers.base import Delta, Finished
-from antwort.providers.chat_parser import ChatStreamParser
+from antwort.providers.chat_parser import ChatParser
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
@@ -30,7 +30,7 @@ def piece(name: str | None = None, arguments: object = None, **fields: Any) -> J
 
 
 def read(*events: bytes) -> list[Delta]:
-    parser = ChatStreamParser()
+    parser = ChatParser()
     return [found for data in events for found in parser.feed(data)] + parser.finish()
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from antwort import Engine
+from antwort.api.decoding import Limits
 from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, Message
-from antwort.api.requests import Limits
 from antwort.api.responses import CompactedResponse
 from antwort.api.wire import to_plain
 from antwort.errors import ContextTooLong

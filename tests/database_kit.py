@@ -12,18 +12,14 @@ from typing import Any, Literal
 
 import pytest
 
-from antwort.storage.database import Connection, Database, per_dialect
+from antwort.storage.database import Connection, Database
 
-TABLE = per_dialect(
-    "CREATE TABLE notes (place {number} PRIMARY KEY, note TEXT UNIQUE)",
-    sqlite={"number": "INTEGER"},
-    postgresql={"number": "BIGSERIAL"},
-)
+TABLE = "CREATE TABLE notes (place /*sqlite*/ INTEGER /*pg: BIGSERIAL */ PRIMARY KEY, note TEXT UNIQUE)"
 INSERT = "INSERT INTO notes (note) VALUES (?)"
 
 
 async def make_table(database: Database) -> None:
-    await database.write(lambda connection: connection.execute(TABLE[connection.dialect]))
+    await database.write(lambda connection: connection.execute(TABLE))
 
 
 def note(text: str) -> Callable[[Connection], None]:
@@ -47,7 +43,7 @@ async def held(database: Database) -> AsyncGenerator[None, None]:
         loop.call_soon_threadsafe(entered.set)
         release.wait(30)
 
-    holding = asyncio.create_task(database.write(hold))
+    holding = asyncio.ensure_future(database.write(hold))
     await entered.wait()
     try:
         yield
@@ -60,7 +56,7 @@ async def held(database: Database) -> AsyncGenerator[None, None]:
 async def together(database: Database, *operations: Callable[[Connection], None]) -> list[type[object]]:
     """What became of operations that stood in the queue together: `NoneType`, or the type of the error."""
     async with held(database):
-        tasks = [asyncio.create_task(database.write(operation)) for operation in operations]
+        tasks = [asyncio.ensure_future(database.write(operation)) for operation in operations]
     await asyncio.wait(tasks)
     return [type(task.exception()) for task in tasks]
 

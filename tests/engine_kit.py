@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from antwort import CreateRequest, Engine, EngineSettings, Identity, LocalExecutor, MemoryStore, Response, StreamEvent
+from antwort.api.decoding import Limits
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message, OutputItem, OutputText
-from antwort.api.requests import Limits, read_request
+from antwort.api.requests import read_request
 from antwort.api.wire import to_plain
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest, Provider
 from antwort.storage.base import ResponseStore
 from antwort.testing import StreamChecker
-from antwort.tools.base import ToolCall, ToolContext, ToolExecutor, ToolResult
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 
 T = TypeVar("T")
 
@@ -40,6 +41,18 @@ def engine_of(
     **settings: Any,
 ) -> Engine:
     return Engine(provider, store=store or MemoryStore(), executors=executors, settings=EngineSettings(**settings))
+
+
+class FunctionExecutor:
+    """Claims no tool, so it never counts as registered."""
+
+    kind = ToolKind.FUNCTION
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return False
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> NoReturn:
+        raise ClientsTurn(call)
 
 
 class Outcome(msgspec.Struct):

@@ -33,11 +33,15 @@ class ScriptedSession(McpSession):
         super().__init__(spec)
         self._server = server
 
+    def cached(self) -> None:
+        """Each list is asked for anew, so that it may change from one to the next."""
+
     async def tools(self) -> ServerTools:
         self._server.lists += 1
         if self._server.down is not None:
             raise self._server.down
-        return self._server.listed
+        self.listed = self._server.listed
+        return self.listed
 
     async def refresh(self) -> ServerTools:
         return await self.tools()

@@ -96,9 +96,6 @@ class ForwardingLog(RunLog):
             async for records in reading:
                 yield records
 
-    async def has_log(self, identity: Identity, response_id: str) -> bool:
-        return await self.inner.has_log(identity, response_id)
-
     async def sent(self, identity: Identity, response_id: str) -> int:
         return await self.inner.sent(identity, response_id)
 

@@ -103,6 +103,11 @@ async def everything(log: RunLog, response_id: str, after: int = -1, *, identity
         return [record async for records in reading for record in records]
 
 
+async def has_log(log: RunLog, identity: Identity, response_id: str) -> bool:
+    outline = await log.outline(identity, response_id)
+    return outline is not None and outline.has_log
+
+
 def numbered(records: Sequence[EventRecord]) -> list[tuple[int, RunEvent]]:
     """The events that are sent, each with its number."""
     found: list[tuple[int, RunEvent]] = []

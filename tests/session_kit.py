@@ -36,18 +36,15 @@ class Session:
         self._pool, self._spec = pool, spec
 
     async def tools(self) -> ServerTools:
-        with self._pool.session(self._spec) as session:
-            return await session.tools()
+        return await self._pool.session(self._spec).tools()
 
     async def refresh(self) -> ServerTools:
-        with self._pool.session(self._spec) as session:
-            return await session.refresh()
+        return await self._pool.session(self._spec).refresh()
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> McpCallResult:
-        with self._pool.session(self._spec) as session:
-            return await session.call(name, arguments, key=key, progress=progress)
+        return await self._pool.session(self._spec).call(name, arguments, key=key, progress=progress)
 
 
 class KitPool(SessionPool):

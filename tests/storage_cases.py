@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from antwort import Identity, Response
+from antwort.api.decoding import Limits
 from antwort.api.events import Mark, TurnEnded
+from antwort.api.item_parsing import read_input
 from antwort.api.items import InputItem, Message, OutputItem, OutputText
-from antwort.api.requests import Limits, read_input
 from antwort.api.resources import Conversation
 from antwort.api.responses import Usage
 from antwort.api.status import ResponseStatus

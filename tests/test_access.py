@@ -62,9 +62,9 @@ async def test_peers_come_in_under_the_name_that_they_were_told_where_no_keys_ar
     server = ServerSettings(peer_port=9000, peer_url="http://Antwort-0.antwort.example:9000")
     door = make_door(Settings(scripted=True, database=Secret("postgresql://db/antwort"), server=server))
     assert isinstance(door, Doorway)
-    door.check({"headers": [(b"host", b"antwort-0.antwort.example:9000")]})
+    door.identify({"headers": [(b"host", b"antwort-0.antwort.example:9000")]})
     with pytest.raises(NotPermitted):
-        door.check({"headers": [(b"host", b"antwort-1.antwort.example:9000")]})
+        door.identify({"headers": [(b"host", b"antwort-1.antwort.example:9000")]})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::1", "localhost"])

@@ -20,6 +20,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.storage.sql_store import SqlStore
 from config_kit import Operator
 from postgres import Postgres
+from runs_cases import has_log
 from storage_cases import ME, asked, tell
 
 OLD, NEW = "an old secret of some length", "a new secret of some length"
@@ -58,14 +59,12 @@ async def test_what_a_process_left_of_a_large_response_is_removed_at_the_next_st
     settings = Settings(data=str(tmp_path))
     records = await open_records(settings)
     await records.store.begin(asked("hello", response_id="left"))
-    assert records.database is not None
-    await records.database.write(lambda connection: connection.execute("UPDATE responses SET deleted_at = 1"))
+    await records.store.database.write(lambda connection: connection.execute("UPDATE responses SET deleted_at = 1"))
     await records.runs.close()
     await records.store.close()
     records = await open_records(settings)
-    assert records.database is not None
     query = "SELECT (SELECT count(*) FROM responses), (SELECT count(*) FROM items)"
-    assert await records.database.read(lambda connection: connection.execute(query).fetchone()) == (0, 0)
+    assert await records.store.database.read(lambda connection: connection.execute(query).fetchone()) == (0, 0)
     await records.runs.close()
     await records.store.close()
 
@@ -75,7 +74,7 @@ async def test_a_run_log_is_over_the_records_of_the_store(tmp_path: Path) -> Non
         records = await open_records(settings)
         assert isinstance(records.store, kind)
         response = await tell(records.store, "hello")
-        assert not await records.runs.has_log(ME, response.id)
+        assert not await has_log(records.runs, ME, response.id)
         await records.runs.close()
         await records.store.close()
 

@@ -72,7 +72,13 @@ def pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--backend", "http://a/v1"), ("--scripted", "--port", "0"), ("--model", "a.gguf"), ("--set", "scripted=true")],
+    [
+        ("--backend", "http://a/v1"),
+        ("--scripted", "--port", "0"),
+        ("--gguf", "a.gguf"),
+        ("--model", "a.gguf"),
+        ("--set", "scripted=true"),
+    ],
 )
 def test_nothing_is_fetched_where_somebody_else_answers(
     arguments: tuple[str, ...], pulls: Callable[..., list[Path]]

@@ -15,7 +15,7 @@ from toolcalling.modes import Reply
 from antwort.local.traits import TEMPLATE
 from antwort.providers.base import CallDelta, ChatMessage, ChatRequest, ChatTool, Delta, Finished
 from antwort.providers.chat import ChatProvider
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 
 
 class ThroughAntwort:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antwort.providers.base import Provider
     from antwort.providers.chat import ChatProvider
     from antwort.providers.fleet import Retrying
-    from antwort.providers.tool_emulation.provider import Constrained
+    from antwort.providers.tool_emulation.emulation import Constrained
     from antwort.storage.base import ResponseStore
     from antwort.storage.memory import MemoryStore
     from antwort.storage.sqlite import SqliteStore
@@ -80,7 +80,7 @@ _HOMES = {
     "AntwortError": "antwort.errors",
     "CannotStart": "antwort.config.problems",
     "ChatProvider": "antwort.providers.chat",
-    "Constrained": "antwort.providers.tool_emulation.provider",
+    "Constrained": "antwort.providers.tool_emulation.emulation",
     "CreateRequest": "antwort.api.requests",
     "Engine": "antwort.engine.engine",
     "EngineSettings": "antwort.engine.settings",

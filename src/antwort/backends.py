@@ -101,7 +101,7 @@ PATIENCE = 1.8
 """Seconds that an inference waits for a model that is loading: below the two for which `response.created` is held
 back, so that a model that takes longer shows as an HTTP error, with the time to wait.
 """
-_OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model"
+_OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE; --scripted does without a model"
 
 
 def _local_member(settings: Settings, local: LocalProvider) -> Member:

@@ -106,7 +106,7 @@ def _guard(settings: Settings, door: Keyring | Doorway) -> Guard:
         is_public=_is_public(settings),
         key=own.reveal() if own is not None else None,
         readers=door.may_read_metrics if isinstance(door, Keyring) and _has_readers(settings) else None,
-        doorway=door.check if isinstance(door, Doorway) and is_ours else None,
+        doorway=door.identify if isinstance(door, Doorway) and is_ours else None,
     )
 
 

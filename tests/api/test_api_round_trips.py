@@ -9,9 +9,11 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.events import MARKS, CallEnded, Mark, StreamEvent, TurnEnded
+from antwort.api.item_parsing import read_item
 from antwort.api.items import ContentPart, KnownItem, OpaqueItem, OutputItem
-from antwort.api.requests import Limits, read_item, read_request
+from antwort.api.requests import read_request
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Response, Usage
 from antwort.api.tools import echo_choice
 from antwort.api.wire import decode, encode, to_plain

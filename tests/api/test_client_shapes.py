@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -26,7 +27,7 @@ from antwort.api.items import (
     OpaqueItem,
     OutputText,
 )
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.wire import UNSET, to_plain
 from antwort.errors import InvalidField
 

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.items import MAX_ITEM_ID
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.errors import InvalidField
 
 

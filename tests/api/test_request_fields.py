@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import CreateRequest, Limits, TextFormat, TextOptions, parse_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import CreateRequest, TextFormat, TextOptions, parse_request
 from antwort.api.tools import AllowedTools, ForcedFunction, ForcedServer, FunctionTool, McpTool, NamedTool, OpaqueTool
 from antwort.errors import InvalidField
 

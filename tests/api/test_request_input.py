@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -23,7 +25,7 @@ from antwort.api.items import (
     SummaryText,
     Text,
 )
-from antwort.api.requests import CreateRequest, Limits, parse_request, read_item, read_request
+from antwort.api.requests import CreateRequest, parse_request, read_request
 from antwort.api.wire import UNSET
 from api.samples import ITEMS, Json
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from antwort.api.requests import Limits, parse_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import parse_request
 from antwort.errors import InvalidField
 
 pytestmark = pytest.mark.proves("CP-040")

@@ -8,8 +8,10 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import Message
-from antwort.api.requests import CreateRequest, Limits, parse_request, read_item
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.wire import to_plain
 from antwort.errors import AntwortError
 from api.samples import CHOICES, ITEMS, PARTS, TOOLS

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import CreateRequest, Limits, read_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import CreateRequest, read_request
 from antwort.api.tools import (
     AllowedTools,
     CustomTool,

@@ -10,9 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 import standard
+from antwort.api.decoding import Limits
 from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
-from antwort.api.requests import Limits, parse_request
+from antwort.api.requests import parse_request
 from antwort.api.responses import Response, Usage
 from antwort.api.standard import STANDARD
 from antwort.api.tools import FunctionTool, echo_choice, echo_tool

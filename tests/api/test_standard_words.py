@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import standard
+from antwort.api.decoding import Limits
 from antwort.api.events import AnnotationAdded, ContentPartDone, ErrorEvent, StreamEvent
+from antwort.api.item_parsing import read_input, read_item
 from antwort.api.items import (
     FunctionCallOutput,
     InputFile,
@@ -24,7 +26,7 @@ from antwort.api.items import (
     OpaqueItem,
     OutputText,
 )
-from antwort.api.requests import Limits, read_input, read_item, read_request
+from antwort.api.requests import read_request
 from antwort.api.responses import CompactedResponse, Model, ReasoningEcho, Response, ResponseError, Usage
 from antwort.api.standard import OPENAI, STANDARD, own_kind, wording
 from antwort.api.tools import OpaqueTool

@@ -20,10 +20,15 @@ async def logs(folder: Path, dsn: str | None, ids: Sequence[str]) -> dict[str, l
     log = run_log_for(store, BackgroundSettings())
     assert log is not None
     try:
-        return {each: await _events(log, each) for each in ids if await log.has_log(ANONYMOUS, each)}
+        return {each: await _events(log, each) for each in ids if await _is_logged(log, each)}
     finally:
         await log.close()
         await store.close()
+
+
+async def _is_logged(log: RunLog, response_id: str) -> bool:
+    outline = await log.outline(ANONYMOUS, response_id)
+    return outline is not None and outline.has_log
 
 
 async def _events(log: RunLog, response_id: str) -> list[RunEvent]:

@@ -357,7 +357,7 @@ async def test_a_failure_is_told_on_the_other_stream_with_status_1() -> None:
         (("--url", "not an address", "Hello"), "is not the address of a server"),
         (("--url", "http://127.0.0.1:1", "--scripted", "Hello"), "leave one of them out"),
         (("--url", "http://127.0.0.1:1", "--key-file", "/no/such", "Hello"), "cannot be read"),
-        (("--model", "missing.gguf", "Hello"), "missing.gguf"),
+        (("--gguf", "missing.gguf", "Hello"), "missing.gguf"),
     ],
 )
 async def test_what_cannot_be_done_is_one_line_with_status_1(arguments: tuple[str, ...], said: str) -> None:

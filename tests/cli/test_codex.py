@@ -1,4 +1,4 @@
-"""`antwort codex`: the block for Codex's configuration, and a file in which nothing else changes."""
+"""`antwort codex`: a profile for Codex CLI and a model catalogue, beside a config.toml that stays as it is."""
 
 from __future__ import annotations
 
@@ -7,36 +7,18 @@ import json
 import os
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from antwort.cli import codex, main
 from antwort.cli.codex import Server, base_of
-from antwort.cli.codex_config import Block, Unsure, changed
 from antwort.config.problems import CannotStart
 from live_server import launched, start
 from replay import answering
 from replay_backend import Answer, whole
 
 URL = "http://127.0.0.1:8080/v1"
-BLOCK = Block(
-    top={"model": "qwen3", "model_provider": "antwort"},
-    provider={"base_url": URL, "wire_api": "responses"},
-    usual={"request_max_retries": 2},
-    unwanted={"env_key": "ANTWORT_API_KEY"},
-)
-WITH_KEY = BLOCK._replace(provider={**BLOCK.provider, "env_key": "ANTWORT_API_KEY"}, unwanted={})
-TABLE = f"""[model_providers.antwort]
-name = "antwort"
-base_url = "{URL}"
-wire_api = "responses"
-request_max_retries = 2
-"""
-TRICKY = 'notify = [\n  "a", # [not.a.table]\n]\ntext = """\n[model_providers.antwort]\n"""\n'
-BELOW = "[model_providers.antwort.http_headers]\nx = 'y'\n"
-TOP = 'model = "qwen3"\nmodel_provider = "antwort"\n'
 
 
 @pytest.fixture
@@ -47,120 +29,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "codex"
 
 
-# ---- the text ----
+def profile_in(home: Path) -> dict[str, Any]:
+    return tomllib.loads((home / "antwort.config.toml").read_text())
 
 
-def test_the_block_is_what_codex_reads() -> None:
-    assert str(BLOCK) == f"{TOP}\n{TABLE}".rstrip("\n")
-    assert tomllib.loads(str(WITH_KEY))["model_providers"]["antwort"]["env_key"] == "ANTWORT_API_KEY"
+def files_in(home: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in home.iterdir()} if home.exists() else {}
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", f"{TOP}\n{TABLE}"),
-        ("# mine\n", f"{TOP}\n# mine\n\n{TABLE}"),
-        ("[tui]\ntheme = 'x'\n", f"{TOP}\n[tui]\ntheme = 'x'\n\n{TABLE}"),
-        (
-            'model = "gpt-5"  # the best\nsandbox_mode = "read-only"',
-            f'model = "qwen3"  # the best\nsandbox_mode = "read-only"\nmodel_provider = "antwort"\n\n{TABLE}',
-        ),
-        (
-            f'{TRICKY}\n[a]\nmodel = "kept"\n',
-            f'{TRICKY}{TOP}\n[a]\nmodel = "kept"\n\n{TABLE}',
-        ),
-        (
-            f'{TOP}[model_providers.antwort]\nbase_url = "http://old/v1"  # here\nwire_api = "responses"\n\n[b]\nc = 1',
-            f'{TOP}[model_providers.antwort]\nbase_url = "{URL}"  # here\nwire_api = "responses"\n\n[b]\nc = 1',
-        ),
-        (
-            f"{TOP}[model_providers.antwort]\n{BELOW}",
-            f'{TOP}[model_providers.antwort]\nbase_url = "{URL}"\nwire_api = "responses"\n{BELOW}',
-        ),
-    ],
-)
-def test_only_what_belongs_to_it_changes(before: str, after: str) -> None:
-    assert changed(before, BLOCK) == after
-    assert changed(after, BLOCK) == after
-
-
-def test_lines_end_as_they_do_in_the_file() -> None:
-    after = changed("a = 1\r\n[b]\r\nc = 2\r\n", BLOCK)
-    assert "\n" not in after.replace("\r\n", "")
-    assert after.startswith('a = 1\r\nmodel = "qwen3"\r\n')
-
-
-def test_a_key_comes_and_goes_with_the_server_that_wants_one() -> None:
-    with_key = changed(f"{TOP}\n{TABLE}", WITH_KEY)
-    assert 'env_key = "ANTWORT_API_KEY"' in with_key
-    assert changed(with_key, BLOCK) == f"{TOP}\n{TABLE}"
-
-
-def test_what_the_user_has_set_of_the_provider_stays() -> None:
-    own = f"{TOP}\n{TABLE}".replace("request_max_retries = 2", "request_max_retries = 9").replace(
-        '"antwort"\nbase', '"me"\nbase'
-    )
-    assert changed(own + 'env_key = "MY_OWN"\n', BLOCK) == own + 'env_key = "MY_OWN"\n'
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("model = \n", "is not valid TOML"),
-        ("model = 1\nmodel = 2\n", "is not valid TOML"),
-        ('model_providers.antwort.name = "x"\n', "has model_providers in a form other than"),
-        ('model_providers = {antwort = {name = "x"}}\n', "has model_providers in a form other than"),
-        ('[model_providers]\nantwort = {name = "x"}\n', "has the provider 'antwort' in a form other than"),
-        ('[model_providers]\nantwort.name = "x"\n', "has the provider 'antwort' in a form other than"),
-        ('model = """\ngpt-5"""\n', "has model in a form that cannot be changed safely"),
-        ("[model]\nname = 'x'\n", "cannot be changed safely"),
-        ("[[model_providers.antwort]]\nname = 'x'\n", "cannot be changed safely"),
-    ],
-)
-def test_a_file_that_cannot_be_changed_safely_is_refused(text: str, why: str) -> None:
-    with pytest.raises(Unsure, match=why.replace("[", r"\[")):
-        changed(text, BLOCK)
-
-
-_lines = st.sampled_from(
-    [
-        "",
-        "# a comment",
-        'model = "gpt-5"',
-        "model = 'gpt-5' # why",
-        'model_provider = "x"',
-        'a."b.c" = 1',
-        "d = [\n 1,\n]",
-        's = """\n[model_providers.antwort]\n"""',
-        "[tui]",
-        "[[x]]",
-        "[model_providers]",
-        "[model_providers.other]",
-        "[model_providers.antwort]",
-        "[model_providers.antwort.query_params]",
-        'base_url = "b"',
-        'env_key = "ANTWORT_API_KEY"',
-        "name = 'n'",
-        "antwort = 3",
-        "antwort.name = 'x'",
-    ]
-)
-
-
-@given(st.lists(_lines, max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
-def test_whatever_is_in_the_file_stays_there_or_the_file_is_refused(lines: list[str], end: str, is_ended: bool) -> None:
-    text = end.join(line.replace("\n", end) for line in lines) + (end if is_ended else "")
-    try:
-        after = changed(text, BLOCK)
-    except Unsure:
-        return
-    said = tomllib.loads(after)
-    assert said["model"] == "qwen3"
-    assert said["model_providers"]["antwort"]["base_url"] == URL
-    assert changed(after, BLOCK) == after
-    for line in text.split(end):
-        is_ours = line.split(" ")[0] in {*BLOCK.top, *BLOCK.provider, "env_key"}
-        assert is_ours or text.count(line) <= after.count(line)
+def models_in(home: Path) -> list[dict[str, Any]]:
+    models: list[dict[str, Any]] = json.loads((home / "antwort.models.json").read_text())["models"]
+    return models
 
 
 # ---- the address ----
@@ -236,18 +115,6 @@ async def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
     assert (await _looked(whole(body))).models == ("qwen3",)
 
 
-async def test_a_context_that_the_server_tells_of_is_told_to_codex(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    body = b'{"data":[{"id":"small","context_length":4096},{"id":"odd"}]}'
-    told = []
-    async with answering(lambda _: whole(body)) as server:
-        for model in ("small", "odd"):
-            assert await asyncio.to_thread(main, ["codex", "--url", server.url, "--model", model]) == 0
-            told.append(tomllib.loads(capsys.readouterr().out).get("model_context_window"))
-    assert told == [4096, None]
-
-
 async def test_a_list_that_drips_is_given_up_in_time() -> None:
     async with asyncio.timeout(10):
         assert (await _looked(Answer((b'{"da',), ending="hold"), timeout_seconds=0.3)).models is None
@@ -257,29 +124,41 @@ async def test_a_key_that_no_header_can_hold_is_not_sent() -> None:
     assert await _looked(whole(b"{}", 401), "schlüssel") == Server(None, needs_key=True, status=0)
 
 
-def test_what_answers_and_is_no_server_is_told_with_its_status() -> None:
-    with pytest.raises(CannotStart, match=r"^A server answers with HTTP 200 where the models should be at URL:"):
+def test_a_server_that_lists_no_models_is_named_with_its_status() -> None:
+    with pytest.raises(CannotStart, match=r"^A server answers with HTTP 200 instead of models at URL:"):
         codex._only_model(Server(None, None, 200), "URL")
 
 
-def test_a_model_that_cannot_be_printed_is_refused_and_no_folder_made(
-    home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]
+# ---- the context ----
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "message"),
+    [
+        ("tiny", 1, "The context of 'tiny' has 4,096 tokens, too few for Codex"),
+        ("small", 0, "The context of 'small' has 32,768 tokens; Codex works well from 64,000 on."),
+        ("unknown", 0, "does not report the context length of 'unknown'; Codex works well from 64,000 on."),
+        ("large", 0, ""),
+    ],
+)
+async def test_a_short_context_is_refused_or_warned_of(
+    model: str, status: int, message: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["codex", "--url", nowhere, "--model", "a\udcff", "--write"]) == 2
-    assert capsys.readouterr().err == "antwort: --model must be a name that can be printed.\n"
-    assert not home.exists()
+    lengths = {"tiny": 4096, "small": 32_768, "large": 131_072}
+    body = json.dumps(
+        {"data": [{"id": "unknown"}, *({"id": name, "context_length": n} for name, n in lengths.items())]}
+    ).encode()
+    async with answering(lambda _: whole(body)) as server:
+        assert await asyncio.to_thread(main, ["codex", "--url", server.url, "--model", model]) == status
+    errors = capsys.readouterr().err
+    assert message in errors if message else not errors
+    assert bool(files_in(home)) is (status == 0)
+    if status == 0:
+        assert models_in(home)[0]["slug"] == model
+        assert {entry["slug"]: entry.get("context_window") for entry in models_in(home)} == {"unknown": None, **lengths}
 
 
-def test_a_file_that_is_to_be_read_only_stays(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
-    home.mkdir()
-    (home / "config.toml").write_text("# mine\n")
-    (home / "config.toml").chmod(0o444)
-    assert main(["codex", "--url", nowhere, "--model", "qwen3", "--write"]) == 1
-    assert "cannot be written: it is read-only." in capsys.readouterr().err
-    assert [path.name for path in home.iterdir()] == ["config.toml"]
-
-
-# ---- the command ----
+# ---- the profile ----
 
 
 async def _codex(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
@@ -289,13 +168,26 @@ async def _codex(*arguments: str, environment: dict[str, str] | None = None) -> 
     return process.returncode, output.decode(), errors.decode()
 
 
-async def test_the_model_is_that_of_the_running_server(home: Path) -> None:
+@pytest.fixture
+def config_toml(home: Path) -> str:
+    """Codex's own configuration, which is there before."""
+    home.mkdir()
+    (home / "config.toml").write_text('model = "gpt-5.5"\n')
+    return 'model = "gpt-5.5"\n'
+
+
+async def test_the_profile_uses_the_running_server_and_touches_nothing_else(home: Path, config_toml: str) -> None:
     async with launched("--scripted", "--memory") as server:
-        status, output, errors = await _codex("--url", server.url)
+        status, output, _ = await _codex("--url", server.url)
+        again = await _codex("--url", server.url)
     assert status == 0
-    assert tomllib.loads(output) == {
+    file = home / "antwort.config.toml"
+    assert output == f"Wrote {file}.\nStart Codex with: codex --profile antwort\n"
+    assert again[1] == f"{file} is up to date.\nStart Codex with: codex --profile antwort\n"
+    assert profile_in(home) == {
         "model": "scripted",
         "model_provider": "antwort",
+        "model_catalog_json": str(home / "antwort.models.json"),
         "model_providers": {
             "antwort": {
                 "name": "antwort",
@@ -307,7 +199,21 @@ async def test_the_model_is_that_of_the_running_server(home: Path) -> None:
             }
         },
     }
-    assert errors == f"For {home / 'config.toml'}; `antwort codex --write` adds it there.\n"
+    assert files_in(home).keys() == {"antwort.config.toml", "antwort.models.json", "config.toml"}
+    assert files_in(home)["config.toml"] == config_toml
+
+
+def test_only_the_user_can_read_the_profile(home: Path, nowhere: str) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    assert {path.stat().st_mode & 0o777 for path in home.iterdir()} == {0o600}
+
+
+async def test_print_shows_the_profile_and_writes_nothing(home: Path) -> None:
+    async with launched("--scripted", "--memory") as server:
+        status, output, errors = await _codex("--url", server.url, "--print")
+    assert (status, tomllib.loads(output)["model"]) == (0, "scripted")
+    assert f"For {home / 'antwort.config.toml'}; without --print, `antwort codex` writes it." in errors
+    assert not files_in(home)
 
 
 async def test_a_server_with_keys_is_asked_with_one_and_codex_is_told_where_it_is(home: Path) -> None:
@@ -315,12 +221,12 @@ async def test_a_server_with_keys_is_asked_with_one_and_codex_is_told_where_it_i
     async with launched("--scripted", "--memory", environment=keys) as server:
         status, output, errors = await _codex("--url", server.url)
         assert (status, output) == (1, "")
-        assert "wants a key: set ANTWORT_API_KEY" in errors
+        assert "requires a key: set ANTWORT_API_KEY" in errors
         wrong = await _codex("--url", server.url, environment={"ANTWORT_API_KEY": "sk-another"})
         assert (wrong[0], "sk-another" in wrong[2]) == (1, False)
-        assert "does not take the key in ANTWORT_API_KEY" in wrong[2]
-        right = await _codex("--url", server.url, environment={"ANTWORT_API_KEY": "sk-a-key-of-some-length"})
-        unasked = await _codex("--url", server.url, "--model", "scripted")
+        assert "does not accept the key in ANTWORT_API_KEY" in wrong[2]
+        right = await _codex("--url", server.url, "--print", environment={"ANTWORT_API_KEY": "sk-a-key-of-some-length"})
+        unasked = await _codex("--url", server.url, "--print", "--model", "scripted")
     for status, output, _ in (right, unasked):
         assert status == 0
         assert tomllib.loads(output)["model_providers"]["antwort"]["env_key"] == "ANTWORT_API_KEY"
@@ -332,26 +238,25 @@ def nowhere(unused_tcp_port: int) -> str:
     return f"http://127.0.0.1:{unused_tcp_port}/v1"
 
 
-def test_without_a_server_the_model_must_be_said(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_server_the_model_must_be_named(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["codex", "--url", nowhere]) == 1
-    ways = "start one (`antwort serve`), say where it is (--url URL), or say --model MODEL."
+    ways = "start one (`antwort serve`), give its address (--url URL), or name a model (--model MODEL)."
     assert capsys.readouterr() == ("", f"antwort: No server answers at {nowhere}: {ways}\n")
-    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
-    shown = capsys.readouterr()
-    assert tomllib.loads(shown.out)["model"] == "qwen3"
     assert not home.exists()
-    assert f"not checked: no server answers at {nowhere}." in shown.err
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    assert profile_in(home)["model"] == "qwen3"
+    assert f"The model is not checked: no server answers at {nowhere}." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("models", "words"),
     [
-        (("a", "b"), "lists several models: a, b; say which one Codex is to use (--model MODEL)."),
-        (tuple(f"m{n}" for n in range(10)), "m6, m7 and 2 more; say which one"),
-        ((), "lists no models; say which one"),
+        (("a", "b"), "lists several models: a, b; name the one for Codex (--model MODEL)."),
+        (tuple(f"m{n}" for n in range(10)), "m6, m7 and 2 more; name the one"),
+        ((), "lists no models; name the one"),
     ],
 )
-async def test_of_several_models_one_must_be_said(
+async def test_of_several_models_one_must_be_named(
     models: tuple[str, ...], words: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = json.dumps({"data": [{"id": model} for model in models]}).encode()
@@ -362,54 +267,122 @@ async def test_of_several_models_one_must_be_said(
         assert "does not list 'other'" in capsys.readouterr().err
 
 
-def test_write_makes_the_file_and_a_second_time_changes_nothing(
+def test_what_the_user_has_added_to_the_profile_stays(home: Path, nowhere: str) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "one"]) == 0
+    file = home / "antwort.config.toml"
+    own = file.read_text().replace("request_max_retries = 2", "request_max_retries = 9  # mine")
+    file.write_text(f"{own}\n[features]\nplugins = false\n")
+    assert main(["codex", "--url", f"{nowhere}/", "--model", "two"]) == 0
+    assert file.read_text() == f"{own}\n[features]\nplugins = false\n".replace('"one"', '"two"')
+
+
+def test_the_key_goes_with_a_server_that_needs_none(home: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTWORT_API_KEY", "sk-a-key-of-some-length")
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    assert profile_in(home)["model_providers"]["antwort"]["env_key"] == "ANTWORT_API_KEY"
+    monkeypatch.delenv("ANTWORT_API_KEY")
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    assert "env_key" not in profile_in(home)["model_providers"]["antwort"]
+
+
+def test_the_flag_of_earlier_versions_still_works_with_a_warning(
     home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write = ["codex", "--url", nowhere, "--model", "qwen3", "--write"]
-    assert main(write) == 0
-    file = home / "config.toml"
-    assert capsys.readouterr().out == f"Written to {file}.\n"
-    assert file.stat().st_mode & 0o777 == 0o600
-    written = file.read_bytes()
-    assert main(write) == 0
-    assert capsys.readouterr().out == f"{file} says so already.\n"
-    assert file.read_bytes() == written
-    assert [path.name for path in home.iterdir()] == ["config.toml"]
+    assert main(["codex", "--url", nowhere, "--model", "qwen3", "--write"]) == 0
+    assert "--write is not needed any more" in capsys.readouterr().err
+    assert profile_in(home)["model"] == "qwen3"
+    assert not (home / "config.toml").exists()
 
 
-def test_what_was_in_the_file_is_kept_beside_it_every_time(
+def test_a_model_that_cannot_be_printed_is_refused_and_no_folder_made(
     home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home.mkdir()
-    file = home / "config.toml"
-    file.write_text('model = "gpt-5"\n')
-    file.chmod(0o640)
-    for model in ("one", "two"):
-        assert main(["codex", "--url", nowhere, "--model", model, "--write"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        f"Written to {file}. What was there is in config.toml.bak.",
-        f"Written to {file}. What was there is in config.toml.bak1.",
-    ]
-    kept = [(home / name).read_text() for name in ("config.toml.bak", "config.toml.bak1", "config.toml")]
-    assert [tomllib.loads(text)["model"] for text in kept] == ["gpt-5", "one", "two"]
-    assert {path.stat().st_mode & 0o777 for path in home.iterdir()} == {0o640}
+    assert main(["codex", "--url", nowhere, "--model", "a\udcff"]) == 2
+    assert capsys.readouterr().err == "antwort: --model must be a printable name.\n"
+    assert not home.exists()
 
 
-@pytest.mark.parametrize("content", [b"model = \n", b"\xff\xfe", b"model_providers.antwort.name = 'x'\n"])
-def test_a_file_that_is_refused_stays_as_it_is(
+@pytest.mark.parametrize(
+    "content", [b"model = \n", b"\xff\xfe", b"model_providers = 'x'\n", b"[model_providers]\nantwort = 3\n"]
+)
+def test_a_profile_that_cannot_be_changed_stays_as_it_is(
     home: Path, nowhere: str, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home.mkdir()
-    (home / "config.toml").write_bytes(content)
-    assert main(["codex", "--url", nowhere, "--model", "qwen3", "--write"]) == 1
-    assert "it is left as it is" in capsys.readouterr().err
-    assert {path.name: path.read_bytes() for path in home.iterdir()} == {"config.toml": content}
+    (home / "antwort.config.toml").write_bytes(content)
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 1
+    assert "antwort.config.toml" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in home.iterdir()} == {"antwort.config.toml": content}
 
 
-def test_a_link_to_the_file_stays_a_link(home: Path, nowhere: str, tmp_path: Path) -> None:
+def test_a_read_only_profile_stays(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
     home.mkdir()
-    (tmp_path / "dotfiles.toml").write_text("# mine\n")
-    (home / "config.toml").symlink_to(tmp_path / "dotfiles.toml")
-    assert main(["codex", "--url", nowhere, "--model", "qwen3", "--write"]) == 0
-    assert (home / "config.toml").is_symlink()
-    assert 'model = "qwen3"' in (tmp_path / "dotfiles.toml").read_text()
+    file = home / "antwort.config.toml"
+    file.write_text("# mine\n")
+    file.chmod(0o444)
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 1
+    assert "cannot be written: it is read-only." in capsys.readouterr().err
+    assert file.read_text() == "# mine\n"
+
+
+# ---- going back ----
+
+
+def test_restore_removes_what_was_written(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    (home / "config.toml").write_text('model = "gpt-5.5"\n')
+    capsys.readouterr()
+    assert main(["codex", "--restore"]) == 0
+    removed = [f"Removed {home / name}." for name in ("antwort.config.toml", "antwort.models.json")]
+    assert capsys.readouterr().out.splitlines() == removed
+    assert {path.name: path.read_text() for path in home.iterdir()} == {"config.toml": 'model = "gpt-5.5"\n'}
+    assert main(["codex", "--restore"]) == 0
+    assert capsys.readouterr().out == f"There is nothing of antwort in {home}.\n"
+
+
+def test_restore_takes_back_what_earlier_versions_wrote_into_config_toml(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.mkdir()
+    ours = '[model_providers.antwort]\nname = "antwort"\nbase_url = "http://x/v1"\n'
+    (home / "config.toml.bak").write_text('model = "gpt-5.5"\n[tui]\ntheme = "x"\n')
+    (home / "config.toml").write_text(
+        f'model = "qwen3"\nmodel_provider = "antwort"\nmodel_context_window = 9\n[tui]\ntheme = "mine"  # new\n\n{ours}'
+    )
+    assert main(["codex", "--restore"]) == 0
+    assert capsys.readouterr().out == f"Removed the provider 'antwort' from {home / 'config.toml'}.\n"
+    assert (home / "config.toml").read_text().rstrip() == 'model = "gpt-5.5"\n[tui]\ntheme = "mine"  # new'
+
+
+def test_restore_leaves_a_default_model_alone_that_is_not_ours(home: Path) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text(
+        'model = "gpt-5.5"\n[model_providers.antwort]\nname = "antwort"\n[model_providers.other]\nname = "o"\n'
+    )
+    assert main(["codex", "--restore"]) == 0
+    left = tomllib.loads((home / "config.toml").read_text())
+    assert left == {"model": "gpt-5.5", "model_providers": {"other": {"name": "o"}}}
+
+
+def test_restore_reads_the_backup_only_if_it_needs_it(
+    home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    (home / "config.toml.bak").write_text("not = = toml")
+    (home / "config.toml").write_text('model = "gpt-5.5"\nmodel_provider = "antwort"\n[model_providers.antwort]\n')
+    assert main(["codex", "--restore"]) == 1
+    assert "Nothing was removed." in capsys.readouterr().err
+    assert (home / "antwort.config.toml").exists()
+    (home / "config.toml").write_text('model = "gpt-5.5"\n')
+    assert main(["codex", "--restore"]) == 0
+    assert not (home / "antwort.config.toml").exists()
+
+
+def test_a_model_that_codex_knows_keeps_codexs_own_metadata(home: Path, nowhere: str) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "qwen3"]) == 0
+    assert "model_catalog_json" in profile_in(home)
+    assert main(["codex", "--url", nowhere, "--model", "gpt-5.5"]) == 0
+    assert profile_in(home)["model"] == "gpt-5.5"
+    assert "model_catalog_json" not in profile_in(home)
+    assert main(["codex", "--url", nowhere, "--model", "gpt-oss:20b"]) == 0
+    assert models_in(home)[0]["slug"] == "gpt-oss:20b"

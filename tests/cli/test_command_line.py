@@ -33,7 +33,26 @@ def test_help_names_every_command_and_shows_what_to_try(capsys: pytest.CaptureFi
     for command in COMMANDS:
         assert f"  {command.name} " in shown
         assert command.help in shown
-    assert "antwort serve --scripted --memory" in shown
+    assert "antwort serve --demo-tools" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "serve"], ["serve", "--help"]),
+        (["help", "config", "show"], ["config", "show", "--help"]),
+        (["version"], ["--version"]),
+    ],
+)
+def test_help_and_version_are_commands_too(
+    words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = []
+    for arguments in (words, same):
+        assert stopped_with(arguments) == 0
+        shown.append(capsys.readouterr())
+    assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize("name", [name for name, command in all_commands() if command.flags])

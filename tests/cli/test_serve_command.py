@@ -35,11 +35,11 @@ def test_what_is_not_given_has_the_default_of_the_settings() -> None:
 
 def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-file\n")
-    given = "--host 0.0.0.0 --port 9 --data /somewhere --drain 3 --log-level debug --log-format json --default-model m "
+    given = "--host 0.0.0.0 --port 9 --data /somewhere --drain 3 --log-level debug --log-format json --model m "
     given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action completed --strict "
     given += "--set server.linger=6 --tools a --tools b "
     given += f"--backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
-    given += "--model some.gguf --demo-tools --workers 1"
+    given += "--gguf some.gguf --demo-tools --workers 1"
     assert settings_of(*given.split()) == Settings(
         backends=(BackendSettings(name="default", url="http://localhost:8000/v1", api_key=Secret("sk-file")),),
         server=ServerSettings(host="0.0.0.0", port=9, drain=3.0, linger=6.0),
@@ -53,9 +53,25 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     assert settings_of("--memory") == Settings(memory=True)
     assert [flag.key for flag in COMMANDS[0].flags if f"--{flag.key.replace('_', '-')}" not in given] == [
         "scripted",
+        "default_model",
         "memory",
         "config",
     ]
+
+
+def test_the_flags_of_earlier_versions_still_work_with_a_warning() -> None:
+    assert settings_of("--scripted", "--default-model", "m") == Settings(scripted=True, default_model="m")
+    loaded = read({"model": "some.gguf", "config": os.devnull}, environment={})
+    assert loaded.settings == Settings(local=LocalSettings(model="some.gguf"))
+    assert loaded.warnings == ("--model takes a model's name; for a file, use --gguf FILE.",)
+
+
+def test_a_models_file_without_the_usual_ending_is_known_by_its_first_bytes(tmp_path: Path) -> None:
+    (tmp_path / "sha256-abc").write_bytes(b"GGUF\3\0")
+    (tmp_path / "qwen3").write_bytes(b"not a model")
+    for name, is_file in (("sha256-abc", True), ("qwen3", False), ("~nobody-here/qwen3", False)):
+        settings = settings_of("--model", name if name.startswith("~") else str(tmp_path / name))
+        assert (settings.local.model is not None, settings.default_model is not None) == (is_file, not is_file)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +118,7 @@ async def test_without_a_backend_and_the_demo_model_it_says_how_to_have_one(tmp_
     said = await failure("--data", str(tmp_path), "--port", "0")
     assert f"the demo model is not there: `antwort model pull --data {tmp_path}` fetches it" in said
     assert "--backend URL" in said
-    assert "--model FILE" in said
+    assert "--gguf FILE" in said
     assert "--scripted" in said
 
 
@@ -113,7 +129,7 @@ async def test_a_model_that_is_no_model_is_one_sentence(tmp_path: Path, content:
     file = tmp_path / "some.gguf"
     if content is not None:
         file.write_bytes(content)
-    said = await failure("--memory", "--port", "0", "--model", str(file))
+    said = await failure("--memory", "--port", "0", "--gguf", str(file))
     assert said.startswith(f"antwort: The model cannot be run: {problem.format(repr(str(file)))}")
 
 

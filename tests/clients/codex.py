@@ -79,7 +79,7 @@ class Codex:
         self.work.mkdir()
         self._home.mkdir()
         await self._run("git", "init", "--quiet")
-        wanted = ("--write", "--url", self._url, "--model", self._model)
+        wanted = ("--url", self._url, "--model", self._model)
         await self._run(sys.executable, "-m", "antwort", "codex", *wanted)
         return self
 
@@ -87,11 +87,11 @@ class Codex:
         self._folder.cleanup()
 
     async def exec(self, *arguments: str, settings: Mapping[str, object] | None = None) -> Said:
-        """`codex exec` to its end; `settings` go over those of the file."""
+        """`codex exec` to its end; `settings` go over those of the profile."""
         given = {**SETTINGS, **(settings or {})}
         options = [word for name, value in given.items() for word in ("-c", f"{name}={json.dumps(value)}")]
         status, output, errors = await self._run(
-            str(PROGRAMS / "codex"), "exec", *options, "--json", *arguments, check=False
+            str(PROGRAMS / "codex"), "exec", "--profile", "antwort", *options, "--json", *arguments, check=False
         )
         return Said(status, [json.loads(line) for line in output.splitlines()], errors)
 

@@ -62,7 +62,8 @@ def test_every_flag_sets_a_setting_there_is_and_offers_its_choices() -> None:
             kind = leaves()[flag.path].kind
             if flag.choices:
                 assert sorted(flag.choices) == sorted(getattr(kind, "values", ()))
-    assert len(BY_PATH) == len([flag for flag in FLAGS if flag.path])
+    assert len(BY_PATH) == len({flag.path for flag in FLAGS if flag.path})
+    assert BY_PATH["default_model"] == "--model"
 
 
 def test_a_default_that_a_flags_help_names_is_the_default() -> None:

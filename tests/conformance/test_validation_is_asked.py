@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import Limits
+from antwort.api.decoding import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.storage.memory import MemoryStore

@@ -16,7 +16,9 @@ from antwort.config.settings import BackendSettings, CapabilitySettings
 from antwort.doctor.asking import Access
 from antwort.doctor.examine import OutOfReach, Subject, Visit
 from antwort.testing.backend import DemoBackend
+from antwort.version import __version__
 from doctor_kit import PATIENCE, by_probe, examined, verdicts
+from live_server import launched
 from replay import LLAMA_CPP, NOT_THERE, VLLM, answering, kind_of, playing, refusing_tools
 from replay_backend import CASES, Answer, Seen, serve, sse, whole
 
@@ -338,6 +340,26 @@ async def test_a_backend_that_speaks_responses_is_asked_in_its_own_way() -> None
     assert told["streaming"].verdict == "works"
     assert told["stream_usage"].verdict == "works"
     assert told["tools.required"].settings == {}
+
+
+async def test_antwort_itself_is_recognised_and_is_to_be_configured_as_responses() -> None:
+    async with launched("--scripted", "--memory") as server:
+        found = await examined(server.url)
+        settings = BackendSettings(name="b", url=server.url)
+        configured = await examined(server.url, settings=settings)
+    assert (found.engine.title, found.outcome) == (f"antwort {__version__}", "fine")
+    assert by_probe(found)["kind"].seen == "speaks the Responses API"
+    assert by_probe(found)["kind"].remedy == "configure the backend with `kind: responses`: --write records it"
+    assert found.settings["kind"] == "responses"
+    assert (configured.outcome, by_probe(configured)["kind"].verdict) == ("broken", "fails")
+    assert verdicts(configured)["streaming"] == "works"
+
+
+async def test_a_backend_of_another_kind_than_configured_is_told_its_own() -> None:
+    async with running(DemoBackend(["m"])) as url:
+        found = await examined(url, settings=BackendSettings(name="b", url=f"{url}/v1", kind="responses"))
+    assert by_probe(found)["kind"].seen == "speaks Chat Completions only"
+    assert (found.outcome, found.settings["kind"]) == ("broken", "chat")
 
 
 async def test_the_stand_in_of_the_testing_kit_is_fine_but_knows_no_schemas() -> None:

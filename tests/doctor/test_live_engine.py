@@ -25,7 +25,7 @@ async def test_the_model_that_antwort_runs_by_itself_is_fit_for_it(demo_model: P
     assert (process.returncode, errors) == (0, b"")
     [found] = decode(output, Report).backends
     told = verdicts(found)
-    assert list(told) == list(PROBES)
+    assert list(told) == [probe for probe in PROBES if probe != "kind"]
     assert (found.name, found.outcome, found.engine.name) == ("local", "fine", "llama.cpp")
     for probe in (
         "reachable",

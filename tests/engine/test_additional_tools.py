@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.items import Compaction, CustomToolCall, FunctionCall, McpCall, OpaqueItem
-from antwort.api.requests import Limits, read_request
+from antwort.api.requests import read_request
 from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine

@@ -16,8 +16,8 @@ from antwort.api.items import (
     Message,
     OutputText,
 )
-from antwort.engine.context.compaction_split import split_item_steps
-from antwort.engine.context.summary_prompt import entry_steps
+from antwort.engine.context.compaction import split_item_steps
+from antwort.engine.context.summarizer import entry_steps
 from antwort.engine.history.recent_responses import packed
 from antwort.engine.history.refusals import NO_APPROVAL
 from antwort.engine.runs.replay import replay_events

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import Limits, read_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import read_request
 from antwort.api.tools import McpTool
 from antwort.engine.history.approvals import is_asked, unasked, with_approvals
 from antwort.errors import InvalidField

@@ -12,7 +12,7 @@ from engine_kit import ask, engine_of, text_of
 
 def runs_at_once(loop: asyncio.AbstractEventLoop, work: Any, /, **named: Any) -> asyncio.Task[Any]:
     """What that factory does, which is not there before Python 3.12: the first step of a run is made here."""
-    if work.__qualname__ != "LiveRun._drive":
+    if getattr(work, "__qualname__", "") != "LiveRun._run":
         return asyncio.Task(work, loop=loop, **named)
     waits = work.send(None)
 

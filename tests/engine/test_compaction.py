@@ -149,6 +149,17 @@ async def test_open_calls_stay_and_can_be_answered_afterwards() -> None:
     assert sent_messages(provider.requests[2])[-1] == ("tool", "noon")
 
 
+async def test_a_result_that_was_sent_before_its_call_stays_with_it() -> None:
+    provider = ScriptedProvider(SUMMED)
+    early = {"type": "function_call_output", "call_id": "call_1", "output": "noon"}
+    late = {"type": "function_call", "call_id": "call_1", "name": "clock", "arguments": "{}"}
+    talk = [TALK[0], early, late, *TALK[1:3]]
+    window = await engine_of(provider).compact(model="scripted", input=talk, tools=[CLOCK])
+    (asked,) = provider.requests
+    assert "noon" in str(asked.messages[1].content)
+    assert not [item for item in window.output if isinstance(item, FunctionCall)]
+
+
 async def test_a_result_for_a_call_that_was_summed_up_is_refused() -> None:
     engine = engine_of(ScriptedProvider(SUMMED))
     window = await engine.compact(model="scripted", input=TALK)

@@ -17,12 +17,12 @@ from antwort.api.events import ResponseCreated, TurnEnded
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
+from antwort.engine.context.compaction import split_item_steps
 from antwort.engine.context.compaction_item import Memory
-from antwort.engine.context.compaction_split import split_item_steps
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.loop.fold import Run, fold
 from antwort.engine.plan import History
-from antwort.engine.prompt.chat_request import messages
+from antwort.engine.prompt.chat_request import chat_request
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.storage.run_log import EventRecord
@@ -76,7 +76,7 @@ def compacted(items: Sequence[InputItem], budget: int, summary: str) -> Compacti
 def messages_of(*stretches: tuple[InputItem, ...]) -> list[ChatMessage]:
     history = History(stretches, (), frozenset(range(len(stretches))))
     plan = replace(PLAN, history=history, sealed=SEALED)
-    return messages(run_of(plan), plan)
+    return chat_request(run_of(plan), plan).messages
 
 
 def check_pairs(found: Sequence[ChatMessage]) -> None:

@@ -35,6 +35,8 @@ from antwort.engine.runs.event_log import (
     EventLog,
     LogReader,
     NumberedBatch,
+    Recorder,
+    observe_streams,
 )
 from antwort.errors import ServerFault, StoreFault
 from antwort.testing import ScriptedProvider, answer, call
@@ -88,7 +90,7 @@ async def waiting(log: EventLog, reader: LogReader) -> asyncio.Task[list[Numbere
     task = asyncio.create_task(reader.read())
     await settle()
     assert log.is_awaited
-    assert reader.is_waiting
+    assert reader.waiter is not None
     return task
 
 
@@ -547,10 +549,11 @@ async def test_a_slow_reader_holds_the_writer_back_and_gets_everything_in_order(
             if log.is_full:
                 await log.wait_for_room()
             log.publish([delta(str(number)), McpCallCompleted(item_id="mcp_1", output_index=1), RAN])
-            most = max(most, reader.unread_events)
+            most = max(most, log.next - len(got))
         log.end()
 
-    writer, got = asyncio.create_task(write()), list[tuple[int, StreamEvent]]()
+    got = list[tuple[int, StreamEvent]]()
+    writer = asyncio.create_task(write())
     while batches := await reader.read():
         got += numbered(batches)
         await settle()
@@ -611,14 +614,13 @@ async def test_there_is_no_tick_after_the_end() -> None:
 # ---- recording ----
 
 
-class Paper:
+class Paper(Recorder):
     """Records when it may."""
 
-    failure: Exception | None = None
+    records_each_batch = True
 
     def __init__(self) -> None:
         self.recorded: list[tuple[int, Batch]] = []
-        self.checkpoints = 0
         self.may_record = asyncio.Event()
         self.fault: Exception | None = None
 
@@ -630,13 +632,6 @@ class Paper:
         if batch[-1] is LAST:
             return [*batch[:-1], ResponseFailed(response=run.response)]
         return batch
-
-    async def checkpoint(self, run: Run) -> None:
-        self.checkpoints += 1
-
-    async def record_again(self, run: Run) -> None: ...
-
-    def leave(self, *, is_lost: bool = False) -> None: ...
 
 
 async def test_a_batch_is_published_when_it_is_recorded_and_as_the_record_says() -> None:
@@ -680,13 +675,6 @@ async def test_all_batches_with_their_marks_are_there_for_the_record() -> None:
     assert log.batches() == [[delta("a"), ENDED], [RAN]]
 
 
-async def test_turns_are_recorded_where_there_is_a_recorder() -> None:
-    paper, run = Paper(), Run(RESPONSE)
-    await EventLog().checkpoint(run)
-    await EventLog(recorder=paper).checkpoint(run)
-    assert paper.checkpoints == 1
-
-
 class Witness:
     def __init__(self) -> None:
         self.seen: list[tuple[int, Batch]] = []
@@ -706,5 +694,12 @@ async def test_an_observer_sees_every_batch_whether_anybody_reads_or_not() -> No
     log.publish([delta("b")])
     log.end()
     assert (witness.seen, witness.ends) == ([(0, [delta("a"), ENDED]), (1, [delta("b")])], 0)
-    log.finish_observation()
+
+
+async def test_an_observer_is_told_of_the_end_of_a_run_once() -> None:
+    witness = Witness()
+    with observe_streams(lambda _settings, _is_takeover: witness):
+        async with engine_of(ScriptedProvider(answer())) as engine:
+            await engine.create(ask())
     assert witness.ends == 1
+    assert isinstance(witness.seen[-1][1][-1], ResponseCompleted)

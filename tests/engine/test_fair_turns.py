@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import Limits, read_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import read_request
 from antwort.engine.engine import Engine
 from antwort.engine.history.calls import ITEMS_PER_STEP
 from antwort.providers.base import Capabilities
@@ -22,7 +23,7 @@ MANY = 100
 LONG = 2048
 WALKS = 5
 """How often a history is gone through at least, from its reading to its messages."""
-WALKS_TO_FIT = 6
+WALKS_TO_FIT = 5
 """How often it is gone through besides, to truncate or to compact it."""
 USER = {"role": "user", "content": "Hello"}
 

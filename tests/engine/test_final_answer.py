@@ -31,7 +31,7 @@ from engine_kit import (
     text_of,
     weather_tool,
 )
-from plan_kit import called, depot, ended, plan_of, ran, result, run_of
+from plan_kit import called, depot, ended, over_limit, plan_of, ran, result, run_of
 
 LAST = answer(say("It is sunny, as far as I know."), usage=tokens(1, 1))
 
@@ -215,3 +215,11 @@ async def test_a_run_that_is_picked_up_knows_that_its_last_turn_was_made() -> No
     plan = await plan_of(ask(tools=[WEATHER], max_turns=9), weather_tool(), final_answer=True)
     run = run_of(plan, *ONE, TurnEnded(finish="stop", stop="stuck"))
     assert next_step(run, plan) == Finish("incomplete", "stuck")
+
+
+async def test_calls_past_their_limit_earn_no_turn_beyond_the_last() -> None:
+    plan = await plan_of(ask(tools=[WEATHER], max_turns=2, max_tool_calls=1), weather_tool(), final_answer=True)
+    denied = result(2, "No more.", is_error=True)
+    run = run_of(plan, called(1), ended(), over_limit(1), result(1), called(2), ended(), denied, over_limit(2))
+    assert closing(run, plan) is None
+    assert next_step(run, plan) == Finish("incomplete", "max_tool_calls")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import Limits
 from antwort.api.items import ItemReference, Message
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.wire import replace
 from antwort.engine.runs.idempotency import checked_key, fingerprint
 from antwort.errors import RequestError

@@ -35,7 +35,7 @@ from antwort.api.responses import (
 )
 from antwort.api.status import IllegalTransition, ResponseStatus
 from antwort.api.wire import replace, to_plain
-from antwort.engine.loop.fold import Finish, Run, apply, as_ours, ending, fold, interrupted, settled
+from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -68,7 +68,7 @@ def test_an_item_is_added_at_the_end_and_replaced_in_its_place() -> None:
     opened = Message(id="msg_1", role="assistant", status="in_progress", content=())
     run = fold(RUN, [OutputItemAdded(output_index=0, item=opened), OutputItemAdded(output_index=1, item=called(1))])
     assert run.output == (opened, called(1))
-    run = apply(run, OutputItemDone(output_index=0, item=said("Hi")))
+    run = fold(run, [OutputItemDone(output_index=0, item=said("Hi"))])
     assert run.output == (said("Hi"), called(1))
 
 
@@ -76,13 +76,13 @@ def test_a_delta_changes_nothing_and_costs_nothing() -> None:
     run = holding(said("Hi"))
     delta = OutputTextDelta(item_id="msg_1", output_index=0, content_index=0, delta="x")
     part = ContentPartAdded(item_id="msg_1", output_index=0, content_index=0, part=OutputText(text=""))
-    assert apply(run, delta) is run
-    assert apply(run, part) is run
+    assert fold(run, [delta]) is run
+    assert fold(run, [part]) is run
 
 
 def test_an_open_server_call_keeps_its_arguments_for_whoever_runs_it() -> None:
     run = holding(said("Hm."), server_called(1, arguments=""), said("and"))
-    run = apply(run, McpArgumentsDone(item_id="mcp_1", output_index=1, arguments='{"n":1}'))
+    run = fold(run, [McpArgumentsDone(item_id="mcp_1", output_index=1, arguments='{"n":1}')])
     assert run.output == (said("Hm."), server_called(1, arguments='{"n":1}'), said("and"))
 
 
@@ -90,7 +90,7 @@ def test_a_fold_is_its_events_one_after_the_other() -> None:
     events: Batch = [OutputItemAdded(output_index=0, item=said("a")), TurnEnded(finish="stop")]
     one_by_one = RUN
     for event in events:
-        one_by_one = apply(one_by_one, event)
+        one_by_one = fold(one_by_one, [event])
     assert fold(RUN, events) == one_by_one != RUN
     assert fold(RUN, []) is RUN
 
@@ -190,10 +190,10 @@ LIFECYCLE: dict[ResponseStatus, Any] = {
 def test_a_status_goes_only_where_it_may(old: ResponseStatus, new: ResponseStatus) -> None:
     event = LIFECYCLE[new](response=of(new))
     if new in ALLOWED.get(old, {old}):
-        assert apply(Run(of(old)), event).response.status == new
+        assert fold(Run(of(old)), [event]).response.status == new
     else:
         with pytest.raises(IllegalTransition, match=f"from {old} to {new}"):
-            apply(Run(of(old)), event)
+            fold(Run(of(old)), [event])
 
 
 @pytest.mark.proves("CP-024")
@@ -207,14 +207,14 @@ def test_a_run_that_does_not_run_cannot_end(old: ResponseStatus) -> None:
 
 def test_a_run_is_announced_when_its_response_is_created() -> None:
     assert not RUN.is_announced
-    assert apply(RUN, ResponseCreated(response=RESPONSE)).is_announced
+    assert fold(RUN, [ResponseCreated(response=RESPONSE)]).is_announced
 
 
 @pytest.mark.proves("RULING-10")
 def test_a_keep_alive_takes_nothing_away() -> None:
     """It carries the response as it began."""
     run = fold(RUN, [OutputItemAdded(output_index=0, item=said("Hi")), TurnEnded(finish="stop", usage=tokens(1, 1))])
-    assert apply(run, ResponseInProgress(response=RESPONSE)) == run
+    assert fold(run, [ResponseInProgress(response=RESPONSE)]) == run
 
 
 # ---- closing what is open ----

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.decoding import Limits
+from antwort.api.item_parsing import read_item
 from antwort.api.items import OpaqueItem
-from antwort.api.requests import Limits, read_item
 from antwort.engine.history.calls import CallView
 from antwort.errors import InvalidField
 from antwort.testing import ScriptedProvider, answer, say

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from antwort.api.decoding import Limits, at_once
 from antwort.api.items import McpCall
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.tool_parsing import KEY
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
@@ -196,7 +197,8 @@ async def test_another_server_of_the_same_request_is_not_touched_by_what_is_lost
     request = ask(tools=[other, plain])
     link = Link(response=await house.paused(), request=b"", input=(), turn_ends=())
     kept = SealedItems(Vault([KEY_ONE]), ANONYMOUS).sealed_request(request, link.response.id)
-    parent = SealedItems(Vault([KEY_TWO]), ANONYMOUS).made_under(msgspec.structs.replace(link, request=kept), ask())
+    link = msgspec.structs.replace(link, request=kept)
+    parent = at_once(SealedItems(Vault([KEY_TWO]), ANONYMOUS).parent_steps(link, ask()))
     assert parent.locked == {"elsewhere"}
     assert [tool.server_label for tool in parent.request.tools if isinstance(tool, McpTool)] == ["depot"]
 
@@ -213,7 +215,7 @@ async def test_it_opens_for_its_own_identity_and_response_alone(
     kept = SealedItems(vault, Identity("a", "ann")).sealed_request(ask(tools=[SERVER]), "resp_1")
     response = msgspec.structs.replace(await house.paused(), id=response_id)
     link = Link(response=response, request=kept, input=(), turn_ends=())
-    assert SealedItems(vault, identity).made_under(link, ask()).locked == {"depot"}
+    assert at_once(SealedItems(vault, identity).parent_steps(link, ask())).locked == {"depot"}
 
 
 async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_too(house: House) -> None:

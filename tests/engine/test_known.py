@@ -12,10 +12,11 @@ import pytest
 from antwort.api.decoding import Limits, at_once
 from antwort.api.item_parsing import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
+from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.api.wire import to_plain
+from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.history.calls import CallIndex
+from antwort.engine.history.calls import results_in
 from antwort.engine.history.deduplication import known_steps
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
@@ -353,7 +354,9 @@ ANSWERED = a_message("Ho", role="assistant", id="msg_9")
 
 
 def known_places(given: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
-    return at_once(known_steps(given, held, at_once(CallIndex.steps(held))))
+    raw = tuple(encode(to_plain(each)) for each in given)
+    request = CreateRequest(input=tuple(given), raw_input=raw, conversation="conv_1")
+    return at_once(known_steps(request, held, results_in(held)))
 
 
 @pytest.mark.parametrize(("held", "given"), SAME)

@@ -13,12 +13,12 @@ from antwort.api.wire import UNSET
 from antwort.errors import BackendError
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, think, tokens
 from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
-from antwort.tools.function import FunctionExecutor
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
     CLOCK,
     SERVER,
     WEATHER,
+    FunctionExecutor,
     ask,
     engine_of,
     function_calls,

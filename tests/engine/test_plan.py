@@ -32,11 +32,10 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
 from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
-from antwort.tools.function import FunctionExecutor
 from antwort.tools.grammar import Checks
 from antwort.tools.limits import all_limited
 from antwort.tools.routing import Route, Toolbox, route
-from engine_kit import CLOCK, SERVER, WEATHER, ask, replies, weather_tool
+from engine_kit import CLOCK, SERVER, WEATHER, FunctionExecutor, ask, replies, weather_tool
 from plan_kit import depot, plan_of, run_of, said
 
 OTHER_SERVER = {"type": "mcp", "server_label": "shop"}

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.items import FunctionCallOutput, InputItem, Message, OpaqueItem, OutputText
-from antwort.api.requests import Limits, parse_request
+from antwort.api.requests import parse_request
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
+from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.recent_responses import RecentMemory, RecentResponses, packed
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
+from antwort.limiter import Limiter
 from antwort.storage.base import Link
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
@@ -169,11 +172,11 @@ def test_what_is_more_than_all_may_remember_is_not_remembered() -> None:
 
 async def test_items_are_found_in_the_chain_first_and_the_newest_of_them() -> None:
     store, recent = MemoryStore(), RecentResponses()
-    assert recent.before(store) is store
     async with Engine(ScriptedProvider(answer(say("stored"))), store=store) as engine:
         [kept] = (await engine.create(ask())).output
         recent.keep((link("resp_1", message("msg_1", "old")), link("resp_2", message("msg_1", "new"))))
-        found = await recent.before(store).items(ANONYMOUS, ["msg_1", kept.id, "msg_3"])
+        reader = HistoryReader(Limiter(1), Limits(), store, recent, ANONYMOUS, truncates=False, seconds=None)
+        found = await reader.items(["msg_1", kept.id, "msg_3"])
     assert found == {"msg_1": message("msg_1", "new"), kept.id: kept}
 
 

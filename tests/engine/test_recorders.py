@@ -165,6 +165,19 @@ async def test_who_has_lost_the_run_writes_nothing_more() -> None:
 
 
 @jumping_time
+async def test_no_batch_that_waits_behind_a_failed_write_counts_as_recorded() -> None:
+    paper = Paper(Fenced())
+    paper.may_write.clear()
+    recorder, run = await recorded_on(paper)
+    tasks = [asyncio.create_task(recorder.record(0, [mark(f"call_{n}")], run)) for n in range(4)]
+    await paper.tried.wait()
+    paper.may_write.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Fenced] * 4
+    assert paper.written == []
+
+
+@jumping_time
 async def test_who_is_told_that_another_process_has_the_run_does_not_ask_the_log() -> None:
     paper = Paper()
     recorder, run = await recorded_on(paper)
@@ -409,7 +422,7 @@ async def test_what_is_said_within_a_turn_is_published_as_it_is() -> None:
     rows = Rows()
     recorder, _, run = await recorder_of(rows)
     batch: Batch = [delta("a"), ended()]
-    assert await recorder.record(0, batch, run) is batch
+    assert await EventLog(recorder=recorder).append(batch, run) is batch
     assert not rows.tries
 
 

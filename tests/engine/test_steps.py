@@ -45,7 +45,7 @@ def _told_call(answer: Ready | Refused) -> str:
     number = answer.call.call_id.removeprefix("call_")
     if isinstance(answer, Ready):
         return f"run {number} {answer.call.name}"
-    return f"{'over limit' if answer.is_over_limit else 'refuse'} {number} {answer.call.name}"
+    return f"{'over limit' if answer.outcome == 'over_limit' else 'refuse'} {number} {answer.call.name}"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -426,7 +426,10 @@ async def test_an_open_call_knows_its_place_and_its_item() -> None:
         PendingCall("call_1", "weather", '{"city":"Rome"}', 1, function),
         PendingCall("call_2", "depot_stock", '{"n":1}', 2, server),
     ]
-    assert all(isinstance(answer, Ready) and answer.toolbox is plan.toolbox for answer in step.calls)
+    for answer in step.calls:
+        assert isinstance(answer, Ready)
+        assert answer.definition is plan.toolbox.tools[answer.call.name]
+        assert answer.executor in plan.toolbox.executors
 
 
 # ---- what an earlier response left open ----
@@ -449,8 +452,10 @@ async def test_what_was_left_open_is_run_before_the_model_is_asked_with_the_tool
     step = next_step(run_of(plan), plan)
     assert told(step) == ["run 1 depot_stock", "run 2 depot_stock"]
     assert isinstance(step, RunTools)
-    toolboxes = [call.toolbox for call in step.calls if isinstance(call, Ready)]
-    assert toolboxes == [left.toolbox for left in leftovers]
+    for ready, left in zip(step.calls, leftovers, strict=True):
+        assert isinstance(ready, Ready)
+        assert ready.definition is left.toolbox.tools["depot_stock"]
+        assert ready.executor in left.toolbox.executors
 
 
 @pytest.mark.proves("MIXED-2")

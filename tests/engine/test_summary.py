@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -12,7 +13,7 @@ from antwort.api.decoding import Limits, at_once
 from antwort.api.item_parsing import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
 from antwort.api.wire import UNSET, decode
-from antwort.engine.context.summary_prompt import PromptEntry, entry_steps, piece_steps, summary_messages
+from antwort.engine.context.summarizer import PromptEntry, entry_steps, piece_steps, summary_messages
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 HI = PromptEntry(role="user", text="Hi")
@@ -84,7 +85,7 @@ def test_what_says_nothing_has_no_entry() -> None:
 
 
 def test_the_question_has_the_conversation_and_the_length() -> None:
-    system, user = summary_messages([HI.line], earlier="", guidance=None, words=100)
+    system, user = summary_messages([HI.line], earlier="", guidance="", words=100)
     assert (system.role, user.role) == ("system", "user")
     assert "at most 100 words" in str(system.content)
     assert f"<conversation>\n{HI.line}\n</conversation>" in str(user.content)
@@ -92,7 +93,7 @@ def test_the_question_has_the_conversation_and_the_length() -> None:
 
 
 def test_what_was_summed_up_earlier_is_folded_in() -> None:
-    _, user = summary_messages([HI.line], earlier="They {met}.", guidance=None, words=100)
+    _, user = summary_messages([HI.line], earlier="They {met}.", guidance="", words=100)
     assert '<summary>\n{"role":"summary","text":"They {met}."}\n</summary>' in str(user.content)
     assert "one summary" in str(user.content)
 
@@ -130,7 +131,7 @@ def test_no_text_makes_another_entry_or_ends_the_frame(
     entries: list[PromptEntry], earlier: str, is_short: bool
 ) -> None:
     _, user = summary_messages(
-        [entry.line for entry in entries], earlier=earlier, guidance=None, words=100, is_short=is_short
+        [entry.line for entry in entries], earlier=earlier, guidance="", words=100, is_short=is_short
     )
     framed, inside = [], ""
     for line in str(user.content).splitlines():
@@ -165,7 +166,7 @@ def length(line: str) -> int:
 
 def test_where_nobody_knows_the_room_all_is_one_piece() -> None:
     entries = [entry("a" * 1000), entry("b")]
-    assert at_once(piece_steps(entries, None, length)) == ([each.line for each in entries], [])
+    assert at_once(piece_steps(entries, math.inf, length)) == ([each.line for each in entries], [])
 
 
 def test_a_piece_has_as_many_entries_as_fit() -> None:

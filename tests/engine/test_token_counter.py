@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.wire import replace
 from antwort.engine.context.token_counter import (
     PER_REQUEST,
     LearnedLimit,
@@ -54,6 +55,10 @@ def estimator(provider: Provider | None = None) -> TokenEstimator:
     return TokenEstimator(provider or ScriptedProvider())
 
 
+def of_tenant(made: TokenEstimator, tenant: str) -> TokenEstimator:
+    return replace(made, tenant=tenant)
+
+
 def taught(rate: float, times: int = 40, text: str = "word " * 1000) -> TokenEstimator:
     """Return an estimator with reports of `rate` tokens per byte from so many conversations."""
     made = estimator()
@@ -66,7 +71,7 @@ def learn(made: TokenEstimator, rate: float, *texts: str) -> None:
     """Report a conversation of these texts, with so many tokens per byte."""
     request = request_of(*texts)
     size = size_of(request)
-    made.learn(request, round(size.text * rate) + size.fixed, request)
+    made.learn(request, round(size.text * rate) + size.fixed, request, is_long=True)
 
 
 # ---- sizes ----
@@ -75,15 +80,15 @@ def learn(made: TokenEstimator, rate: float, *texts: str) -> None:
 @pytest.mark.parametrize(
     ("message", "size"),
     [
-        (ChatMessage(role="user", content="Hello"), Size(5, 0, 1, 0)),
-        (ChatMessage(role="user", content="Größe"), Size(7, 4, 1, 0)),
-        (ChatMessage(role="assistant", content=None), Size(0, 0, 1, 0)),
-        (ChatMessage(role="assistant", content=None, reasoning_content="Hmm", refusal="No"), Size(5, 0, 1, 0)),
+        (ChatMessage(role="user", content="Hello"), Size(5, 1, 0)),
+        (ChatMessage(role="user", content="Größe"), Size(7, 1, 0)),
+        (ChatMessage(role="assistant", content=None), Size(0, 1, 0)),
+        (ChatMessage(role="assistant", content=None, reasoning_content="Hmm", refusal="No"), Size(5, 1, 0)),
         (
             ChatMessage(
                 role="assistant", tool_calls=[ChatCall(id="c", function=ChatFunction(name="f", arguments='{"a":1}'))]
             ),
-            Size(8, 0, 1, 0),
+            Size(8, 1, 0),
         ),
         (
             ChatMessage(
@@ -94,7 +99,7 @@ def learn(made: TokenEstimator, rate: float, *texts: str) -> None:
                     {"type": "file", "file": {"file_data": "BBBB"}},
                 ],
             ),
-            Size(3, 0, 1, 2),
+            Size(3, 1, 2),
         ),
     ],
 )
@@ -108,7 +113,6 @@ def test_a_text_is_as_long_as_its_bytes(text: str) -> None:
     encoded = text.encode("utf-8", "surrogatepass")
     size = message_size(ChatMessage(role="user", content=text))
     assert text_size(text) == size.text == len(encoded)
-    assert size.wide == sum(byte >= 128 for byte in encoded)
 
 
 # ---- the estimate ----
@@ -176,28 +180,28 @@ def test_models_are_learned_apart() -> None:
 
 def test_what_one_tenant_sends_changes_no_estimate_of_another() -> None:
     made, prose = estimator(), request_of(PROSE * 100)
-    before = made.for_tenant("prose").estimate(prose)
+    before = of_tenant(made, "prose").estimate(prose)
     for number in range(50):
-        learn(made.for_tenant("digits"), 1.0, f"{number}{DIGITS}")
-    assert made.for_tenant("digits").estimate(prose) > 2 * before
-    assert made.for_tenant("prose").estimate(prose) == before
+        learn(of_tenant(made, "digits"), 1.0, f"{number}{DIGITS}")
+    assert of_tenant(made, "digits").estimate(prose) > 2 * before
+    assert of_tenant(made, "prose").estimate(prose) == before
 
 
 @pytest.mark.parametrize("tokens", [0, 1, -5, 100])
 def test_a_report_of_what_was_not_cached_is_no_report(tokens: int) -> None:
     made, request = taught(0.25), request_of("word " * 1000)
     before = made.estimate(request)
-    made.learn(request, tokens)
+    made.learn(request, tokens, request, is_long=False)
     assert made.estimate(request) == before
 
 
 def test_short_requests_and_those_with_pictures_teach_nothing() -> None:
     made, long = estimator(), request_of("word " * 1000)
     before = made.estimate(long)
-    made.learn(request_of("hi"), 500)
+    made.learn(request_of("hi"), 500, request_of("hi"), is_long=False)
     picture = ChatMessage(role="user", content=[{"type": "text", "text": "word " * 1000}, PICTURE])
     request = ChatRequest(model="m", messages=[picture])
-    made.learn(request, 5000)
+    made.learn(request, 5000, request, is_long=False)
     assert made.estimate(long) == before
 
 
@@ -210,14 +214,14 @@ def test_a_conversation_is_estimated_by_what_the_backend_has_reported_about_it()
     longer = [ChatMessage(role="system", content="New."), *dialogue(DIGITS, "All right.", DIGITS[:1000]).messages]
     asked = ChatRequest(model="m", messages=longer)
     assert made.estimate(asked) >= 4000
-    assert made.for_tenant("b").estimate(asked) < 1100
+    assert of_tenant(made, "b").estimate(asked) < 1100
     assert made.estimate(request_of(PROSE * 100)) < 1300
 
 
 def test_conversations_that_begin_alike_are_estimated_each_for_itself() -> None:
     made = taught(0.22)
     first, other = dialogue("Hello!", "What can I do?", DIGITS), dialogue("Hello!", "Who are you?", PROSE * 100)
-    made.learn(first, 3000, first)
+    made.learn(first, 3000, first, is_long=True)
     made.learn_limit(first, 500, None)
     assert made.estimate(first) >= 3000
     assert made.estimate(other) < 1.5 * taught(0.22).estimate(other)
@@ -226,7 +230,7 @@ def test_conversations_that_begin_alike_are_estimated_each_for_itself() -> None:
 
 def test_a_conversation_is_the_same_after_its_first_answer() -> None:
     made, asked = taught(0.22), dialogue(DIGITS)
-    made.learn(asked, 3000, asked)
+    made.learn(asked, 3000, asked, is_long=True)
     assert made.estimate(dialogue(DIGITS, "One.")) >= 3000
     assert made.estimate(dialogue(DIGITS, "One.", "Go on.", "Two.")) < 1300
 
@@ -241,19 +245,36 @@ def test_a_conversation_of_many_messages_without_an_answer_is_known_by_its_begin
 def test_what_is_left_of_a_conversation_tells_of_all_of_it() -> None:
     made, whole = taught(0.22), request_of(*[DIGITS] * 5)
     before = made.estimate(whole)
-    made.learn(request_of(DIGITS[:1000]), 1004, whole)
+    made.learn(request_of(DIGITS[:1000]), 1004, whole, is_long=True)
     assert made.estimate(whole) > 4 * before
 
 
-def test_where_much_was_reported_most_short_requests_are_skipped() -> None:
-    made, long = taught(0.22), request_of(PROSE * 100)
+def test_where_much_was_reported_only_long_conversations_are_learned_from() -> None:
+    made, long, short = taught(0.22), request_of(PROSE * 100), request_of(DIGITS)
     before = made.estimate(long)
-    for _ in range(20):
-        made.learn(request_of(DIGITS), 3004)
+    made.learn(short, 3004, short, is_long=False)
     assert made.estimate(long) == before
-    for _ in range(20):
-        made.learn(request_of(DIGITS), 3004)
+    made.learn(short, 3004, short, is_long=True)
     assert before < made.estimate(long) < before * 2
+
+
+def test_a_model_that_changes_is_learned_again_from_some_of_the_later_reports() -> None:
+    made, asked = taught(0.22), request_of(PROSE * 100)
+    before = made.estimate(asked)
+    for _ in range(3000):
+        made.learn(asked, before * 2, asked, is_long=False)
+    assert made.estimate(asked) == pytest.approx(before * 2, rel=0.02)
+
+
+def test_reports_that_tell_nothing_do_not_end_the_learning() -> None:
+    made, asked = estimator(), request_of(PROSE * 100)
+    picture = ChatRequest(model="m", messages=[ChatMessage(role="user", content=[PICTURE])])
+    for _ in range(100):
+        made.learn(picture, 5000, picture, is_long=False)
+    before = made.estimate(asked)
+    for _ in range(40):
+        made.learn(asked, before * 2, asked, is_long=False)
+    assert made.estimate(asked) == pytest.approx(before * 2, rel=0.05)
 
 
 def test_a_learned_limit_holds_for_an_hour_in_its_conversation() -> None:
@@ -262,7 +283,7 @@ def test_a_learned_limit_holds_for_an_hour_in_its_conversation() -> None:
     made.learn_limit(request, 500, None)
     now[0] += 3599
     assert made.learned_limit(request) == LearnedLimit(500, None, 1000.0)
-    assert made.learned_limit(request_of("Two.")) is made.for_tenant("b").learned_limit(request) is None
+    assert made.learned_limit(request_of("Two.")) is of_tenant(made, "b").learned_limit(request) is None
     now[0] += 1
     assert made.learned_limit(request) is None
 

@@ -19,7 +19,7 @@ from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNo
 from antwort.providers.base import Provider
 from antwort.providers.chat import ChatProvider
 from antwort.providers.errors import NotReady
-from antwort.providers.responses_parser import ResponsesStreamParser
+from antwort.providers.responses_parser import ResponsesParser
 from antwort.testing import ScriptedProvider
 from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor
@@ -197,7 +197,7 @@ async def engine_for(*cases: Case, executors: tuple[ToolExecutor, ...] = ()) -> 
 def _provider(case: Case, backend: Backend) -> Provider:
     if not case.is_native:
         return ChatProvider(backend.url)
-    parser = ResponsesStreamParser()
+    parser = ResponsesParser()
     pieces = [case.body[at : at + 100] for at in range(0, len(case.body), 100)]
     return ScriptedProvider([*(parser.feed(piece) for piece in pieces), parser.finish()])
 

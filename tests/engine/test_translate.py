@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.events import TurnAbandoned
+from antwort.api.item_parsing import read_item
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -25,7 +27,6 @@ from antwort.api.items import (
     Refusal,
     SummaryText,
 )
-from antwort.api.requests import Limits, read_item
 from antwort.api.wire import replace
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import chat_request

@@ -27,7 +27,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET
 from antwort.engine.history.calls import call_id_of
-from antwort.engine.prompt.chat_request import conversation_steps, effective_history, messages
+from antwort.engine.prompt.chat_request import Prompt, chat_request, conversation_steps, effective_history
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
@@ -82,7 +82,7 @@ _histories = st.lists(st.lists(_items, max_size=6).map(tuple), max_size=5).map(t
 
 def messages_after(earlier: tuple[tuple[InputItem, ...], ...]) -> list[ChatMessage]:
     plan = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), earlier=earlier, items=()))
-    return messages(run_of(plan), plan)
+    return chat_request(run_of(plan), plan).messages
 
 
 @STEADY
@@ -165,7 +165,7 @@ def test_the_turns_of_a_run_are_calls_and_their_results(turns: list[list[int]], 
             happened += [each for n in ids for each in (result(n), ran(n))]
         if ids:
             expected += ["assistant", *(f"call_{n}" for n in ids)]
-    sent = messages(run_of(PLAN, *happened), PLAN)
+    sent = chat_request(run_of(PLAN, *happened), PLAN).messages
     assert [message.role if message.role != "tool" else message.tool_call_id for message in sent] == expected
 
 
@@ -185,6 +185,7 @@ def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
 ) -> None:
     plan = asyncio.run(plan_of(ask(tools=[WEATHER, SERVER]), depot(), earlier=earlier, items=()))
     happened: list[OutputItem | Mark] = []
+    prompt = Prompt(plan)
     for i, (words, numbers) in enumerate(turns):
         ids = [10 * (i + 1) + n for n in numbers]
         happened += words
@@ -195,7 +196,8 @@ def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
         happened.append(ended())
         happened += [ran(n) for n in ids] if are_servers else [e for n in ids for e in (result(n, f"{n}"), ran(n))]
         run = run_of(plan, *happened)
-        assert messages(run, plan) == at_once(conversation_steps(effective_history(run, plan), plan)).whole()
+        anew = at_once(conversation_steps(effective_history(run, plan), plan)).messages
+        assert at_once(prompt.request_steps(run)).messages == chat_request(run, plan).messages == anew
 
 
 def test_a_result_counts_for_its_call_and_for_no_other() -> None:

@@ -20,8 +20,8 @@ from antwort.api.items import (
     ToolError,
 )
 from antwort.api.wire import replace
-from antwort.engine.context.compaction_split import item_size, short_result_steps
-from antwort.engine.history.calls import call_id_of, calls_in, result_of
+from antwort.engine.context.compaction import item_size, short_result_steps
+from antwort.engine.history.calls import calls_in, result_of
 from plan_kit import STEADY, called, result, said, server_called
 
 LOG = "line\n" * 4000
@@ -86,7 +86,7 @@ def test_results_of_every_kind_are_shortened() -> None:
     assert isinstance(found[0], FunctionCallOutput)
     assert found[0].output[1] == InputImage(image_url="data:x")
     assert isinstance(found[4], OpaqueItem)
-    call_id, output = call_id_of(found[4]), result_of(found[4])
+    call_id, output = str(found[4].fields["call_id"]), result_of(found[4])
     assert (call_id, "characters left out" in str(output)) == ("s", True)
 
 

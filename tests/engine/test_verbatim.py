@@ -21,7 +21,7 @@ from antwort.api.items import (
     OpaqueItem,
 )
 from antwort.api.wire import replace
-from antwort.engine.context.compaction_split import item_size, split_item_steps, start_steps
+from antwort.engine.context.compaction import divided_steps, item_size, split_item_steps
 from antwort.engine.history.calls import CallView, calls_in
 from antwort.engine.history.turns import since_words
 from plan_kit import STEADY, called, result, said, server_called, thought
@@ -206,7 +206,7 @@ def test_nothing_is_lost(items: list[InputItem], budget: int) -> None:
 @STEADY
 @given(_conversations)
 def test_between_two_places_nothing_is_parted(items: list[InputItem]) -> None:
-    for place in at_once(start_steps(items)):
+    for place in at_once(divided_steps(items))[0]:
         assert orphans(items[place:]) == []
 
 

@@ -30,6 +30,7 @@ from antwort.storage.run_log import (
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
 from jumping_time import jumping_time
+from runs_cases import has_log
 from serving import until
 from takeover_kit import DEPOT, Depot, Log, Rows, Story, check_log, engine_on, front_of, records_of
 
@@ -376,7 +377,7 @@ async def test_a_run_whose_record_cannot_be_read_has_failed_and_holds_no_place()
         response = await settled(other, lost)
         log.is_torn = False
         assert (await other.ended((await other.create(ask(background=True))).id)).status == "completed"
-        assert not await log.has_log(ANONYMOUS, lost)
+        assert not await has_log(log, ANONYMOUS, lost)
     assert response.error is not None
     assert (response.status, response.error.code, response.output) == ("failed", "storage_error", ())
     assert [ended.response.status for ended in other.told] == ["failed", "completed"]

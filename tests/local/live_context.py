@@ -13,7 +13,7 @@ from antwort.errors import ContextTooLong
 from antwort.local.provider import LocalProvider
 from antwort.providers.base import ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Finished, Provider
 from antwort.providers.token_counter import BackendTokenCounter, by_template
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 
 pytestmark = pytest.mark.xdist_group("model")
 

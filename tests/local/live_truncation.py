@@ -10,7 +10,7 @@ import pytest
 from antwort.api.responses import Usage
 from antwort.errors import ContextTooLong
 from antwort.local.provider import LocalProvider
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from engine_kit import ask, engine_of
 
 pytestmark = pytest.mark.xdist_group("model")

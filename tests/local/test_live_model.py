@@ -226,7 +226,7 @@ async def test_a_server_that_is_ended_while_the_model_loads_takes_it_along(
 
 async def test_a_file_that_llama_cpp_cannot_load_keeps_the_server_from_starting(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF\x03\x00\x00\x00 and then nothing of the kind")
-    flags = ("--port", "0", "--memory", "--model", str(tmp_path / "bad.gguf"))
+    flags = ("--port", "0", "--memory", "--gguf", str(tmp_path / "bad.gguf"))
     status, output, errors = await run("serve", "--config", os.devnull, *flags)
     *log, last = errors.splitlines()
     assert (status, output.count("\n")) == (1, 1)

@@ -80,7 +80,7 @@ def test_a_server_in_front_of_backends_loads_nothing_of_it() -> None:
 # ---- what is missing ----
 
 
-OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model."
+OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE; --scripted does without a model."
 INSTALL = "pip install 'antwort[local]'"
 PULL = "antwort model pull --data '{0}'"
 

@@ -7,7 +7,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import BackendError
 from antwort.providers.base import MAX_OUTPUT_BYTES, CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.chat_parser import ChatStreamParser
+from antwort.providers.chat_parser import ChatParser
 from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
 
 # ---- text, reasoning, refusals ----
@@ -150,14 +150,14 @@ def test_a_context_that_is_full_is_a_length() -> None:
 
 
 def test_a_stream_without_done_finishes_when_it_ends() -> None:
-    parser = ChatStreamParser()
+    parser = ChatParser()
     assert parser.feed(delta("stop", content="Hi")) == [TextDelta("Hi")]
     assert not parser.ended
     assert parser.finish() == [Finished("stop")]
 
 
 def test_done_ends_the_answer_at_once_and_nothing_behind_it_counts() -> None:
-    parser = ChatStreamParser()
+    parser = ChatParser()
     assert parser.feed(delta("stop") + DONE + delta(content="late") + DONE) == [Finished("stop")]
     assert parser.ended
     assert parser.feed(delta(content="later")) == []
@@ -170,7 +170,7 @@ def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
 
 
 def test_an_event_without_an_end_is_not_read_for_ever() -> None:
-    parser, piece = ChatStreamParser(max_bytes=1000), b"x" * 2**20
+    parser, piece = ChatParser(max_bytes=1000), b"x" * 2**20
     fed = 0
     while not parser.ended:
         assert parser.feed(piece) == []
@@ -181,6 +181,6 @@ def test_an_event_without_an_end_is_not_read_for_ever() -> None:
 
 
 def test_an_answer_that_is_too_large_while_its_call_has_no_name_is_cut() -> None:
-    parser = ChatStreamParser(max_bytes=1000)
+    parser = ChatParser(max_bytes=1000)
     assert parser.feed(calls(piece(None, "x" * 2000, index=0))) == [Finished(MAX_OUTPUT_BYTES)]
     assert (parser.ended, parser.is_cut, parser.finish()) == (True, True, [])

@@ -14,7 +14,7 @@ from antwort.errors import AntwortError, BackendError, BackendRefused
 from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, max_json_bytes
 from antwort.providers.base import MAX_OUTPUT_BYTES, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.chat import ChatProvider
-from antwort.providers.chat_parser import parse_chat_body
+from antwort.providers.chat_parser import ChatParser
 from chunk_kit import DONE, Json, piece, read
 from fleet_kit import asking
 from replay_backend import Answer, serve
@@ -29,7 +29,7 @@ def message(finish: str | None = "stop", *, usage: object = None, **fields: Any)
 
 
 def parse(body: bytes, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> list[Delta]:
-    return parse_chat_body(body, max_bytes=max_bytes)
+    return ChatParser(max_bytes=max_bytes).parse_body(body)
 
 
 @pytest.mark.parametrize(

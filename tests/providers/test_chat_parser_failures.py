@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from antwort.errors import AntwortError, BackendCut, BackendError, BackendRefused, ContextTooLong, RateLimited
 from antwort.providers.base import Delta, Finished, TextDelta
-from antwort.providers.chat_parser import ChatStreamParser
+from antwort.providers.chat_parser import ChatParser
 from chunk_kit import DONE, Json, calls, delta, event, piece, read
 
 # ---- failures ----
 
 
 def failing(*events: bytes) -> tuple[list[Delta], AntwortError]:
-    parser = ChatStreamParser()
+    parser = ChatParser()
     deltas = [found for data in events for found in parser.feed(data)]
     with pytest.raises(AntwortError) as caught:
         parser.finish()
@@ -101,7 +101,7 @@ EVENTS = st.lists(
 
 
 def outcome(pieces: list[bytes]) -> tuple[list[Delta], str]:
-    parser = ChatStreamParser()
+    parser = ChatParser()
     deltas = [found for data in pieces for found in parser.feed(data)]
     try:
         return deltas + parser.finish(), ""

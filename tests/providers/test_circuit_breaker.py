@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from antwort.providers.circuit_breaker import (
     FAILURE_INTERVAL_SECONDS,
     TRIAL_RETRY_SECONDS,
-    CircuitBreaker,
     CircuitBreakers,
 )
 from antwort.providers.models import MAX_MODEL_NAME_CHARS, MAX_TRACKED_MODELS
@@ -25,15 +24,41 @@ class Clock:
         return self.now
 
 
-def opened(clock: Clock) -> CircuitBreaker:
-    breaker = CircuitBreaker(3, 10.0, clock)
+class One:
+    """The circuit breaker of one model."""
+
+    def __init__(self, failures: float, open_for: float, clock: Clock) -> None:
+        self._breakers = CircuitBreakers(failures, open_for, clock)
+
+    @property
+    def is_closed(self) -> bool:
+        return not self._breakers.has_open
+
+    def wait(self) -> float:
+        return self._breakers.wait("m")
+
+    def enter(self) -> object | None:
+        return self._breakers.enter("m")
+
+    def leave(self, trial: object) -> None:
+        self._breakers.leave("m", trial)
+
+    def failed_to_connect(self, trial: object | None) -> None:
+        self._breakers.failed_to_connect("m", trial)
+
+    def open(self) -> None:
+        self._breakers.open("m")
+
+
+def opened(clock: Clock) -> One:
+    breaker = One(3, 10.0, clock)
     breaker.open()
     return breaker
 
 
 def test_connection_failures_in_a_row_open_it() -> None:
     clock = Clock()
-    breaker = CircuitBreaker(3, 10.0, clock)
+    breaker = One(3, 10.0, clock)
     for _ in range(3):
         assert (breaker.is_closed, breaker.wait(), breaker.enter()) == (True, 0, None)
         breaker.failed_to_connect(None)
@@ -43,7 +68,7 @@ def test_connection_failures_in_a_row_open_it() -> None:
 
 def test_connection_failures_within_a_second_are_one() -> None:
     clock = Clock()
-    breaker = CircuitBreaker(2, 10.0, clock)
+    breaker = One(2, 10.0, clock)
     for _ in range(9):
         breaker.failed_to_connect(None)
     assert breaker.is_closed
@@ -146,18 +171,18 @@ def test_invented_names_of_models_are_forgotten_again() -> None:
     breakers = CircuitBreakers(1, 10.0, Clock())
     for number in range(2 * MAX_TRACKED_MODELS):
         breakers.failed_to_connect(f"invented {number}", None)
-    assert len(breakers.by_model) == MAX_TRACKED_MODELS
+    assert len(breakers._by_model) == MAX_TRACKED_MODELS
     assert breakers.wait("invented 0") == 0
 
 
 def test_nothing_is_remembered_of_names_that_are_as_long_as_a_body() -> None:
     breakers = CircuitBreakers(1, 10.0, Clock())
     breakers.failed_to_connect("m" * (MAX_MODEL_NAME_CHARS + 1), None)
-    assert not breakers.by_model
+    assert not breakers._by_model
     breakers.request_check("m" * (MAX_MODEL_NAME_CHARS + 1), "ada", None)
     assert not breakers.awaiting_check
     breakers.failed_to_connect("m" * MAX_MODEL_NAME_CHARS, None)
-    assert len(breakers.by_model) == 1
+    assert len(breakers._by_model) == 1
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -166,7 +191,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.breaker = CircuitBreaker(2, 5.0, self.clock)
+        self.breaker = One(2, 5.0, self.clock)
         self.under_way: list[object | None] = []
 
     @rule(seconds=st.floats(0, 6))

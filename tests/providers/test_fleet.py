@@ -542,6 +542,7 @@ async def test_waiting_for_a_place_uses_no_time_for_connecting() -> None:
     a, b = FakeBackend("a", [hold], [BackendError("x")]), Far("b", time, shares)
     members = [member_of(each, time, models=["m"], most=1) for each in (a, b)]
     fleet = Fleet(members, clock=time, later=time.later)
+    assert members[1].slots is not None
     assert members[1].slots.take()
     first = asyncio.create_task(said(fleet))
     await asyncio.sleep(0)

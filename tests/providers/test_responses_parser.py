@@ -10,7 +10,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendCut, BackendError, RateLimited
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
+from antwort.providers.responses_parser import ResponsesParser
 
 Json = dict[str, Any]
 
@@ -20,7 +20,7 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 def read(*events: bytes) -> list[Delta]:
-    parser = ResponsesStreamParser()
+    parser = ResponsesParser()
     return [found for data in events for found in parser.feed(data)] + parser.finish()
 
 
@@ -202,7 +202,7 @@ def test_items_with_one_id_are_read_once_at_the_end_of_a_stream_but_each_in_a_wh
 
 def test_nothing_is_said_of_a_response_that_failed() -> None:
     """So another backend can be asked."""
-    parser = ResponsesStreamParser()
+    parser = ResponsesParser()
     failed = {"status": "failed", "error": {"message": "x"}, "output": [SPOKEN]}
     assert parser.feed(event("response.failed", response=failed)) == []
     with pytest.raises(BackendError):
@@ -295,7 +295,7 @@ def test_usage_is_read_with_its_details() -> None:
     ],
 )
 def test_a_failure_comes_after_what_was_said_before_it(last: bytes, expected: type[AntwortError]) -> None:
-    parser = ResponsesStreamParser()
+    parser = ResponsesParser()
     assert parser.feed(event("response.output_text.delta", delta="Hi") + last) == [TextDelta("Hi")]
     with pytest.raises(AntwortError) as caught:
         parser.finish()
@@ -337,7 +337,7 @@ def test_log_probabilities_stand_beside_their_text() -> None:
 
 
 def read_whole(response: Json | bytes) -> list[Delta]:
-    return parse_responses_body(response if isinstance(response, bytes) else json.dumps(response).encode())
+    return ResponsesParser().parse_body(response if isinstance(response, bytes) else json.dumps(response).encode())
 
 
 def message(*parts: Json) -> Json:

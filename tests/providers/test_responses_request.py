@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.items import FunctionCall, FunctionCallOutput, Message, Reasoning
-from antwort.api.requests import Limits, read_request
+from antwort.api.requests import read_request
 from antwort.api.tools import ForcedFunction, FunctionTool
 from antwort.api.wire import encode
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage, ChatRequest, ChatTool, ChatToolFunction

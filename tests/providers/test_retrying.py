@@ -24,7 +24,7 @@ from antwort.errors import (
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
 from antwort.providers.errors import CONNECT_TIMEOUT, CONNECTION_CLOSED
 from antwort.providers.fleet import Fleet, Retrying
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from jumping_time import jumping_time
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])

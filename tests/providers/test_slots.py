@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from antwort.errors import BackendError
+from antwort.errors import BackendError, BackendUnavailable
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.fleet import Fleet
-from antwort.providers.member import Slots
+from antwort.providers.member import wait_for_slot
+from antwort.providers.routing import Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, member_of, open_circuit, said
 from http_kit import until
 
@@ -22,49 +23,33 @@ def fleet_with(most: int, *backends: FakeBackend) -> Fleet:
     return Fleet(members, clock=time, later=time.later)
 
 
-def test_there_are_so_many_places_and_no_more() -> None:
-    places = Slots(2)
-    assert [places.take() for _ in range(3)] == [True, True, False]
-    places.give_back()
-    assert [places.take() for _ in range(2)] == [True, False]
-
-
-def test_without_a_limit_there_is_always_one() -> None:
-    places = Slots()
-    assert all(places.take() for _ in range(100))
-    places.give_back()
-
-
-async def test_a_place_goes_to_whoever_has_waited_longest() -> None:
-    places = Slots(1)
-    places.take()
-    order: list[int] = []
-
-    async def wait(number: int) -> None:
-        await Slots.take_first([places])
-        order.append(number)
-        places.give_back()
-
-    waiting = [asyncio.create_task(wait(number)) for number in range(3)]
-    await asyncio.sleep(0)
-    places.give_back()
-    assert not places.take()
-    await asyncio.gather(*waiting)
-    assert (order, places.take()) == ([0, 1, 2], True)
+async def test_there_are_so_many_places_and_no_more_and_one_goes_to_whoever_has_waited_longest() -> None:
+    holds = [asyncio.Event() for _ in range(5)]
+    a = FakeBackend("a", *(holding(hold, str(number)) for number, hold in enumerate(holds)))
+    fleet = fleet_with(2, a)
+    asking = [asyncio.create_task(said(fleet)) for _ in range(5)]
+    await until(lambda: a.under_way == 2)
+    for number in (1, 0, 2, 4, 3):
+        assert a.under_way <= 2
+        holds[number].set()
+        assert await asking[number] == str(number)
+    assert a.under_way == 0
 
 
 async def test_one_who_stops_waiting_takes_no_place_along() -> None:
-    a, b = Slots(1), Slots(1)
-    assert a.take()
-    assert b.take()
-    early, late = (asyncio.create_task(Slots.take_first([a, b])) for _ in range(2))
+    a, b = (member_of(FakeBackend(name), Time(), most=1) for name in "ab")
+    assert a.slots is not None
+    assert b.slots is not None
+    assert a.slots.take()
+    assert b.slots.take()
+    early, late = (asyncio.create_task(wait_for_slot([a, b])) for _ in range(2))
     await asyncio.sleep(0)
     early.cancel()
     await asyncio.wait({early})
-    b.give_back()
+    b.slots.give_back()
     late.cancel()  # in the moment in which it is given one
     await asyncio.wait({late})
-    assert (late.cancelled(), a.take(), b.take()) == (True, False, True)
+    assert (late.cancelled(), a.slots.take(), b.slots.take()) == (True, False, True)
 
 
 async def test_one_that_is_full_is_passed_over_for_one_that_has_room() -> None:
@@ -127,17 +112,23 @@ async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_back() -> No
 
 
 async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
-    a, b = Slots(1), Slots(1)
-    assert a.take()
-    left, hoping = (asyncio.create_task(Slots.take_first([a], [b])) for _ in range(2))
+    hold = asyncio.Event()
+    a, b = FakeBackend("a", holding(hold, "a")), FakeBackend("b")
+    fleet = fleet_with(1, b, a)
+    b.is_away = True
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    left, hoping = (asyncio.create_task(said(fleet)) for _ in range(2))
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.wait({left})
-    b.on_recovery()
-    assert await hoping is b
-    b.give_back()
-    b.on_recovery()
-    assert [b.take(), b.take(), a.take()] == [True, False, False]
+    b.is_away = False
+    await fleet.check()
+    assert await hoping == "b"
+    assert await said(fleet) == "b"
+    hold.set()
+    assert await first == "a"
+    await fleet.close()
 
 
 async def test_a_failed_inference_gives_its_place_back() -> None:
@@ -166,6 +157,32 @@ async def test_nobody_waits_for_a_place_at_one_whose_circuit_breaker_opens() -> 
     assert isinstance(error, BackendError)
     assert error.code == "backend_circuit_open"
     assert len(a.requests) == 1
+
+
+async def test_a_route_that_names_a_backend_twice_gives_a_place_back_once() -> None:
+    hold, time = asyncio.Event(), Time()
+    a = FakeBackend("a", [hold, BackendUnavailable("gone")])
+    member = member_of(a, time, models=["big", "small"], most=1)
+    route = Route(model="m", to=(RouteTo(backend="a", model="big"), RouteTo(backend="a", model="small")))
+    fleet = Fleet([member], Rules(routes=(route,)), clock=time, later=time.later)
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    waiting = asyncio.create_task(said(fleet))
+    await asyncio.sleep(0)
+    open_circuit(member, time, "big")
+    hold.set()
+    assert {await first, await waiting} == {"a"}
+    time.now += 60
+    assert await said(fleet) == "a"
+    held = asyncio.Event()
+    a.scripts = [holding(held, "a") for _ in range(3)]
+    asking = [asyncio.create_task(said(fleet)) for _ in range(3)]
+    await until(lambda: a.under_way == 1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert a.under_way == 1
+    held.set()
+    assert await asyncio.gather(*asking) == ["a"] * 3
 
 
 async def test_looking_after_a_backend_takes_no_place() -> None:

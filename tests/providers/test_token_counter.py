@@ -35,7 +35,7 @@ from antwort.providers.token_counter import (
     CountReply,
     without_attachments,
 )
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from antwort.testing import ScriptedProvider
 from fleet_kit import Time
 from jumping_time import jumping_time

@@ -24,9 +24,9 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
+from antwort.providers.chat_parser import ChatParser
 from antwort.providers.errors import NotReady
-from antwort.providers.responses_parser import ResponsesStreamParser
+from antwort.providers.responses_parser import ResponsesParser
 from replay_backend import CASES, Answer, Case, recorded, serve
 
 
@@ -163,8 +163,8 @@ async def replayed(case: Case, answer: Answer | None = None) -> list[Delta]:
 
 def read_in(case: Case, pieces: Iterable[bytes]) -> list[Delta]:
     if not (case.is_native or case.is_streamed):
-        return parse_chat_body(b"".join(pieces))
-    parser = ResponsesStreamParser() if case.is_native else ChatStreamParser()
+        return ChatParser().parse_body(b"".join(pieces))
+    parser = ResponsesParser() if case.is_native else ChatParser()
     deltas = [delta for piece in pieces for delta in parser.feed(piece)]
     return deltas + parser.finish()
 

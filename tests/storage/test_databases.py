@@ -53,8 +53,8 @@ async def test_an_operation_that_fails_does_not_fail_its_neighbours(database: Da
 
 async def test_an_operation_that_was_accepted_is_run_though_nobody_waits(database: Database) -> None:
     async with held(database):
-        left = asyncio.create_task(database.write(note("left")))
-        stays = asyncio.create_task(database.write(note("stays")))
+        left = asyncio.ensure_future(database.write(note("left")))
+        stays = asyncio.ensure_future(database.write(note("stays")))
         await asyncio.sleep(0)
         left.cancel()
     await stays
@@ -73,7 +73,7 @@ async def test_a_loop_that_is_closed_meanwhile_does_not_stop_the_writer(database
 
     async with held(database):
         await asyncio.to_thread(leave)
-        stays = asyncio.create_task(database.write(note("stays")))
+        stays = asyncio.ensure_future(database.write(note("stays")))
     await stays
     assert await database.read(read_notes) == ["from a loop that is gone", "stays"]
 
@@ -88,7 +88,7 @@ async def test_all_queries_of_one_read_see_the_same_state(database: Database) ->
         go_on.wait(30)
         return before, read_notes(connection)
 
-    reading = asyncio.create_task(database.read(read_twice))
+    reading = asyncio.ensure_future(database.read(read_twice))
     await between.wait()
     await database.write(note("meanwhile"))
     go_on.set()

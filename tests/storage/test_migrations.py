@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from antwort.api.wire import encode
 from antwort.errors import StoreFault
 from antwort.storage import migrations
-from antwort.storage.base import Decision, Page, Wanted
+from antwort.storage.base import Decision
 from antwort.storage.migrations import migrate
 from antwort.storage.postgres import PostgresDatabase, PostgresStore
 from antwort.storage.sqlite import SqliteDatabase, SqliteStore
@@ -79,21 +79,6 @@ def schema(path: Path) -> dict[str, str]:
     return {name: "".join(statement.split()) for name, statement in found.items()}
 
 
-def test_all_revisions_can_be_taken_back(path: Path) -> None:
-    migrations.downgrade(path, "base")
-    assert tables(path) == {"alembic_version"}
-    migrations.upgrade(path)
-    assert tables(path) == TABLES | {"alembic_version"}
-
-
-async def test_a_file_of_which_all_revisions_were_taken_back_is_upgraded_again(path: Path) -> None:
-    migrations.downgrade(path, "base")
-    store = await SqliteStore.open(path)
-    await store.check()
-    await store.close()
-    assert tables(path) >= TABLES
-
-
 async def test_two_that_open_a_new_file_at_once_make_its_tables_once(tmp_path: Path) -> None:
     database = SqliteDatabase(tmp_path / "new.db")
     await database.open()
@@ -139,16 +124,6 @@ async def test_responses_from_before_the_models_had_a_column_are_listed_by_them(
     connection.close()
 
 
-async def test_the_column_for_models_can_be_taken_back(path: Path) -> None:
-    migrations.downgrade(path, "0001")
-    migrations.upgrade(path)
-    store = await SqliteStore.open(path)
-    response = await tell(store, "hello")
-    found = await store.responses(ME, Page(), Wanted(model=response.model))
-    assert found.responses == (response,)
-    await store.close()
-
-
 async def test_a_database_from_before_there_were_conversations_gets_them_and_keeps_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "antwort.db"
     migrations.upgrade(path, "0002")
@@ -162,20 +137,6 @@ async def test_a_database_from_before_there_were_conversations_gets_them_and_kee
     assert await store.get(ME, "r") is not None
     conversation = await open_conversation(store, "Hello")
     assert await said_in(store, conversation.id) == ["Hello"]
-    await store.close()
-
-
-async def test_conversations_can_be_taken_back(path: Path) -> None:
-    store = await SqliteStore.open(path)
-    await open_conversation(store, "Hello")
-    response = await tell(store, "hello")
-    await store.close()
-    migrations.downgrade(path, "0002")
-    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
-    added |= {"calls", "writing_tools"}
-    assert tables(path) == TABLES - added | {"tool_intents", "alembic_version"}
-    store = await SqliteStore.open(path)
-    assert await store.get(ME, response.id) == response
     await store.close()
 
 
@@ -207,10 +168,6 @@ async def test_approvals_from_before_tools_had_a_digest_are_not_compared(tmp_pat
     assert (found.tool_digest, found.replaces) == ("", None)
     await store.decide(ME, "resp_1", [Decision(id="mcpr_1", status="outdated")])
     await store.close()
-    migrations.downgrade(path, "0007")
-    connection = sqlite3.connect(path)
-    assert connection.execute("SELECT status FROM approvals").fetchall() == [("denied",)]
-    connection.close()
 
 
 # ---- PostgreSQL ----
@@ -221,16 +178,11 @@ def tables_of(dsn: str) -> set[str]:
         return {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
 
 
-async def test_postgresql_takes_the_same_revisions_and_takes_them_back(postgres_database: str) -> None:
+async def test_postgresql_takes_the_same_revisions(postgres_database: str) -> None:
     store = await PostgresStore.open(postgres_database)
     response = await tell(store, "hello")
     assert await store.get(ME, response.id) == response
     await store.close()
-    assert tables_of(postgres_database) == TABLES | {"alembic_version"}
-    database = PostgresDatabase(postgres_database)
-    await asyncio.to_thread(migrations.downgrade, database, "base")
-    assert tables_of(postgres_database) == {"alembic_version"}
-    await asyncio.to_thread(migrations.upgrade, database)
     assert tables_of(postgres_database) == TABLES | {"alembic_version"}
 
 

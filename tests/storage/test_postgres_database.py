@@ -119,7 +119,7 @@ async def test_who_comes_second_looks_again(database: PostgresDatabase, postgres
         return "written"
 
     async with opened(postgres_database) as other:
-        second = asyncio.create_task(other.write(look_and_write))
+        second = asyncio.ensure_future(other.write(look_and_write))
         await looked.wait()
         await database.write(note("a"))
         go_on.set()
@@ -210,7 +210,7 @@ async def test_a_commit_without_an_answer_says_that_nobody_knows(database: Postg
         """)
     )
     async with held(database):
-        writes = [asyncio.create_task(database.write(note(text))) for text in ("a", "fatal", "b")]
+        writes = [asyncio.ensure_future(database.write(note(text))) for text in ("a", "fatal", "b")]
     await asyncio.wait(writes)
     faults = [write.exception() for write in writes]
     assert [type(fault) for fault in faults] == [StoreUnavailable] * 3

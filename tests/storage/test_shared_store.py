@@ -59,7 +59,7 @@ async def before_commit(store: PostgresStore, operation: Callable[[Connection], 
         go_on.wait(30)
         return value
 
-    writing = asyncio.create_task(store.database.write(hold))
+    writing = asyncio.ensure_future(store.database.write(hold))
     await done.wait()
     try:
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.storage.database import per_dialect, to_postgres
+from antwort.storage.database import to_postgres
 
 
 @pytest.mark.parametrize(
@@ -18,12 +18,9 @@ from antwort.storage.database import per_dialect, to_postgres
         ("FROM a CROSS JOIN b AS c ON c.x = a.x", "FROM a JOIN b AS c ON c.x = a.x"),
         ("FROM a CROSS JOIN b ON b.x = a.x", "FROM a JOIN b ON b.x = a.x"),
         ("FROM a CROSS JOIN b WHERE b.x = a.x", "FROM a CROSS JOIN b WHERE b.x = a.x"),
+        ("SELECT a FROM t WHERE b = :b /*pg: FOR UPDATE */", "SELECT a FROM t WHERE b = %(b)s  FOR UPDATE "),
+        ("SELECT /*sqlite*/ min(?) /*pg: least(?) */ FROM t", "SELECT  least(%s)  FROM t"),
     ],
 )
 def test_a_statement_is_translated(written: str, sent: str) -> None:
     assert to_postgres(written).decode() == sent
-
-
-def test_a_statement_has_its_own_words_for_each() -> None:
-    found = per_dialect("SELECT {first} FROM t {lock}", sqlite={"first": "min(a)"}, postgresql={"first": "least(a)"})
-    assert found == {"sqlite": "SELECT min(a) FROM t ", "postgresql": "SELECT least(a) FROM t FOR UPDATE"}

@@ -40,7 +40,7 @@ async def test_all_that_is_queued_is_one_transaction_and_one_wake_up(
 
     await trace(database, seen.append, "write")
     async with held(database):
-        tasks = [asyncio.create_task(database.write(note(str(number)))) for number in range(200)]
+        tasks = [asyncio.ensure_future(database.write(note(str(number)))) for number in range(200)]
         monkeypatch.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", counted)
     await asyncio.gather(*tasks)
     assert len(woken) == 2, "once for what the writer was busy with, and once for all 200"
@@ -61,7 +61,7 @@ async def test_a_commit_that_fails_fails_every_waiter(database: SqliteDatabase) 
 
 async def test_what_was_accepted_is_written_before_the_end(database: SqliteDatabase) -> None:
     async with held(database):
-        tasks = [asyncio.create_task(database.write(note(str(number)))) for number in range(3)]
+        tasks = [asyncio.ensure_future(database.write(note(str(number)))) for number in range(3)]
         await asyncio.sleep(0)
         closing = asyncio.create_task(database.close())
     await asyncio.gather(closing, *tasks)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from antwort.errors import ApprovalInUse, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import LARGEST_PAGE, Decision, Entry, NewResponse, Page, ResponseStore, as_of
 from antwort.storage.memory import MemoryStore
-from antwort.storage.migrations import downgrade, upgrade
+from antwort.storage.migrations import upgrade
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, open_conversation, tell
 
@@ -206,19 +208,24 @@ async def test_a_file_from_before_approvals_gets_their_table(tmp_path: Path) -> 
         await store.close()
 
 
-async def test_what_waits_is_there_when_its_table_was_made_anew_and_back_again(tmp_path: Path) -> None:
+async def test_what_waits_is_there_when_its_table_was_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "antwort.db"
-    store = await SqliteStore.open(path)
-    kept = await asking(store, "mcpr_1")
-    await open_conversation(store, conversation_id="conv_1")
-    await store.add_entries(ME, "conv_1", [], [waiting("mcpr_2", "resp_none")])
-    await store.close()
-    downgrade(path, "0004")  # which knows of no approvals without a response
-    upgrade(path)
+    upgrade(path, "0004")  # which knows of no approvals without a response
+    with closing(sqlite3.connect(path)) as old, old:
+        old.execute(
+            "INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model, status, background, created_at, "
+            "schema_version, request, body) VALUES (1, 'acme', 'ann', 'r', 1, 0, 'm', 'failed', 0, 1, 1, '', '')"
+        )
+        old.execute(
+            "INSERT INTO approvals (tenant, owner, id, response_key, response_id, status, created_at, expires_at, "
+            "server_label, name, arguments) "
+            "VALUES ('acme', 'ann', 'mcpr_1', 1, 'r', 'pending', ?, ?, 'depot', 'ship', ?)",
+            (NOW, LATER, '{"box":"7 €"}'),
+        )
     store = await SqliteStore.open(path)
     try:
-        assert await store.find_approvals(ME, ["mcpr_1", "mcpr_2"]) == {"mcpr_1": waiting("mcpr_1", kept.id)}
-        await store.delete(ME, kept.id)
+        assert await store.find_approvals(ME, ["mcpr_1"]) == {"mcpr_1": waiting("mcpr_1", "r")}
+        await store.delete(ME, "r")
         assert await listed(store) == []
     finally:
         await store.close()

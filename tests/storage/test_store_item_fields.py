@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.decoding import at_once
+from antwort.api.decoding import Limits, at_once
 from antwort.api.items import FunctionCall, OpaqueItem
-from antwort.api.requests import Limits, added_steps
+from antwort.api.requests import added_steps
 from antwort.api.resources import Conversation
 from antwort.api.wire import encode, to_plain
 from antwort.storage.base import Entry, Page, ResponseStore

@@ -28,7 +28,7 @@ def test_nothing_is_lost_or_counted_twice_however_often_it_is_read(
             histogram.read()
             continue
         key, value = each
-        histogram.add(key, value)
+        histogram[key].add(value)
         counts, total = expected.get(key, ([0] * 4, 0.0))
         counts[placed(value)] += 1
         expected[key] = counts, total + value
@@ -39,5 +39,5 @@ def test_nothing_is_lost_or_counted_twice_however_often_it_is_read(
 def test_what_is_kept_to_be_counted_is_bounded() -> None:
     histogram = Histogram(TIMES)
     for _ in range(10_000):
-        histogram.add(("a", ""), 1.0)
-        assert len(histogram.series(("a", ""))._new) < 200
+        histogram["a", ""].add(1.0)
+        assert len(histogram["a", ""]._new) < 200

@@ -89,7 +89,7 @@ async def test_every_inference_and_all_its_tokens_are_counted_and_what_is_kept_f
     for _ in range(count):
         async for _ in provider.infer(ASKED):
             pass
-        series = [*metrics.inference_time._series.values(), *metrics.tokens._series.values()]
+        series = [*metrics.inference_time.values(), *metrics.tokens.values()]
         assert all(len(each._new) < MAX_NEW_VALUES for each in series)
     assert outcomes(metrics) == {("b0", "ok"): count}
     assert {key[-1]: spread.sum for key, spread in metrics.tokens.read().spreads} == {

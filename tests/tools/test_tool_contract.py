@@ -12,10 +12,10 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.testing.executors import ClaimContract, ExecutorContract, call, context
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
-from antwort.tools.function import ClientsTurn, FunctionExecutor
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.limits import Limited
 from antwort.tools.local import LocalExecutor
+from engine_kit import FunctionExecutor
 
 
 def echo(text: str) -> str:

@@ -17,11 +17,11 @@ from antwort.api.items import InputImage, InputText, Text
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 from antwort.testing.executors import call, context
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
-from antwort.tools.function import ClientsTurn, FunctionExecutor
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import Limited, ToolBounds, ToolLimits, all_limited, limited
 from antwort.tools.local import LocalExecutor, tool
 from antwort.tools.toolset import Toolset
+from engine_kit import FunctionExecutor
 
 Run = Callable[[ToolCall, ToolContext], Awaitable[Any]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.base import BaseExecutor, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
-from antwort.tools.function import FunctionExecutor
 from antwort.tools.limits import limited
 from antwort.tools.local import LocalExecutor
-from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls, routed
+from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, routed
+from engine_kit import FunctionExecutor
 
 
 class ByName:
@@ -44,13 +43,6 @@ class ServerByName(ByName):
 class Broken(ServerByName):
     def can_execute(self, tool: ToolDefinition) -> bool:
         raise ConnectionError("no server")
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """A call, as far as routing looks."""
-
-    name: str
-    n: int = 0
 
 
 def define(name: str, kind: ToolKind = ToolKind.FUNCTION) -> ToolDefinition:
@@ -127,16 +119,16 @@ def test_a_call_goes_where_the_table_says(toolbox: Toolbox, name: str, expected:
 
 @pytest.mark.proves("MISTAKE-23")
 def test_a_client_tool_outside_the_allowed_list_is_not_handed_to_the_client() -> None:
-    routed = route_calls([Asked("f"), Asked("g")], box(function, define("g"), allowed={"g"}))
-    assert routed.client == (Asked("g"),)
-    assert routed.refused == (Asked("f"),)
+    toolbox = box(function, define("g"), allowed={"g"})
+    assert (route("f", toolbox), route("g", toolbox)) == (Route.REJECTED, Route.CLIENT)
 
 
 @pytest.mark.proves("FR-010")
 def test_an_absent_allowed_list_allows_all_and_a_list_of_none_allows_none() -> None:
-    calls = [Asked("f"), Asked("m")]
-    assert route_calls(calls, box(function, mcp, executors=(local, server), allowed=None)).server == tuple(calls)
-    assert route_calls(calls, box(function, mcp, executors=(local, server), allowed=set())).refused == tuple(calls)
+    all_allowed = box(function, mcp, executors=(local, server), allowed=None)
+    assert [route(name, all_allowed) for name in "fm"] == [Route.SERVER] * 2
+    none_allowed = box(function, mcp, executors=(local, server), allowed=set())
+    assert [route(name, none_allowed) for name in "fm"] == [Route.REJECTED] * 2
 
 
 @pytest.mark.proves("MISTAKE-26")
@@ -211,9 +203,7 @@ def test_what_counts_as_registered(
 
 @pytest.mark.proves("FR-004", "EDGE-2")
 def test_without_executors_every_call_that_may_be_made_is_the_clients() -> None:
-    routed = route_calls([Asked("f"), Asked("never_declared"), Asked("f", 2)], box(function))
-    assert [call.name for call in routed.client] == ["f", "never_declared", "f"]
-    assert (routed.server, routed.refused, routed.held) == ((), (), ())
+    assert [route(name, box(function)) for name in ("f", "never_declared")] == [Route.CLIENT] * 2
 
 
 @pytest.mark.parametrize(
@@ -245,35 +235,29 @@ toolboxes = st.builds(
     allowed_lists,
     st.booleans(),
 )
-called = st.lists(names | st.just("undeclared")).map(lambda many: [Asked(name, n) for n, name in enumerate(many)])
+called = names | st.just("undeclared")
 
 
 @given(called, toolboxes)
-def test_every_call_lands_in_exactly_one_place_and_in_order(calls: list[Asked], toolbox: Toolbox) -> None:
-    routed = route_calls(calls, toolbox)
-    places = (routed.client, routed.server, routed.refused, routed.held)
-    assert Counter(call for place in places for call in place) == Counter(calls)
-    assert all(list(place) == sorted(place, key=lambda call: call.n) for place in places)
+def test_only_an_allowed_and_claimed_tool_is_run_here(name: str, toolbox: Toolbox) -> None:
+    if route(name, toolbox) is not Route.SERVER:
+        return
+    executor = find_executor(toolbox.tools[name], toolbox.executors)
+    assert toolbox.may_run
+    assert not toolbox.allowed or name in toolbox.allowed
+    assert executor is not None
+    assert executor.kind is not ToolKind.FUNCTION
+    assert toolbox.tools[name].kind is not ToolKind.FUNCTION or not isinstance(executor, ServerByName)
 
 
 @given(called, toolboxes)
-def test_only_an_allowed_and_claimed_tool_is_run_here(calls: list[Asked], toolbox: Toolbox) -> None:
-    for call in route_calls(calls, toolbox).server:
-        executor = find_executor(toolbox.tools[call.name], toolbox.executors)
-        assert toolbox.may_run
-        assert not toolbox.allowed or call.name in toolbox.allowed
-        assert executor is not None
-        assert executor.kind is not ToolKind.FUNCTION
-        assert toolbox.tools[call.name].kind is not ToolKind.FUNCTION or not isinstance(executor, ServerByName)
-
-
-@given(called, toolboxes)
-def test_only_functions_and_undeclared_names_go_to_the_client(calls: list[Asked], toolbox: Toolbox) -> None:
-    for call in route_calls(calls, toolbox).client:
-        definition = toolbox.tools.get(call.name)
-        assert definition is None or definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM)
-        assert definition is None or not toolbox.allowed or call.name in toolbox.allowed
-        assert definition is not None or not toolbox.may_run
+def test_only_functions_and_undeclared_names_go_to_the_client(name: str, toolbox: Toolbox) -> None:
+    if route(name, toolbox) is not Route.CLIENT:
+        return
+    definition = toolbox.tools.get(name)
+    assert definition is None or definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM)
+    assert definition is None or not toolbox.allowed or name in toolbox.allowed
+    assert definition is not None or not toolbox.may_run
 
 
 # ---- what is remembered ----

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from antwort.api.requests import Limits
+from antwort.api.decoding import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import StoreFault

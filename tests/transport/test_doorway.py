@@ -56,7 +56,7 @@ def test_a_star_stands_for_all_names() -> None:
 def test_of_several_names_each_must_be_known() -> None:
     scope: Scope = {"headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
     with pytest.raises(NotPermitted):
-        Doorway().check(scope)
+        Doorway().identify(scope)
 
 
 @pytest.mark.proves("MISTAKE-27")
@@ -64,8 +64,8 @@ def test_of_several_names_each_must_be_known() -> None:
 def test_who_comes_from_another_machine_needs_a_key_unless_somebody_said_otherwise(address: str) -> None:
     scope = coming("localhost", (address, 8080))
     with pytest.raises(NotAuthenticated, match=r"auth\.keys.*auth\.required: never\.$"):
-        Doorway().check(scope)
-    Doorway(only_near=False).check(scope)
+        Doorway().identify(scope)
+    Doorway(only_near=False).identify(scope)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_who_comes_from_another_machine_needs_a_key_unless_somebody_said_otherwi
     [("127.0.0.1", 1), ("127.9.9.9", 1), ("::1", 1), ("::ffff:127.0.0.1", 1), ("testserver", 80), None, ("", 0)],
 )
 def test_who_comes_from_this_machine_or_from_nobody_knows_where_comes_in(server: object) -> None:
-    Doorway().check(coming("localhost", server))
+    Doorway().identify(coming("localhost", server))
 
 
 # ---- over a server ----
@@ -162,14 +162,14 @@ def test_what_one_doorway_knows_another_does_not_and_a_name_is_refused_each_time
     listed, other = Doorway(["example.org"]), Doorway()
     scope = {"server": ("127.0.0.1", 80), "headers": [(b"host", b"example.org")]}
     for _ in range(2):
-        listed.check(scope)
+        listed.identify(scope)
         with pytest.raises(NotPermitted):
-            other.check(scope)
+            other.identify(scope)
 
 
 def test_names_are_remembered_up_to_a_number() -> None:
     door = Doorway()
     for number in range(1000):
-        door.check({"server": None, "headers": [(b"host", b"h%d" % number), (b"host", b"x" * 2000)]})
+        door.identify({"server": None, "headers": [(b"host", b"h%d" % number), (b"host", b"x" * 2000)]})
     assert len(door._known) <= 256
     assert max(map(len, door._known)) <= 100

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
 
 from antwort.api.decoding import Limits
+from antwort.api.items import Message
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS
@@ -229,3 +231,19 @@ async def test_a_request_whose_history_comes_in_two_parts_does_not_wait_for_itse
         body = {"model": "scripted", "input": referring, "previous_response_id": last}
         assert (await server.ask("POST", RESPONSES, body)).status == 200
     assert engine.history_memory.taken == 0
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_a_large_history_is_freed_with_the_answer_and_not_by_a_later_garbage_collection(truncation: str) -> None:
+    """Garbage is collected rarely: until then, requests that come one after the other would fill the memory."""
+    engine, _ = made(*[answer(say("Yes."))] * 4, history_bytes=2_000_000)
+    async with serving(engine) as server:
+        last = await told(server, LARGE)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                await told(server, "And?", last, truncation=truncation)
+            assert not [each for each in gc.get_objects() if type(each) is Message and LARGE in str(each.content)]
+        finally:
+            gc.enable()

@@ -10,9 +10,9 @@ import jsonschema_rs
 import pytest
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
+from antwort.api.decoding import Limits
 from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
-from antwort.api.requests import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.storage.memory import MemoryStore

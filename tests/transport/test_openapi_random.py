@@ -11,7 +11,8 @@ from fuzz.scenes import encoded
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import Case
 
-from antwort.api.requests import Limits, parse_request
+from antwort.api.decoding import Limits
+from antwort.api.requests import parse_request
 from antwort.errors import InvalidField
 from openapi_kit import described, faults
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.events import StreamEvent
 from antwort.api.items import OutputItem
-from antwort.api.requests import Limits, PlainFields, parse_request
+from antwort.api.requests import PlainFields, parse_request
 from antwort.api.tool_parsing import _NAME
 from antwort.api.tools import echo_choice, echo_tool
 from antwort.api.wire import encode, to_plain

@@ -18,9 +18,9 @@ class Line:
         self.gone: Callable[[], None] | None = None
         self._is_closed = is_closed
 
-    def watch(self, gone: Callable[[], None] | None) -> None:
+    def watch(self, gone: Callable[[], None]) -> None:
         self.gone = gone
-        if gone is not None and self._is_closed:
+        if self._is_closed:
             gone()
 
 
@@ -37,13 +37,10 @@ def exchange_on(line: Line) -> Exchange:
 
 
 async def test_what_does_not_wait_is_there_at_once() -> None:
-    line = Line()
-
     async def plan() -> str:
         return "a plan"
 
-    assert await unless_gone(exchange_on(line), plan()) == "a plan"
-    assert line.gone is None
+    assert await unless_gone(exchange_on(Line()), plan()) == "a plan"
 
 
 async def test_what_is_wrong_is_raised_as_it_is() -> None:

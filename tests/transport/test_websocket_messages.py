@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.decoding import at_once
+from antwort.api.decoding import Limits, at_once
 from antwort.api.events import OutputTextDelta
-from antwort.api.requests import Limits
 from antwort.api.standard import OPENAI, STANDARD
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import ConnectionTooOld, InvalidField, RateLimited, ResponseNotFound

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 import pytest
 
 from antwort.engine.engine import Engine
 from antwort.testing import demo_provider
+from antwort.transport.connection import Connection
 from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
-from antwort.transport.incoming import State
 from antwort.transport.server import Server, listen
 from jumping_time import jumping_time
 from raw_http import connected
@@ -67,13 +71,44 @@ async def test_the_answer_is_to_the_byte_what_asgi_makes_of_it() -> None:
     assert between.seen[:3] == ["http.response.start", "http.response.body", "http.request"]
 
 
-def test_what_every_answer_says_is_as_new_as_the_server_has_it() -> None:
-    state = State()
-    assert state.always == b""
-    state.default_headers = [(b"date", b"now")]
-    assert state.always == b"date: now\r\n"
-    state.default_headers = [(b"date", b"then"), (b"a", b"b")]
-    assert state.always == b"date: then\r\na: b\r\n"
+async def test_an_answer_tells_the_time_of_day_as_it_is_and_not_as_it_was_at_the_start() -> None:
+    async with Engine(demo_provider()) as engine:
+        listening = listen("127.0.0.1", 0)
+        server = Server(Transport(engine), drain=engine.drain, drain_seconds=0)
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await until(lambda: server.started)
+            async with connected(listening.getsockname()[1]) as wire:
+                dates: list[datetime] = []
+                for _ in range(2):
+                    await asyncio.sleep(1.2)
+                    wire.send("GET", "/healthz")
+                    dates.append(parsedate_to_datetime((await wire.reply()).headers["date"]))
+        finally:
+            server.told_to_stop()
+            await task
+    assert dates[0] < dates[1]
+    assert abs(datetime.now(UTC) - dates[1]) < timedelta(seconds=4)
+
+
+async def test_a_connection_that_was_closed_is_freed_and_not_by_a_later_garbage_collection() -> None:
+    def connections() -> int:
+        return sum(isinstance(each, Connection) for each in gc.get_objects())
+
+    async with serving(Engine(demo_provider())) as server:
+        gc.collect()
+        before = connections()
+        gc.disable()
+        try:
+            async with AsyncExitStack() as stack:
+                wires = [await stack.enter_async_context(connected(server.port)) for _ in range(10)]
+                for wire in wires:
+                    wire.send("POST", RESPONSES, HELLO)
+                    assert (await wire.reply()).status == 200
+                assert connections() == before + 10
+            await until(lambda: connections() == before)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("size", [LIMIT - 100, LIMIT * 2])

@@ -73,6 +73,18 @@ class Limits(Wire):
     ones wait for their turn, a minute at most. One tenant gets half of it."""
 
 
+_MANY = 2**62
+UNLIMITED = Limits(
+    input_items=_MANY,
+    part_bytes=_MANY,
+    tools=_MANY,
+    servers=_MANY,
+    metadata_keys=_MANY,
+    body_values=_MANY,
+    item_values=_MANY,
+)
+"""For what was accepted before, maybe under other limits."""
+
 # ---- bodies ----
 
 SMALL_BODY = 64 * 1024

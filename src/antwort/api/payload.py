@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from secrets import token_hex
 from typing import Any, TypeVar
-
-import msgspec
 
 from antwort.api.events import (
     DELTAS,
@@ -24,7 +23,6 @@ from antwort.api.events import (
     RunEvent,
     SummaryPartDone,
     SummaryTextDone,
-    Terminal,
 )
 from antwort.api.items import (
     Compaction,
@@ -32,15 +30,22 @@ from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputText,
+    InputVideo,
     McpCall,
     Message,
     OpaqueItem,
     OutputText,
     Reasoning,
     ReasoningText,
+    Refusal,
     SummaryText,
+    Text,
+    ToolError,
 )
-from antwort.api.wire import UnsetType, encode
+from antwort.api.wire import encode
 
 T = TypeVar("T", bound=RunEvent)
 
@@ -57,82 +62,52 @@ _TEXT_PIECE = 2**15
 _PLACEHOLDER = token_hex(16)
 """Takes the place of a long text. It is random, so that no text contains it."""
 
-
-def payload(event: RunEvent) -> int:
-    """Return about how many characters of text the event holds, including texts that earlier events hold, too."""
-    measure = _EVENTS.get(event.__class__)
-    return 0 if measure is None else measure(event)
-
-
-def _items(event: ResponseInProgress | Terminal) -> int:
-    output = event.response.output
-    return sum([_ITEMS.get(item.__class__, _nothing)(item) for item in output]) if output else 0
-
-
-def _nothing(_: object) -> int:
-    return 0
-
-
-def _part(part: object) -> int:
-    """Measure a part of a message, a result or reasoning. Images are texts, too."""
-    if isinstance(part, _TEXTS):
-        return len(part.text)
-    fields = part if isinstance(part, Mapping) else msgspec.to_builtins(part)
-    return sum([len(value) for value in fields.values() if isinstance(value, str)])
-
-
-def _parts(parts: str | tuple[object, ...] | UnsetType | None) -> int:
-    if isinstance(parts, str):
-        return len(parts)
-    return 0 if parts is None or isinstance(parts, UnsetType) else sum([_part(part) for part in parts])
-
-
-def _call(item: McpCall) -> int:
-    size = len(item.arguments) + len(item.output or "")
-    if item.content:
-        size += _parts(item.content)
-    return size if item.error is None else size + len(item.error_text or "")
-
-
-_TEXTS = (OutputText, ReasoningText, SummaryText)
-_ITEMS: dict[type, Callable[[Any], int]] = {
-    Message: lambda item: _parts(item.content),
-    Reasoning: lambda item: _parts(item.content) + _parts(item.summary) + _parts(item.encrypted_content),
-    FunctionCall: lambda item: len(item.arguments),
-    FunctionCallOutput: lambda item: _parts(item.output),
-    CustomToolCall: lambda item: len(item.input),
-    CustomToolCallOutput: lambda item: _parts(item.output),
-    McpCall: _call,
-    Compaction: lambda item: len(item.encrypted_content),
-    OpaqueItem: lambda item: _part(item.fields),
+_LARGE_FIELDS: Mapping[type, Callable[[Any], Any]] = {
+    **dict.fromkeys(DELTAS, attrgetter("delta")),
+    **dict.fromkeys((OutputTextDone, ReasoningTextDone, SummaryTextDone), attrgetter("text")),
+    **dict.fromkeys((ArgumentsDone, McpArgumentsDone), attrgetter("arguments")),
+    **dict.fromkeys((ContentPartDone, SummaryPartDone), attrgetter("part")),
+    **dict.fromkeys((ResponseInProgress, *TERMINAL), attrgetter("response.output")),
+    CustomInputDone: attrgetter("input"),
+    RefusalDone: attrgetter("refusal"),
+    OutputItemDone: attrgetter("item"),
+    Message: attrgetter("content"),
+    Reasoning: attrgetter("content", "summary", "encrypted_content"),
+    FunctionCall: attrgetter("arguments"),
+    CustomToolCall: attrgetter("input"),
+    **dict.fromkeys((FunctionCallOutput, CustomToolCallOutput), attrgetter("output")),
+    McpCall: attrgetter("arguments", "output", "content", "error"),
+    ToolError: attrgetter("content"),
+    Compaction: attrgetter("encrypted_content"),
+    OpaqueItem: attrgetter("fields"),
+    **dict.fromkeys((InputText, OutputText, Text, ReasoningText, SummaryText), attrgetter("text")),
+    Refusal: attrgetter("refusal"),
+    InputImage: attrgetter("image_url"),
+    InputFile: attrgetter("file_data", "file_url"),
+    InputVideo: attrgetter("video_url"),
 }
-"""The fields of items that can be large. Tool lists are limited elsewhere."""
-_EVENTS: dict[type, Callable[[Any], int]] = {
-    **dict.fromkeys(DELTAS, lambda event: len(event.delta)),
-    OutputItemDone: lambda event: _ITEMS.get(event.item.__class__, _nothing)(event.item),
-    ContentPartDone: lambda event: _part(event.part),
-    SummaryPartDone: lambda event: _part(event.part),
-    OutputTextDone: lambda event: len(event.text),
-    ReasoningTextDone: lambda event: len(event.text),
-    SummaryTextDone: lambda event: len(event.text),
-    RefusalDone: lambda event: len(event.refusal),
-    ArgumentsDone: lambda event: len(event.arguments),
-    McpArgumentsDone: lambda event: len(event.arguments),
-    CustomInputDone: lambda event: len(event.input),
-    ResponseInProgress: _items,
-    **dict.fromkeys(TERMINAL, _items),
-}
-"""The fields of events that can be large. Items and parts that are added are empty."""
+"""The fields of events, items and parts that can be large. Items and parts that are added are empty, and tool lists are
+limited elsewhere.
+"""
 
 
-def payload_of_all(events: Sequence[RunEvent]) -> int:
-    """Return about how many characters of text the events hold."""
+def payload(*events: RunEvent) -> int:
+    """Return about how many characters of text the events hold, including texts that earlier events hold, too."""
     size = 0
-    for event in events:
-        if event.__class__ is OutputTextDelta:  # most events are
-            size += len(event.delta)
-        elif (measure := _EVENTS.get(event.__class__)) is not None:
-            size += measure(event)
+    waiting: list[Any] = [*events]
+    while waiting:
+        value = waiting.pop()
+        kind = value.__class__
+        if kind is str:
+            size += len(value)
+        elif kind is OutputTextDelta:  # most events are
+            size += len(value.delta)
+        elif kind is tuple or kind is list:
+            waiting += value
+        elif kind is dict:
+            waiting += value.values()
+        elif (fields := _LARGE_FIELDS.get(kind)) is not None:
+            waiting.append(fields(value))
     return size
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from antwort.api.decoding import Limits, Steps, at_once, body_steps, convert, kind_of, known_fields, without_nulls
-from antwort.api.item_parsing import input_steps, item_steps, read_input, read_item
+from antwort.api.item_parsing import input_steps, item_steps
 from antwort.api.items import MAX_ITEM_ID, InputItem, OpaqueItem, is_additional
 from antwort.api.responses import Metadata
 from antwort.api.tool_parsing import (
@@ -28,32 +28,6 @@ from antwort.api.tool_parsing import (
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
-
-__all__ = [
-    "COMPACTION_FIELDS",
-    "LONGEST_KEY",
-    "REQUEST_FIELDS",
-    "CompactRequest",
-    "ContextManagement",
-    "CreateRequest",
-    "Limits",
-    "PlainFields",
-    "ReasoningOptions",
-    "StreamOptions",
-    "TextFormat",
-    "TextOptions",
-    "added_steps",
-    "as_compaction",
-    "check_metadata",
-    "compaction_steps",
-    "parse_request",
-    "read_input",
-    "read_item",
-    "read_metadata",
-    "read_request",
-    "read_steps",
-    "request_steps",
-]
 
 
 class ReasoningOptions(Wire):

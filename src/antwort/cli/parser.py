@@ -13,8 +13,12 @@ from antwort.version import __version__
 
 _DESCRIPTION = "The OpenAI Responses API in front of any Chat Completions backend, with an agentic tool loop."
 _EXAMPLES = """
-  antwort serve --scripted --memory
+  antwort serve --demo-tools
+      the demo model, after `antwort model pull`
   antwort serve --backend http://localhost:8000/v1
+      a model server of yours
+  antwort chat
+      talk to it in the terminal
 
 `antwort COMMAND --help` says more about a command."""
 
@@ -37,6 +41,10 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def parse(arguments: Sequence[str]) -> tuple[Command, Mapping[str, object]]:
     """The command that is asked for and what its flags say. Ends the program where there is none."""
     prog, choice, rest = "antwort", COMMANDS, list(arguments)
+    if rest[:1] == ["help"]:
+        rest = [*rest[1:], "--help"]
+    elif rest == ["version"]:
+        rest = ["--version"]
     while True:
         if not rest or rest[0].startswith("-"):
             _list_commands(prog, choice, rest)

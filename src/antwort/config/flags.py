@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 KEY_VARIABLE = "ANTWORT_BACKEND_API_KEY"
@@ -50,8 +52,8 @@ FLAGS = (
         takes="file",
     ),
     Flag(
-        "--model",
-        "a GGUF file that antwort runs by itself, with llama.cpp; without a backend, the demo model",
+        "--gguf",
+        "a GGUF file for antwort to run with llama.cpp (default, without a backend: the demo model)",
         _ANSWERS,
         "FILE",
         "local.model",
@@ -64,7 +66,8 @@ FLAGS = (
         path="scripted",
         excludes="--backend",
     ),
-    Flag("--default-model", "the model of requests that name none", _ANSWERS, "MODEL", "default_model"),
+    Flag("--model", "the model for requests that name none", _ANSWERS, "MODEL", "default_model"),
+    Flag("--default-model", "older name of --model", _ANSWERS, "MODEL", "default_model"),
     Flag(
         "--tools",
         "a Python module whose tools are offered; can be given several times",
@@ -150,4 +153,16 @@ FLAGS = (
         takes="setting",
     ),
 )
-BY_PATH = {flag.path: flag.name for flag in FLAGS if flag.path}
+BY_PATH = {flag.path: flag.name for flag in reversed(FLAGS) if flag.path}
+
+
+def is_gguf(model: str) -> bool:
+    """Whether this is the file of a model rather than a model's name."""
+    if model.lower().endswith(".gguf"):
+        return True
+    with suppress(OSError, RuntimeError, ValueError):  # RuntimeError: the home of an unknown user
+        file = Path(model).expanduser()
+        if file.is_file():
+            with file.open("rb") as opened:
+                return opened.read(4) == b"GGUF"
+    return False

@@ -10,7 +10,7 @@ from msgspec.inspect import CustomType, DictType, StructType, Type, VarTupleType
 
 from antwort.config.documents import NotYaml, parse
 from antwort.config.files import FILE_VARIABLE
-from antwort.config.flags import BACKEND_VARIABLE, FLAGS, KEY_VARIABLE
+from antwort.config.flags import BACKEND_VARIABLE, FLAGS, KEY_VARIABLE, is_gguf
 from antwort.config.hints import hint_for_variable
 from antwort.config.nodes import Items, Node, Origin, Table, Text, is_nothing, node_of, put, split
 from antwort.config.problems import BadSettings, Problem
@@ -102,6 +102,15 @@ def _is_injected(name: str, value: str) -> bool:
 
 
 # ---- the command line ----
+
+
+def current_flags(flags: FlagValues) -> tuple[FlagValues, tuple[str, ...]]:
+    """Return the flags with those of earlier versions replaced, and a warning for each of them."""
+    model = flags.get("model")
+    if not isinstance(model, str) or not is_gguf(model):
+        return flags, ()
+    others = {name: value for name, value in flags.items() if name != "model"}
+    return {"gguf": model, **others}, ("--model takes a model's name; for a file, use --gguf FILE.",)
 
 
 def from_flags(flags: FlagValues) -> Layer:

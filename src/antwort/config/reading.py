@@ -14,6 +14,7 @@ from antwort.config.layers import (
     PROGRAM,
     FlagValues,
     Layer,
+    current_flags,
     exclusive,
     from_environment,
     from_flags,
@@ -72,6 +73,7 @@ def read(
 ) -> Loaded:
     """Raises `CannotStart`; as `BadSettings` it knows every problem."""
     environment = os.environ if environment is None else environment
+    flags, replaced = current_flags(flags)
     named = flags.get("config")
     file = find_file(named if isinstance(named, str) else None, environment)
     layers = _layers(file, environment, flags, overrides or {})
@@ -84,7 +86,7 @@ def read(
     if problems:
         raise BadSettings([*problems, *unknown])
     assert isinstance(settings, Settings)
-    warnings = (*(f"{problem} It is ignored." for problem in unknown), *_about_file(file, reading))
+    warnings = (*replaced, *(f"{problem} It is ignored." for problem in unknown), *_about_file(file, reading))
     return Loaded(tidied(settings), reading.origins, file, warnings)
 
 

@@ -12,9 +12,9 @@ from antwort.config.repeating import printable
 from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.chat_parser import ChatStreamParser, parse_chat_body
+from antwort.providers.chat_parser import ChatParser
 from antwort.providers.errors import SentRequest, parse_error_object, remove_secrets, scrub
-from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
+from antwort.providers.responses_parser import ResponsesParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
@@ -146,16 +146,14 @@ def hear(answer: Answer) -> Heard:
     timed: list[tuple[float, Delta]] = []
     trouble = ""
     try:
+        parser = ChatParser(sent) if is_chat else ResponsesParser(sent)
         if answer.is_streamed:
-            parser = ChatStreamParser(sent) if is_chat else ResponsesStreamParser(sent)
             for seconds, data in answer.pieces:
                 timed += [(seconds, delta) for delta in parser.feed(data)]
             timed += [(answer.seconds, delta) for delta in parser.finish()]
         else:
             body = b"".join([data for _, data in answer.pieces])
-            timed = [
-                (answer.seconds, delta) for delta in (parse_chat_body if is_chat else parse_responses_body)(body, sent)
-            ]
+            timed = [(answer.seconds, delta) for delta in parser.parse_body(body)]
     except AntwortError as exc:
         trouble = answer.quoted(str(exc).rstrip("."), 200)
     if answer.fault == "endless":  # it was hung up on: what came is judged like an answer that a limit cut off

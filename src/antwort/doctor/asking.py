@@ -49,7 +49,8 @@ class Line:
 
     def __init__(self, url: str, access: Access, patience: float, speech: Speech = "chat") -> None:
         parts = urlsplit(url)
-        self._speech: Speech = speech
+        self.speech: Speech = speech
+        """The API that `ask` uses."""
         self._secrets = (*access.secrets(), *_in_query(parts.query))
         self._patience = patience
         self._http = HttpClient(
@@ -68,8 +69,8 @@ class Line:
 
     async def ask(self, base: str, question: Plain | bytes, *, is_brief: bool = False) -> Answer:
         """`is_brief`: the first piece of a good answer is enough, and then the backend is hung up on."""
-        body = question if isinstance(question, bytes) else _encoded(question, self._speech)
-        url = below(base, PATHS[self._speech])
+        body = question if isinstance(question, bytes) else _encoded(question, self.speech)
+        url = below(base, PATHS[self.speech])
         return await self._exchange("POST", url, body, self._patience, is_brief=is_brief)
 
     async def close(self) -> None:
@@ -85,7 +86,7 @@ class Line:
         is_brief: bool = False,
         cap: int = ANSWER_CAP,
     ) -> Answer:
-        reading = _Reading(self._secrets, self._speech, is_brief=is_brief, cap=cap)
+        reading = _Reading(self._secrets, self.speech, is_brief=is_brief, cap=cap)
         try:
             async with asyncio.timeout(seconds):
                 async with await self._http.request(method, _target(url), body) as reply:

@@ -12,8 +12,8 @@ from antwort.doctor.findings import Engine, EngineName
 from antwort.errors import AntwortError
 from antwort.providers.models import context_length, parse_models
 
-OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps")
-"""Of llama.cpp, of vLLM, and of Ollama: beside the versioned ones."""
+OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps", "/openapi.json")
+"""Of llama.cpp, vLLM, Ollama (two) and antwort, beside the versioned ones."""
 
 LIST = "the list of models"
 _OWNERS: Mapping[str, EngineName] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "library": "ollama"}
@@ -100,7 +100,15 @@ def _name(listing: Answer, own: Mapping[str, Answer], model: str | None) -> Engi
             return name
     if listing.headers.get("server", "").lower() == "llama.cpp" or "build_info" in _table(own.get("/props")):
         return "llama.cpp"
-    return "ollama" if _table(own.get("/api/version")).get("version") else "unknown"
+    if _table(own.get("/api/version")).get("version"):
+        return "ollama"
+    return "antwort" if _own_document(own).get("title") == "antwort" else "unknown"
+
+
+def _own_document(own: Mapping[str, Answer]) -> dict[str, Any]:
+    """What antwort says of itself in its OpenAPI document."""
+    info = _table(own.get("/openapi.json")).get("info")
+    return info if isinstance(info, dict) else {}
 
 
 def _version(name: EngineName, listing: Answer, own: Mapping[str, Answer]) -> str:
@@ -111,6 +119,8 @@ def _version(name: EngineName, listing: Answer, own: Mapping[str, Answer]) -> st
             told = _table(own.get("/version")).get("version")
         case "ollama":
             told = _table(own.get("/api/version")).get("version")
+        case "antwort":
+            told = _own_document(own).get("version")
         case "litellm":
             told = listing.headers.get("x-litellm-version")
         case _:

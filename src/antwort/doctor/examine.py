@@ -115,6 +115,9 @@ class Visit:
     async def _examine(self) -> AsyncGenerator[Finding, None]:
         listing = await self._reach()
         yield self._about_address(listing)
+        configured = None if self._subject.settings is None else self._subject.settings.kind
+        if self._speech != (configured or "chat") or self._speech == "responses":
+            yield verdicts.about_kind(self._speech, configured)
         yield verdicts.about_models(listing, self._facts.models, self._manner.model or None)
         if not self._manner.model:
             return
@@ -158,22 +161,39 @@ class Visit:
             self._check_reach(listing)
             if listing.is_good and isinstance(listing.plain(), dict | list):
                 self._base = base
+                await self._find_kind(base, is_listed=True)
                 return listing
             tried.append((base, listing))
         tried_in_vain = []
         for base, listing in tried:
-            refusal = await self._line.ask(base, questions.MALFORMED)
-            self._check_reach(refusal)
-            if refusal.status >= 400 and refusal.status not in (404, 405):
+            refusals = await self._find_kind(base, is_listed=False)
+            if not refusals:
                 self._base = base
                 return listing
-            tried_in_vain += [listing, refusal]
+            tried_in_vain += [listing, *refusals]
         for answer in tried_in_vain:
             if answer.is_redirect:
                 raise OutOfReach(f"redirects to {answer.location or 'elsewhere'}: say the address that it leads to")
         if any(answer.fault == "endless" for answer in tried_in_vain):
             raise OutOfReach("answers, but its answers do not come to an end")
         raise OutOfReach(f"answers, but there is no {PATHS[self._speech]}, with or without /v1")
+
+    async def _find_kind(self, base: str, *, is_listed: bool) -> list[Answer]:
+        """Find out which API the backend speaks there: the configured one, if it has both. Return the answers that say
+        that it has neither. Without a list of models, only a refusal of the malformed request shows that it has one.
+        """
+        configured, refusals = self._speech, list[Answer]()
+        kinds: tuple[Speech, ...] = ("chat", "responses") if configured == "chat" else ("responses", "chat")
+        for speech in kinds:
+            self._speech = self._line.speech = speech
+            refusal = await self._line.ask(base, questions.MALFORMED)
+            if not is_listed:
+                self._check_reach(refusal)
+            if refusal.status not in (404, 405) and (is_listed or refusal.status >= 400):
+                return []
+            refusals.append(refusal)
+        self._speech = self._line.speech = configured
+        return refusals
 
     def _about_address(self, listing: Answer) -> Finding:
         seen = f"answers in {verdicts.in_seconds(listing.seconds)} at {without_query(self._base)}"
@@ -322,4 +342,4 @@ def in_force(settings: BackendSettings | None) -> dict[str, Value]:
     capabilities = settings.capabilities
     told = ((name, getattr(capabilities, name)) for name in capabilities.__struct_fields__)
     found = {f"capabilities.{name}": value for name, value in told if value is not UNSET}
-    return {"url": settings.url, "tool_calling": settings.tool_calling, **found}
+    return {"url": settings.url, "kind": settings.kind, "tool_calling": settings.tool_calling, **found}

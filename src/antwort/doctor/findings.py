@@ -8,12 +8,13 @@ from typing import Literal, TypeAlias
 from antwort.api.wire import Wire
 
 Verdict: TypeAlias = Literal["works", "fails", "unknown"]
-EngineName: TypeAlias = Literal["vllm", "llama.cpp", "sglang", "ollama", "litellm", "unknown"]
+EngineName: TypeAlias = Literal["vllm", "llama.cpp", "sglang", "ollama", "litellm", "antwort", "unknown"]
 Outcome: TypeAlias = Literal["fine", "broken", "unreachable"]
 Value: TypeAlias = str | bool | int
 
 PROBES: Mapping[str, str] = {
     "reachable": "reachable",
+    "kind": "API",
     "models": "models",
     "streaming": "streaming",
     "length_limit": "length limit",
@@ -32,7 +33,8 @@ PROBES: Mapping[str, str] = {
     "first_token": "time to first token",
     "speed": "tokens/s",
 }
-"""What is looked at, in the order in which it is told, and what each is called in the table."""
+"""What is examined, in this order, and what each is called in the table. `kind` is told only of backends that speak
+Responses, or another API than the configured one."""
 
 
 UNASKED = "not asked, as earlier questions went unanswered"
@@ -73,6 +75,7 @@ _TITLES: Mapping[EngineName, str] = {
     "sglang": "SGLang",
     "ollama": "Ollama",
     "litellm": "LiteLLM",
+    "antwort": "antwort",
     "unknown": "an engine that is not known",
 }
 

@@ -6,7 +6,7 @@ import msgspec
 
 from antwort.api.wire import Plain
 from antwort.doctor import advice
-from antwort.doctor.answers import Answer, Heard, hear, named
+from antwort.doctor.answers import Answer, Heard, Speech, hear, named
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import UNASKED, Finding, Value
 from antwort.doctor.questions import CALL_TOKENS, CITY, COLOUR, FEW_TOKENS, THINKING_TOKENS, Manner
@@ -55,6 +55,23 @@ def _told(answer: Answer) -> Heard | None:
 
 def is_told(answer: Answer) -> bool:
     return _told(answer) is not None
+
+
+def about_kind(speech: Speech, configured: Speech | None) -> Finding:
+    """`configured`: the kind in the backend's settings, if it is a configured one."""
+    seen = "speaks the Responses API" if speech == "responses" else "speaks Chat Completions"
+    if speech == configured:
+        return Finding(probe="kind", verdict="works", seen=seen)
+    remedy = f"configure the backend with `kind: {speech}`: --write records it"
+    is_wrong = configured is not None
+    return Finding(
+        probe="kind",
+        verdict="fails" if is_wrong else "works",
+        seen=f"{seen} only" if is_wrong else seen,
+        remedy=remedy,
+        blocks=is_wrong,
+        settings={"kind": speech},
+    )
 
 
 def about_models(listing: Answer, models: tuple[str, ...], chosen: str | None) -> Finding:

@@ -35,11 +35,11 @@ from antwort.engine.runs.responses import Responses
 from antwort.engine.runs.subscription import Subscription
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
-from antwort.errors import AntwortError, ShuttingDown
+from antwort.errors import AntwortError, ApprovalNotFound, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.limiter import Limiter
 from antwort.providers.base import Provider
-from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
 from antwort.storage.run_log import RunLog, run_log_for
 from antwort.tools.limits import Runs, all_limited
 from antwort.vault import Vault
@@ -161,10 +161,9 @@ class Engine:
         if key is not None and self.settings.idempotency:
             self._launcher.check_open()
             return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
-        if request.background:
-            queued = await self._launcher.submit(await self.plan(request, identity))
-            return self._responses.follow_log(identity, queued)
         plan = await self.plan(request, identity, recent)
+        if request.background:
+            return self._responses.follow_log(identity, await self._launcher.submit(plan))
         return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(
@@ -242,7 +241,7 @@ class Engine:
         """
         self._launcher.check_open()
         asked = replace(parse_request_like(request, fields, self.settings.limits), background=None)
-        plan = await self._planner.prepared(asked, identity, None)
+        plan = await self._planner.plan(asked, identity)
         try:
             return await count_input(plan, self._resources.provider)
         finally:
@@ -294,7 +293,10 @@ class Engine:
         return await self._responses.elsewhere(identity, response_id)
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
-        return await self._responses.input_items(identity, response_id, page)
+        found = await self._store.input_items(identity, response_id, page)
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found
 
     async def approvals(
         self,
@@ -303,10 +305,16 @@ class Engine:
         status: ApprovalStatus | None = None,
     ) -> ApprovalPage:
         """List the approvals of calls of stored responses, with their current status."""
-        return await self._responses.approvals(identity, page, status)
+        await self.live_runs.catch_up_all(identity)
+        now = int(self._resources.clock())
+        found = await self._store.approvals(identity, page, status, now)
+        return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
 
     async def approval(self, approval_id: str, identity: Identity = ANONYMOUS) -> Approval:
-        return await self._responses.approval(approval_id, identity)
+        found = await self._store.find_approvals(identity, [approval_id])
+        if approval_id not in found:
+            raise ApprovalNotFound(approval_id)
+        return as_of(found[approval_id], int(self._resources.clock()))
 
     # ---- the engine itself ----
 
@@ -389,7 +397,7 @@ class Engine:
         """Abort runs that still wait, most likely for a store that fails. Their readers get an error."""
         _log.warning("what is under way does not come to its end: it is broken off")
         for run in [*self.live_runs.values()]:
-            run.log.leave()
+            run.log.recorder.leave()
         _, late = await asyncio.wait(late, timeout=ABORT_SECONDS)
         if self._worker is not None:
             self._worker.abort()

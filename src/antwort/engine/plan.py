@@ -122,14 +122,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     asked_elsewhere: frozenset[str] = frozenset()
     """Approval requests that another process has shown for this response: what their tools were is not known."""
     clock: Callable[[], float] = time.time
-    deadline: float | None = None
-    """When the response must have ended, by the clock of the event loop; None: its time begins with its run."""
+    deadline: float
+    """When the response must have ended, by the clock of the event loop."""
     lock: LockRequest | None = None
     """The lock of its conversation, held until the end of the run is recorded."""
     reader: HistoryReader | None = None
     """Holds the memory of its history as long; None: it is small."""
     is_durable: bool = False
     """Whether another process continues the run when this one dies."""
+    has_key: bool = False
+    """Whether the run has an idempotency key: it may be read by several clients, and none of them holds it back."""
 
     def release(self) -> None:
         """Release the lock of the conversation, and the memory of the history."""

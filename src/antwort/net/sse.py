@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CR, _LF = b"\r\n"
+"""As numbers: `in` is about 0.1 µs slower for bytes, which it first tries to take for a number."""
 
 
 class SseEvent(msgspec.Struct, frozen=True):
@@ -21,30 +23,27 @@ class SseEvent(msgspec.Struct, frozen=True):
     """Bytes of the event, comments included."""
 
 
-class _BlockParser:
+class _BlockParser(msgspec.Struct, eq=False):
     """Splits a stream into blocks, one per event.
 
     The chunks of an unfinished block are kept and joined once, at its end: the cost is linear in the length of a block,
     however it is split into chunks.
     """
 
-    __slots__ = ("_after_cr", "_chunks", "_needs_normalizing", "_stream_start", "open_size")
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-        self.open_size = 0
-        """Bytes of the unfinished event."""
-        self._stream_start: bytes | None = b""
-        """The first bytes while they may belong to a byte order mark; None after that."""
-        self._after_cr = False
-        self._needs_normalizing = True
+    open_size: int = 0
+    """Bytes of the unfinished event."""
+    _chunks: list[bytes] = []
+    _stream_start: bytes | None = b""
+    """The first bytes while they may belong to a byte order mark; None after that."""
+    _after_cr: bool = False
+    _needs_normalizing: bool = True
 
     def _split(self, data: bytes) -> list[bytes]:
         """Return the blocks that `data` completes."""
-        if self._needs_normalizing or b"\r" in data:
+        if self._needs_normalizing or _CR in data:
             data = self._normalize(data)
         if self._chunks:
-            if b"\n\n" not in data and not (data.startswith(b"\n") and self._chunks[-1].endswith(b"\n")):
+            if data.find(b"\n\n") < 0 and not (data.startswith(b"\n") and self._chunks[-1].endswith(b"\n")):
                 if data:
                     self._chunks.append(data)
                     self.open_size += len(data)
@@ -57,10 +56,10 @@ class _BlockParser:
         self.open_size = len(rest)
         return blocks
 
-    def _take_rest(self) -> list[bytes]:
-        """Remove and return the block that the end of the stream left without its blank line, if any."""
+    def _take_rest(self) -> bytes:
+        """Remove and return the block that the end of the stream left without its blank line."""
         rest, self._chunks = b"".join(self._chunks), []
-        return [rest.removesuffix(b"\n")]
+        return rest.removesuffix(b"\n")
 
     def _normalize(self, data: bytes) -> bytes:
         """Return `data` with LF as every line end, and without a byte order mark at the start of the stream."""
@@ -81,21 +80,23 @@ class _BlockParser:
 class SseParser(_BlockParser):
     """Parser for the data of events only. Comments and `event:`, `id:` and `retry:` lines are ignored."""
 
-    __slots__ = ()
-
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of the events that `data` completes."""
-        return _payloads(self._split(data))
+        found = []
+        for block in self._split(data):
+            payload = block[6:] if block.startswith(b"data: ") and _LF not in block else _join_data(block)
+            if payload:
+                found.append(payload)
+        return found
 
     def finish(self) -> list[bytes]:
         """Return the data of an event that the end of the stream left without its blank line, if any."""
-        return _payloads(self._take_rest())
+        payload = _join_data(self._take_rest())
+        return [payload] if payload else []
 
 
 class EventParser(_BlockParser):
     """Parser for events with their types and ids, including events without data: resuming a stream needs them."""
-
-    __slots__ = ()
 
     def feed(self, data: bytes) -> Iterator[SseEvent]:
         """Return the events that `data` completes. Each is parsed when the iterator reaches it: there may be many."""
@@ -103,7 +104,8 @@ class EventParser(_BlockParser):
 
     def finish(self) -> list[SseEvent]:
         """Return the event that the end of the stream left without its blank line, if it has data."""
-        return [event for event in map(_parse_event, self._take_rest()) if event.data]
+        event = _parse_event(self._take_rest())
+        return [event] if event.data else []
 
 
 def _parse_event(block: bytes) -> SseEvent:
@@ -114,15 +116,6 @@ def _parse_event(block: bytes) -> SseEvent:
     written = fields.get(b"retry", b"")
     retry = int(written[:9]) if written.isdigit() else None
     return SseEvent(_join_data(block), fields.get(b"event") or b"message", fields.get(b"id"), retry, len(block))
-
-
-def _payloads(blocks: list[bytes]) -> list[bytes]:
-    found = []
-    for block in blocks:
-        payload = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _join_data(block)
-        if payload:
-            found.append(payload)
-    return found
 
 
 def _join_data(block: bytes) -> bytes:

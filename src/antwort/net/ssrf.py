@@ -12,6 +12,7 @@ between versions.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache, partial
 from ipaddress import (
@@ -141,33 +142,15 @@ def _parse_host(written: str) -> tuple[str, IpAddress | None]:
         raise AddressNotAllowed(_INVALID_HOST) from None
     host = ascii_host.lower().removesuffix(".")
     labels = host.split(".")
-    if _NUMBER.fullmatch(labels[-1]):
-        try:
-            number = _parse_ipv4(labels)
-        except ValueError:
-            raise AddressNotAllowed(_INVALID_HOST) from None
-        return str(number), number
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
         raise AddressNotAllowed(_INVALID_HOST)
-    return host, None
-
-
-def _parse_ipv4(labels: list[str]) -> IPv4Address:
-    """Parse an IPv4 address as the C library does: one to four decimal, octal or hexadecimal numbers, of which the last
-    fills the remaining bytes. Raises `ValueError`.
-    """
-    numbers = []
-    for label in labels:
-        if not _NUMBER.fullmatch(label):
-            raise ValueError(label)
-        if label.startswith("0x"):
-            numbers.append(int(label[2:] or "0", 16))
-        else:
-            numbers.append(int(label, 8 if label.startswith("0") else 10))
-    *first, last = numbers
-    if len(first) > 3 or any(number > 255 for number in first) or last >= 256 ** (4 - len(first)):
-        raise ValueError(labels)
-    return IPv4Address(int.from_bytes(bytes([*first, *[0] * (4 - len(first))]), "big") + last)
+    if not _NUMBER.fullmatch(labels[-1]):
+        return host, None
+    try:
+        number = IPv4Address(socket.inet_aton(host))  # as the C library reads it: `127.1` and `0x7f000001`, too
+    except OSError:
+        raise AddressNotAllowed(_INVALID_HOST) from None
+    return str(number), number
 
 
 # ---- IP addresses ----

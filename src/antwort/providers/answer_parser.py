@@ -1,8 +1,8 @@
 """Parse backends' answers: what the parsers of every API share. Pure.
 
-The parser of a stream has two methods. `feed` takes bytes and never raises; `finish` ends the answer and raises what
-went wrong. So the deltas before a failure are always delivered, and they are the same however the bytes were split
-into reads. A whole answer is parsed by one function.
+Of a stream, `feed` takes bytes and never raises; `finish` ends the answer and raises what went wrong. So the deltas
+before a failure are always delivered, and they are the same however the bytes were split into reads. A whole answer is
+parsed by one function, like one event of a stream.
 
 The size of an answer is limited while it arrives: at the limit the parser ends it with the finish `MAX_OUTPUT_BYTES`
 and sets `is_cut`, and the caller closes the connection.
@@ -10,8 +10,8 @@ and sets `is_cut`, and the caller closes the connection.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -32,8 +32,6 @@ from antwort.providers.base import (
 )
 from antwort.providers.errors import MAX_TOKEN_COUNT, UNKNOWN_REQUEST, SentRequest
 
-T = TypeVar("T")
-
 DEFAULT_OUTPUT_BYTES = 8 * 2**20
 """The default limit for the text, reasoning and calls of one answer."""
 CALL_OVERHEAD_BYTES = 1024
@@ -45,51 +43,46 @@ DECODE_ERRORS = (ValueError, RecursionError)
 """What a JSON decoder raises: bad JSON, wrong types and bad UTF-8 are all ValueErrors."""
 
 
-class StreamParser(ABC):
-    """Parse an answer that is streamed as server-sent events into deltas. The last delta is `Finished`."""
+class AnswerParser(msgspec.Struct, eq=False):
+    """Parse one answer, streamed as server-sent events or whole, into deltas. The last delta is `Finished`."""
 
-    __slots__ = ("_events", "_failure", "_max_bytes", "_sent", "_size", "ended", "is_cut")
+    sent: SentRequest = UNKNOWN_REQUEST
+    max_bytes: int = DEFAULT_OUTPUT_BYTES
+    ended: bool = False
+    """Whether the answer is complete or has failed; further bytes are ignored."""
+    is_cut: bool = False
+    """Whether this parser ended the answer at its size limit, while the backend goes on."""
+    is_whole: bool = False
+    """Whether the answer is no stream."""
+    _events: SseParser = msgspec.field(default_factory=SseParser)
+    _failure: AntwortError | None = None
+    _size: int = 0
+    """Bytes of the output so far."""
 
-    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        self._sent = sent
-        self._max_bytes = max_bytes
-        self.ended = False
-        """Whether the answer is complete or has failed; further bytes are ignored."""
-        self.is_cut = False
-        """Whether this parser ended the answer at its size limit, while the backend goes on."""
-        self._events = SseParser()
-        self._failure: AntwortError | None = None
-        self._size = 0
-        """Bytes of the output so far."""
-
-    @abstractmethod
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
-        """Append the deltas of one event, and return the bytes of its output, except for `TextDelta`s: these are
-        counted here. An event that cannot be decoded raises and changes nothing.
+    def _parse(self, payload: bytes, out: list[Delta]) -> None:
+        """Append the deltas of one event, or of the whole answer, and count their bytes. What cannot be decoded raises
+        and changes nothing.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def _end(self, out: list[Delta]) -> None:
-        """Handle the end of a stream that has neither ended nor failed before."""
+        """Handle the end of an answer that has neither ended nor failed before."""
+        raise NotImplementedError
 
     def feed(self, data: bytes) -> list[Delta]:
-        """Parse the next bytes."""
+        """Parse the next bytes of a stream."""
         out: list[Delta] = []
-        for payload in self._events.feed(data):
+        events = self._events
+        for payload in events.feed(data):
             if self.ended:
                 break
             try:
-                self._size += self._parse_event(payload, out)
-            except DECODE_ERRORS as exc:
-                self._parse_repaired(payload, out, exc)
-        if (
-            (size := self._events.open_size) > _MIN_JSON_LIMIT_BYTES
-            and size > max_json_bytes(self._max_bytes)
-            and not self.ended
-        ):
+                self._parse(payload, out)
+            except DECODE_ERRORS:
+                self._parse_repaired(payload, out)
+        if events.open_size > _MIN_JSON_LIMIT_BYTES and events.open_size > max_json_bytes(self.max_bytes):
             self._fail(BackendError("The backend sent an event that is too large."))
-        self._count_text(out)
-        return out if self._size <= self._max_bytes else self._cut(out)
+        return out if self._size <= self.max_bytes else self._cut(out)
 
     def finish(self) -> list[Delta]:
         """Return the remaining deltas, or raise what went wrong: a `BackendCut` where the end of the answer is
@@ -97,62 +90,54 @@ class StreamParser(ABC):
         """
         out: list[Delta] = []
         if not self.ended:
-            try:
+            with suppress(*DECODE_ERRORS):  # the stream was cut inside the event
                 for payload in self._events.finish():  # an event without its blank line, if it is complete
-                    self._size += self._parse_event(payload, out)
-            except DECODE_ERRORS:
-                pass  # the stream was cut inside the event
-        if not self.ended:
-            self._end(out)
-        self._count_text(out)
-        if self._size > self._max_bytes and not self.is_cut:
+                    self._parse(payload, out)
+            if not self.ended:
+                self._end(out)
+        if self._size > self.max_bytes and not self.is_cut:
             return self._cut(out)
         if self._failure is not None:
             raise self._failure
         return out
 
-    def _fail(self, error: AntwortError) -> None:
-        self._failure, self.ended = error, True
-
-    def _parse_repaired(self, payload: bytes, out: list[Delta], problem: Exception) -> None:
-        """Parse an event again with its lone surrogates replaced; fail where that does not help."""
+    def parse_body(self, body: bytes) -> list[Delta]:
+        """Parse a whole answer, and cut its output at the size limit. Raises what went wrong."""
+        out: list[Delta] = []
+        self.is_whole = True
         try:
-            if (repaired := repair_surrogates(payload)) != payload:
-                self._size += self._parse_event(repaired, out)
-                return
-        except DECODE_ERRORS as exc:
-            problem = exc
-        error = BackendError("The backend sent an event that cannot be understood.")
-        error.__cause__ = problem
-        self._fail(error)
+            self._parse(body, out)
+        except DECODE_ERRORS:
+            self._parse_repaired(body, out)
+        if not self.ended:
+            self._end(out)
+        if self._failure is not None:
+            raise self._failure
+        return out if len(body) <= self.max_bytes else truncate(out, self.max_bytes)
 
-    def _count_text(self, out: list[Delta]) -> None:
-        for delta in out:
-            if isinstance(delta, TextDelta):
-                text = delta.text
-                self._size += len(text) if text.isascii() else len(text.encode())
+    def _fail(self, error: AntwortError) -> None:
+        if not self.ended:
+            self._failure, self.ended = error, True
+
+    def _parse_repaired(self, payload: bytes, out: list[Delta]) -> None:
+        """Parse JSON again with its lone surrogates replaced; fail where that does not help."""
+        try:
+            self._parse(repair_surrogates(payload), out)
+        except DECODE_ERRORS as exc:
+            what = "an answer" if self.is_whole else "an event"
+            error = BackendError(f"The backend sent {what} that cannot be understood.")
+            error.__cause__ = exc
+            self._fail(error)
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """End the answer, and return as much of the last deltas as the limit allows."""
         self.ended = self.is_cut = True
         self._failure = None
         size_before = self._size - sum(map(delta_size, out))
-        kept = truncate(out, self._max_bytes - size_before)
+        kept = truncate(out, self.max_bytes - size_before)
         if not (kept and isinstance(kept[-1], Finished)):  # the excess is in calls that are still buffered
             kept.append(Finished(MAX_OUTPUT_BYTES))
         return kept
-
-
-def decode_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:
-    """Return a decoded body and its JSON, in which lone surrogates are replaced where it was bad without that."""
-    try:
-        return decode(body), body
-    except DECODE_ERRORS:
-        repaired = repair_surrogates(body)
-    try:
-        return decode(repaired), repaired
-    except DECODE_ERRORS as exc:
-        raise BackendError("The backend sent an answer that cannot be understood.") from exc
 
 
 # ---- size limits ----

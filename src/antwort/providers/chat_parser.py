@@ -1,7 +1,7 @@
 """Parse the answers of Chat Completions backends, streamed or whole, into deltas. Pure.
 
-Servers differ: any field may be missing, null or of another type, and unknown fields are ignored. A whole answer goes
-through the same code as one chunk of a stream.
+Servers differ: any field may be missing, null or of another type, and unknown fields are ignored. A whole answer is
+parsed like the only chunk of a stream.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from antwort.errors import BackendCut, BackendError
 from antwort.providers.answer_parser import (
     CALL_OVERHEAD_BYTES,
     DECODE_ERRORS,
-    DEFAULT_OUTPUT_BYTES,
+    AnswerParser,
     ReportedDetails,
     ReportedLogProb,
     ReportedUsage,
-    StreamParser,
     TokenCount,
     byte_size,
-    decode_body,
     normalize_logprobs,
     normalize_usage,
     repair_usage,
-    truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in, json_text
+from antwort.providers.errors import BROKEN_OFF, error_in, json_text
 
 # ---- what backends send ----
 
@@ -112,79 +109,35 @@ def _decode_unchecked(payload: bytes) -> _Chunk:
 # ---- parsers ----
 
 
-class ChatStreamParser(StreamParser):
-    """Parse a stream of chunks. `Finished` comes at `[DONE]` or at the end: the usage may follow the last choice."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        super().__init__(sent, max_bytes)
-        self._answer = _ChatAnswer()
-
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
-        if payload.startswith(b"[DONE]"):
-            self._answer.finish_reason = self._answer.finish_reason or "stop"
-            self._end(out)
-            return 0
-        try:
-            chunk = _chunk_decoder.decode(payload)
-        except DECODE_ERRORS:
-            chunk = _decode_unchecked(payload)
-        if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._sent)):
-            self._fail(error)
-            return 0
-        size = self._answer.feed(chunk, out)
-        if self._answer.finish_reason == "abort":
-            self._fail(BackendError(_ABORTED))
-        return size
-
-    def _end(self, out: list[Delta]) -> None:
-        if self._answer.finish_reason:
-            self._answer.finish(out)
-            self.ended = True
-        else:
-            self._fail(BackendCut(BROKEN_OFF))
-
-
-def parse_chat_body(
-    body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
-) -> list[Delta]:
-    """Parse a whole answer: one choice with a `message`, or an error object with status 200, which is raised."""
-    try:
-        chunk = _chunk_decoder.decode(body)
-    except DECODE_ERRORS:
-        chunk, body = decode_body(_decode_unchecked, body)
-    if (chunk.error is not None or chunk.choices is None) and (error := error_in(body, sent)):
-        raise error
-    if not chunk.choices:
-        raise BackendError("The backend sent an answer without a choice.")
-    out: list[Delta] = []
-    answer = _ChatAnswer()
-    answer.feed(chunk, out)
-    if answer.finish_reason == "abort":
-        raise BackendError(_ABORTED)
-    answer.finish_reason = answer.finish_reason or "stop"  # the message is complete
-    answer.finish(out)
-    return out if len(body) <= max_bytes else truncate(out, max_bytes)
-
-
 _ABORTED = "The backend aborted the inference."
 _CONTEXT_FULL = "model_context_window_exceeded"
 """The `finish_reason` of some backends for an answer that has filled the context."""
 
 
-class _ChatAnswer(msgspec.Struct):
-    """The state of one answer between its chunks: the finish reason, the last readable usage and the calls."""
+class ChatParser(AnswerParser):
+    """Parse chunks. `Finished` comes at `[DONE]` or at the end: the usage may follow the last choice."""
 
     finish_reason: str = ""
     _usage: Usage | None = None
+    """The last one that can be read."""
     _calls: _CallAssembler | None = None
     """Made for the first call."""
     _is_legacy: bool = False
 
-    def feed(self, chunk: _Chunk, out: list[Delta]) -> int:
-        """Append the deltas of a chunk, and return the bytes of its output except for `TextDelta`s."""
-        size = 0
+    def _parse(self, payload: bytes, out: list[Delta]) -> None:
+        if payload.startswith(b"[DONE]"):
+            self.finish_reason = self.finish_reason or "stop"
+            self._end(out)
+            return
+        try:
+            chunk = _chunk_decoder.decode(payload)
+        except DECODE_ERRORS:
+            chunk = _decode_unchecked(payload)
+        if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self.sent)):
+            self._fail(error)
+            return
+        if self.is_whole and not chunk.choices:
+            self._fail(BackendError("The backend sent an answer without a choice."))
         for choice in chunk.choices or ():
             if choice.index:  # requests ask for one choice
                 continue
@@ -195,15 +148,15 @@ class _ChatAnswer(msgspec.Struct):
                 ):
                     self._calls.emit_named(out)
                 if reasoning := message.reasoning_content or message.reasoning:
-                    size += byte_size(reasoning)
+                    self._size += byte_size(reasoning)
                     out.append(ReasoningDelta(reasoning))
                 if refusal := message.refusal:
-                    size += byte_size(refusal)
+                    self._size += byte_size(refusal)
                     out.append(RefusalDelta(refusal))
                 if isinstance(content, list):
-                    content, thinking_size = self._feed_parts(content, out)
-                    size += thinking_size
+                    content = self._parse_parts(content, out)
                 if content:
+                    self._size += len(content) if content.isascii() else len(content.encode())
                     probs = choice.logprobs
                     out.append(
                         TextDelta(content)
@@ -212,41 +165,43 @@ class _ChatAnswer(msgspec.Struct):
                     )
                 if message.tool_calls:
                     self._calls = self._calls or _CallAssembler()
-                    size += self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
+                    self._size += self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
                 elif message.function_call is not None:
-                    size += self._feed_legacy_call(message.function_call, out)
-            if choice.finish_reason:
-                self.finish_reason = "length" if choice.finish_reason == _CONTEXT_FULL else choice.finish_reason
+                    self._parse_legacy_call(message.function_call, out)
+            if reason := choice.finish_reason:
+                self.finish_reason = "length" if reason == _CONTEXT_FULL else reason
+                if reason == "abort":
+                    self._fail(BackendError(_ABORTED))
         if chunk.usage is not None and (usage := normalize_usage(chunk.usage)) is not None:
             self._usage = usage
-        return size
 
-    def finish(self, out: list[Delta]) -> None:
+    def _end(self, out: list[Delta]) -> None:
+        if not self.finish_reason and not self.is_whole:
+            self._fail(BackendCut(BROKEN_OFF))
+            return
         if self._calls is not None:
             self._calls.finish(out)
-        out.append(Finished(self.finish_reason, self._usage))
+        out.append(Finished(self.finish_reason or "stop", self._usage))
+        self.ended = True
 
-    def _feed_parts(self, parts: list[_ContentPart], out: list[Delta]) -> tuple[str, int]:
-        """Return the text of content parts, and the bytes of the others. Thinking parts are reasoning; other types are
-        ignored.
-        """
-        size = 0
+    def _parse_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
+        """Return the text of content parts. Thinking parts are reasoning; other types are ignored."""
         for part in parts:
             thinking = _join_text(part.thinking) if isinstance(part.thinking, list) else part.thinking
             if thinking:
-                size += byte_size(thinking)
+                self._size += byte_size(thinking)
                 out.append(ReasoningDelta(thinking))
-        return _join_text(parts), size
+        return _join_text(parts)
 
-    def _feed_legacy_call(self, call: Any, out: list[Delta]) -> int:
+    def _parse_legacy_call(self, call: Any, out: list[Delta]) -> None:
         """Add to the one call of `function_call`, unless the same call came in `tool_calls`."""
         if not isinstance(call, dict) or not (self._is_legacy or self._calls is None):
-            return 0
+            return
         self._is_legacy = True
         self._calls = self._calls or _CallAssembler()
         name = call.get("name")
         function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
-        return self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
+        self._size += self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
 
 
 def _join_text(parts: Sequence[_TextPart]) -> str:
@@ -256,37 +211,32 @@ def _join_text(parts: Sequence[_TextPart]) -> str:
 # ---- calls ----
 
 
-class _AssembledCall:
+class _AssembledCall(msgspec.Struct, eq=False):
     """A call in progress. Its first delta is emitted when its arguments begin and its name is known: a name may come
     in several pieces, and arguments may come before it.
     """
 
-    __slots__ = ("arguments", "id", "last_name_chunk", "name", "number")
-
-    def __init__(self, call_id: str | int | None) -> None:
-        self.id = call_id
-        self.name = ""
-        self.last_name_chunk = 0
-        """The number of the chunk with the name, or with its last piece."""
-        self.number = -1
-        """The call's index in the deltas, once it is emitted."""
-        self.arguments: list[str] = []
-        """Arguments that wait for the name."""
+    id: str | int | None
+    name: str = ""
+    last_name_chunk: int = 0
+    """The number of the chunk with the name, or with its last piece."""
+    number: int = -1
+    """The call's index in the deltas, once it is emitted."""
+    arguments: list[str] = []
+    """Arguments that wait for the name."""
 
 
-class _CallAssembler:
+class _CallAssembler(msgspec.Struct, eq=False):
     """Assign each piece of a call to its call. Backends may leave out index or id, or give every call the index 0."""
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_chunk_number", "_emitted", "_last", "named")
-
-    def __init__(self) -> None:
-        self._calls: list[_AssembledCall] = []
-        self._by_id: dict[str | int, _AssembledCall] = {}
-        self._by_index: dict[int, _AssembledCall] = {}
-        self._last: _AssembledCall | None = None
-        self.named: _AssembledCall | None = None
-        """The call that has a name but no arguments yet."""
-        self._chunk_number = self._emitted = 0
+    _calls: list[_AssembledCall] = []
+    _by_id: dict[str | int, _AssembledCall] = {}
+    _by_index: dict[int, _AssembledCall] = {}
+    _last: _AssembledCall | None = None
+    _named: _AssembledCall | None = None
+    """The call that has a name but no arguments yet."""
+    _chunk_number: int = 0
+    _emitted: int = 0
 
     def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> int:
         """Add the pieces of one chunk, and return their bytes; `is_whole`: each is a call of its own, whatever its
@@ -306,7 +256,7 @@ class _CallAssembler:
 
     def emit_named(self, out: list[Delta]) -> None:
         """Emit the call that has only a name, because something else begins."""
-        if (call := self.named) is not None:
+        if (call := self._named) is not None:
             self._emit(call, out)
 
     def finish(self, out: list[Delta]) -> None:
@@ -330,14 +280,14 @@ class _CallAssembler:
         if arguments:
             call.arguments.append(arguments)
         if call.name:
-            self.named = call
+            self._named = call
             if call.arguments:
                 self._emit(call, out)
         return size
 
     def _emit(self, call: _AssembledCall, out: list[Delta]) -> None:
-        if call is self.named:
-            self.named = None
+        if call is self._named:
+            self._named = None
         call.number, self._emitted = self._emitted, self._emitted + 1
         out.append(CallDelta(call.number, call.name, "".join(call.arguments)))
         call.arguments = []
@@ -356,7 +306,8 @@ class _CallAssembler:
         else:
             call = None if name else self._last
         if call is None:
-            self.emit_named(out)
+            if self._named is not None:
+                self._emit(self._named, out)
             call = _AssembledCall(piece.id)
             self._calls.append(call)
         if piece.index is not None:
@@ -374,5 +325,5 @@ class _CallAssembler:
         """
         if call_id:
             return call_id != known.id
-        is_continued = known is self.named and known.last_name_chunk < self._chunk_number
+        is_continued = known is self._named and known.last_name_chunk < self._chunk_number
         return name != known.name and not is_continued

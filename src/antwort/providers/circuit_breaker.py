@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+import msgspec
+
 from antwort.providers.models import ModelCache
 
 TRIAL_RETRY_SECONDS = 1.0
@@ -24,72 +26,32 @@ FAILURE_INTERVAL_SECONDS = 1.0
 """Connection failures within this time count as one: an immediate retry learns nothing new."""
 
 
-class CircuitBreaker:
-    """Half-open, one request at a time passes as a trial, and keeps the others waiting no longer than `open_for`."""
+class CircuitBreaker(msgspec.Struct, eq=False):
+    """The state for one model."""
 
-    __slots__ = ("_clock", "_counted_at", "_failures", "_limit", "_open_for", "_open_until", "_trial")
-
-    def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
-        self._limit, self._open_for, self._clock = failures, open_for, clock
-        self._failures = 0
-        self._counted_at = float("-inf")
-        self._open_until: float | None = None
-        self._trial: object | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._open_until is None
-
-    def wait(self) -> float:
-        """Return the seconds until a request may pass; 0: now."""
-        if self._open_until is None:
-            return 0.0
-        left = max(0.0, self._open_until - self._clock())
-        return left if self._trial is None else min(left, TRIAL_RETRY_SECONDS)
-
-    def enter(self) -> object | None:
-        """Let a request pass. Half-open, it gets a trial, and must `leave` with it."""
-        if self._open_until is None:
-            return None
-        self._trial = object()
-        self._open_until = self._clock() + self._open_for
-        return self._trial
-
-    def leave(self, trial: object) -> None:
-        """End a trial. One that has shown nothing makes room for the next."""
-        if trial is self._trial:
-            self._trial = None
-            self._open_until = self._clock()
-
-    def failed_to_connect(self, trial: object | None) -> None:
-        """Count a connection failure. Requests from before it opened tell nothing new, nor does an outdated trial."""
-        now = self._clock()
-        if self._open_until is not None:
-            if trial is not None and trial is self._trial:
-                self.open()
-        elif now - self._counted_at >= FAILURE_INTERVAL_SECONDS:
-            self._counted_at = now
-            self._failures += 1
-            if self._failures >= self._limit:
-                self.open()
-
-    def open(self) -> None:
-        self._trial = None
-        self._open_until = self._clock() + self._open_for
+    failures: int = 0
+    """Connection failures in a row."""
+    counted_at: float = -inf
+    """When the last one was."""
+    open_until: float | None = None
+    """None: it is closed."""
+    trial: object | None = None
+    """The request that was let pass last, while it is half-open."""
 
 
 class CircuitBreakers:
-    """The circuit breakers of one backend, one per model. With infinitely many `failures` they never open.
+    """The circuit breakers of one backend, one per model. With infinitely many `failures` they never open. Half-open,
+    one request at a time passes as a trial, and keeps the others waiting no longer than `open_for`.
 
     A timeout or a broken stream says little by itself: the backend may be at fault, or the request. A health check
     decides. It is due once for each tenant and model within `open_for` seconds, however many requests fail.
     """
 
-    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "awaiting_check", "by_model")
+    __slots__ = ("_by_model", "_clock", "_counted", "_failures", "_open_for", "awaiting_check")
 
     def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
         self._failures, self._open_for, self._clock = failures, open_for, clock
-        self.by_model = ModelCache[str, CircuitBreaker]()
+        self._by_model = ModelCache[str, CircuitBreaker]()
         """Where there is none, it is closed, and has no failures."""
         self.awaiting_check = ModelCache[str, bool]()
         """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
@@ -99,22 +61,42 @@ class CircuitBreakers:
     @property
     def has_open(self) -> bool:
         """Whether any is open, or half-open."""
-        return any(not breaker.is_closed for breaker in self.by_model.values())
+        return any(breaker.open_until is not None for breaker in self._by_model.values())
 
     def wait(self, model: str) -> float:
-        breaker = self.by_model.get(model)
-        return 0.0 if breaker is None else breaker.wait()
+        """Return the seconds until a request may pass; 0: now."""
+        breaker = self._by_model.get(model)
+        if breaker is None or breaker.open_until is None:
+            return 0.0
+        left = max(0.0, breaker.open_until - self._clock())
+        return left if breaker.trial is None else min(left, TRIAL_RETRY_SECONDS)
 
     def enter(self, model: str) -> object | None:
-        breaker = self.by_model.get(model)
-        return None if breaker is None else breaker.enter()
+        """Let a request pass. Half-open, it gets a trial, and must `leave` with it."""
+        breaker = self._by_model.get(model)
+        if breaker is None or breaker.open_until is None:
+            return None
+        breaker.trial, breaker.open_until = object(), self._clock() + self._open_for
+        return breaker.trial
 
     def leave(self, model: str, trial: object) -> None:
-        if (breaker := self.by_model.get(model)) is not None:
-            breaker.leave(trial)
+        """End a trial. One that has shown nothing makes room for the next."""
+        breaker = self._by_model.get(model)
+        if breaker is not None and trial is breaker.trial:
+            breaker.trial, breaker.open_until = None, self._clock()
 
     def failed_to_connect(self, model: str, trial: object | None) -> None:
-        self._breaker(model).failed_to_connect(trial)
+        """Count a connection failure. Requests from before it opened tell nothing new, nor does an outdated trial."""
+        now, breaker = self._clock(), self._by_model.get(model) or CircuitBreaker()
+        self._by_model.put(model, breaker)
+        if breaker.open_until is not None:
+            if trial is not None and trial is breaker.trial:
+                self.open(model)
+        elif now - breaker.counted_at >= FAILURE_INTERVAL_SECONDS:
+            breaker.counted_at = now
+            breaker.failures += 1
+            if breaker.failures >= self._failures:
+                self.open(model)
 
     def request_check(self, model: str, tenant: str, trial: object | None) -> None:
         """Request a health check after a timeout or a broken stream, at most one per tenant and model within `open_for`
@@ -128,17 +110,15 @@ class CircuitBreakers:
     def open_suspects(self) -> None:
         """Open those of the models that await a check, which got no answer."""
         for model in self.awaiting_check:
-            self._breaker(model).open()
+            self.open(model)
         self.awaiting_check.clear()
+
+    def open(self, model: str) -> None:
+        breaker = self._by_model.get(model) or CircuitBreaker()
+        breaker.trial, breaker.open_until = None, self._clock() + self._open_for
+        self._by_model.put(model, breaker)
 
     def close(self) -> None:
         """Close all: the backend has answered, or a health check has passed."""
-        self.by_model.clear()
+        self._by_model.clear()
         self.awaiting_check.clear()
-
-    def _breaker(self, model: str) -> CircuitBreaker:
-        breaker = self.by_model.get(model)
-        if breaker is None:
-            breaker = CircuitBreaker(self._failures, self._open_for, self._clock)
-            self.by_model.put(model, breaker)
-        return breaker

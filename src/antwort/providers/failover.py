@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,9 +10,9 @@ import msgspec
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
-from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord
+from antwort.providers.base import ChatRequest, Delta
 from antwort.providers.capabilities import adapt
-from antwort.providers.member import Member, Slots
+from antwort.providers.member import Member, wait_for_slot
 from antwort.providers.retry_policy import (
     circuit_open,
     is_connection_failure,
@@ -35,7 +34,7 @@ LEAST_CONNECT_SECONDS = 0.4
 
 
 class Attempt(msgspec.Struct, eq=False):
-    """A backend that can answer an inference, and the attempt at it, which holds a slot from `Failover.begin` to `end`.
+    """A backend that can answer an inference, and the attempt at it, which holds a slot from its choice to `end`.
 
     It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, it is
     sent.
@@ -87,41 +86,25 @@ class Attempt(msgspec.Struct, eq=False):
     def record_answer(self) -> None:
         """Record that the backend has answered, if only with its headers."""
         self.has_answered = True
-        self.member.record_answer()
+        if not self.member.is_well:
+            self.member.record_answer()
         if self.connect_limit is not None:
             CONNECT_LIMIT_SECONDS.set(None)
 
-    def feed(self, batch: list[Delta]) -> list[Delta]:
-        """Return what goes out of a batch of the backend's answer."""
-        if self.emulated is None:
-            return batch
-        out = self.emulated.feed(batch)
-        self._record_finding()
-        return out
-
-    def finish(self, error: AntwortError | None, *, has_begun: bool) -> list[Delta]:
-        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands.
-        `has_begun`: a delta of the inference has gone out.
+    def finish(self, sent: ChatRequest, error: AntwortError | None, *, has_begun: bool) -> list[Delta]:
+        """End the answer to the request that was `sent`, or its failure, and return what goes out now. Raises the error
+        that stands. `has_begun`: a delta of the inference has gone out.
         """
-        sent, self.request = self.request, None
+        out: list[Delta] = []
         if self.emulated is not None:
-            try:
-                return self.emulated.finish(error)
-            finally:
-                self.request = self.emulated.request
-                self._record_finding()
-        if error is not None:
-            if (emulation := self.member.emulation) is not None and sent is not None and not has_begun:
+            out = self.emulated.finish(error)
+        elif error is not None:
+            if (emulation := self.member.emulation) is not None and not has_begun:
                 self.emulated = emulation.begin_after_refusal(sent, error)
             if self.emulated is None:
                 raise error
-            self.request = self.emulated.request
-        return []
-
-    def _record_finding(self) -> None:
-        if self.emulated is not None and self.emulated.found is not None and self.member.emulation is not None:
-            self.member.emulation.record(self.emulated.found)
-            self.emulated.found = None
+        self.request = None if self.emulated is None else self.emulated.request
+        return out
 
     def end(self) -> None:
         """Give the slot back."""
@@ -129,26 +112,15 @@ class Attempt(msgspec.Struct, eq=False):
             CONNECT_LIMIT_SECONDS.set(None)
         if self.trial is not None:
             self.member.breakers.leave(self.model, self.trial)
-        self.member.slots.give_back()
-
-
-def inference_record(
-    backend: str, request: ChatRequest, sent_at: float, first_delta_at: float, last: list[Delta] | None, error: str
-) -> InferenceRecord:
-    """Return what metrics count of a request that ends now. `first_delta_at` is 0 where none was streamed, `last` the
-    last batch of deltas, and `error` the code.
-    """
-    seconds, usage = perf_counter() - sent_at, None
-    first_delta = first_delta_at - sent_at if first_delta_at else None
-    if last and isinstance(end := last[-1], Finished):
-        error, usage = "", end.usage
-    return InferenceRecord(backend, request.model, seconds, first_delta, error, usage)
+        if self.member.slots is not None:
+            self.member.slots.give_back()
 
 
 class Failover(msgspec.Struct, eq=False):
     """The candidates of one inference, asked in their order as long as nothing of an answer has come.
 
-    `begin` or `wait` begins the attempt at the next one, and `finish` ends each request to it.
+    `choose` or `wait` chooses the next one and takes its slot, `start` begins the attempt at it, and `record_failure`
+    leaves out those that could not help either.
     """
 
     request: ChatRequest
@@ -157,12 +129,8 @@ class Failover(msgspec.Struct, eq=False):
     clock: Callable[[], float]
     left: list[Attempt]
     """The candidates of this round that have not been asked."""
-    attempt: Attempt | None = None
-    """The one that is under way."""
     has_begun: bool = False
     """Whether a delta of the inference has gone out."""
-    is_over: bool = False
-    """Whether one has answered."""
     rounds: int = 1
     failed: list[Attempt] = []
     """Those that have failed in this round."""
@@ -177,15 +145,17 @@ class Failover(msgspec.Struct, eq=False):
         self.rounds += 1
         self.left, self.failed, self.error, self.connect_seconds = candidates, [], None, CONNECT_SECONDS
 
-    def begin(self) -> Attempt | None:
-        """Begin the attempt at the first healthy candidate with a free slot; None if there is none."""
+    def choose(self) -> Attempt | None:
+        """Choose the first healthy candidate with a free slot, and take that; None if there is none."""
         for each in self.left:
-            if not each.is_small and each.member.is_healthy(each.model) and each.member.slots.take():
-                return self._begin(each)
+            member = each.member
+            is_fit = not each.is_small and (member.is_well or each.is_healthy)
+            if is_fit and (member.slots is None or member.slots.take()):
+                return each
         return None
 
     async def wait(self) -> Attempt:
-        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and begin the attempt at it.
+        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile, and take it.
         Candidates with a context that is too small come when no other one is healthy, unreachable ones when none is.
         Open circuit breakers are errors. Raises the most useful error if no candidate is left.
         """
@@ -195,63 +165,40 @@ class Failover(msgspec.Struct, eq=False):
             healthy = [each for each in askable if each.is_healthy]
             fitting = [each for each in healthy if not each.is_small]
             hopeful = fitting or healthy or askable[:1]
-            chosen = next((each for each in hopeful if each.member.slots.take()), None)
-            if chosen is None:
-                others = [each for each in self.left if each not in hopeful and not (fitting and each.is_small)]
-                free = await Slots.take_first(
-                    [each.member.slots for each in hopeful], [each.member.slots for each in others]
-                )
-                chosen = next(each for each in self.left if each.member.slots is free)
-            if not chosen.wait:
-                return self._begin(chosen)
-            chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
+            for each in hopeful:
+                if each.member.slots is None or each.member.slots.take():
+                    return each
+            others = [each for each in self.left if each not in hopeful and not (fitting and each.is_small)]
+            free = await wait_for_slot([each.member for each in hopeful], [each.member for each in others])
+            if free is not None and free.slots is not None:
+                for each in self.left:
+                    if each.member is free and not each.wait:
+                        return each
+                free.slots.give_back()  # its circuit breaker has opened meanwhile
         errors = [each.error for each in self.failed if each.error is not None]
         errors += [circuit_open(each.wait) for each in self.left]
         raise most_useful_error(self._worth_waiting_for() or errors)
 
-    def _begin(self, attempt: Attempt) -> Attempt:
-        """Begin an attempt whose slot is taken."""
+    def start(self, attempt: Attempt) -> None:
+        """Begin the attempt at a candidate that was chosen."""
         member, request = attempt.member, self.request
         self.left.remove(attempt)
-        try:
-            if self.is_shared or attempt.model != request.model:
-                request = attempt.adapt(request, is_shared=self.is_shared)
-            if self.left or self.failed:
-                askable = 1 + sum(not each.wait for each in self.left)
-                share = 0.0 if member.is_unreachable else self.connect_seconds / askable
-                attempt.connect_limit = max(LEAST_CONNECT_SECONDS, share)
-                self.began_at = self.clock()
-                CONNECT_LIMIT_SECONDS.set(attempt.connect_limit)
-            attempt.request = request
-            if member.emulation is not None and (emulated := member.emulation.begin(request)) is not None:
-                attempt.emulated, attempt.request = emulated, emulated.request
-            if member.breakers.by_model:
-                attempt.trial = member.breakers.enter(attempt.model)
-        except BaseException:
-            member.slots.give_back()
-            raise
-        self.attempt = attempt
-        return attempt
+        if self.is_shared or attempt.model != request.model:
+            request = attempt.adapt(request, is_shared=self.is_shared)
+        if self.left or self.failed:
+            askable = 1 + sum(not each.wait for each in self.left)
+            share = 0.0 if member.is_unreachable else self.connect_seconds / askable
+            attempt.connect_limit = max(LEAST_CONNECT_SECONDS, share)
+            self.began_at = self.clock()
+            CONNECT_LIMIT_SECONDS.set(attempt.connect_limit)
+        attempt.request = request
+        if member.emulation is not None and (emulated := member.emulation.begin(request)) is not None:
+            attempt.emulated, attempt.request = emulated, emulated.request
+        if not member.is_well:
+            attempt.trial = member.breakers.enter(attempt.model)
 
-    def finish(self, attempt: Attempt, error: AntwortError | None) -> list[Delta]:
-        """End a request of the attempt, and return what goes out now. An attempt that has failed is ended."""
-        out: list[Delta] = []
-        if error is not None or attempt.emulated is not None:
-            try:
-                out = attempt.finish(error, has_begun=self.has_begun)
-            except AntwortError as failure:
-                self._record_failure(attempt, failure)
-                self.attempt = None
-                attempt.end()
-                return out
-            if attempt.request is not None:
-                return out
-        self.is_over = True
-        if attempt.member.deprioritized_until:
-            attempt.member.deprioritized_until.discard(attempt.model)
-        return out
-
-    def _record_failure(self, attempt: Attempt, error: AntwortError) -> None:
+    def record_failure(self, attempt: Attempt, error: AntwortError) -> None:
+        """Record why an attempt has failed, and leave out the candidates that could not help."""
         attempt.member.record_failure(error, attempt.model, attempt.trial)
         if attempt.connect_limit is not None and is_connection_failure(error):
             self.connect_seconds -= self.clock() - self.began_at

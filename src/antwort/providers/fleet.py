@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.providers.base import Capabilities, ChatRequest, Delta, OnInference, OtherName, Provider
+from antwort.providers.base import (
+    Capabilities,
+    ChatRequest,
+    Delta,
+    Finished,
+    InferenceRecord,
+    OnInference,
+    OtherName,
+    Provider,
+)
 from antwort.providers.capabilities import accepts, is_too_long, widest
-from antwort.providers.failover import Attempt, Failover, inference_record
+from antwort.providers.failover import Attempt, Failover
 from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_useful_error
@@ -99,55 +108,59 @@ class Fleet:
         last_start = self._clock() + self._retry.budget
         candidates = await self._candidates(request) if self._only is None else [Attempt(self._only, request.model)]
         failover = Failover(request, self._is_shared, self._clock, candidates)
-        is_streamed, has_answered = request.stream is True, False
-        try:
-            while not failover.is_over:
-                attempt = failover.attempt or failover.begin() or await self._wait(failover, last_start)
-                sent, is_emulated = attempt.request, attempt.emulated is not None
-                assert sent is not None
-                failure: AntwortError | None = None
-                last: list[Delta] = []
-                first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
-                batches = attempt.member.provider.infer(sent)
-                try:
-                    async for batch in batches:
-                        if not attempt.has_answered:
-                            attempt.record_answer()
-                        if batch:
-                            last = batch
-                            if is_streamed and not first_delta_at:
-                                first_delta_at = perf_counter()
-                        out = attempt.feed(batch) if is_emulated else batch
-                        if out:
-                            failover.has_begun = True
-                        elif has_answered:
-                            continue
-                        has_answered = True
+        has_answered = False
+        while True:
+            attempt = failover.choose() or await self._wait(failover, last_start)
+            try:
+                failover.start(attempt)
+                while (sent := attempt.request) is not None:
+                    failure: AntwortError | None = None
+                    last: list[Delta] = []
+                    first_delta_at, sent_at, error_code = 0.0, perf_counter(), "cancelled"
+                    batches = attempt.member.provider.infer(sent)
+                    try:
+                        async for batch in batches:
+                            if not attempt.has_answered:
+                                attempt.record_answer()
+                            if batch:
+                                last = batch
+                                first_delta_at = first_delta_at or perf_counter()
+                            out = batch if attempt.emulated is None else attempt.emulated.feed(batch)
+                            if not out and has_answered:
+                                continue
+                            if out and not failover.has_begun:
+                                failover.has_begun = True
+                            has_answered = True
+                            yield out
+                        error_code = ""
+                    except AntwortError as error:
+                        failure, error_code = error, error.code
+                    finally:
+                        await batches.aclose()
+                        if self._on_inference is not None:
+                            backend = attempt.member.name
+                            self._on_inference(_record(backend, sent, sent_at, first_delta_at, last, error_code))
+                    if failure is None and attempt.emulated is None:
+                        break
+                    if out := attempt.finish(sent, failure, has_begun=failover.has_begun):
+                        failover.has_begun = True
                         yield out
-                    error_code = ""
-                except AntwortError as error:
-                    failure, error_code = error, error.code
-                finally:
-                    await batches.aclose()
-                    if self._on_inference is not None:
-                        backend = attempt.member.name
-                        self._on_inference(inference_record(backend, sent, sent_at, first_delta_at, last, error_code))
-                if out := failover.finish(attempt, failure):
-                    failover.has_begun = True
-                    yield out
-                if attempt.error is not None:
-                    self._look_into(attempt)
-        finally:
-            if failover.attempt is not None:
-                failover.attempt.end()
+                if attempt.member.deprioritized_until:
+                    attempt.member.deprioritized_until.discard(attempt.model)
+                return
+            except AntwortError as error:
+                failover.record_failure(attempt, error)
+                self._look_into(attempt)
+            finally:
+                attempt.end()
 
     async def _wait(self, failover: Failover, last_start: float) -> Attempt:
-        """Wait for the next candidate or, when all have failed, for another round of them, and begin the attempt at it.
-        Raises the error that stands. No round begins after `last_start`.
+        """Wait for the next candidate or, when all have failed, for another round of them. No round begins after
+        `last_start`. Raises the error that stands.
         """
         while True:
             try:
-                return failover.begin() or await failover.wait()
+                return await failover.wait()
             except AntwortError as error:
                 delay = self._retry.delay(error, failover.rounds, last_start - self._clock(), self._random)
                 if failover.has_begun or delay is None:
@@ -305,6 +318,19 @@ class Retrying(SingleBackend):
 
 
 _SILENT = logging.Logger("antwort.providers.silent", logging.CRITICAL + 1)
+
+
+def _record(
+    backend: str, request: ChatRequest, sent_at: float, first_delta_at: float, last: list[Delta], error: str
+) -> InferenceRecord:
+    """Return what metrics count of a request that ends now. `first_delta_at` is 0 where there was none, `last` the last
+    batch of deltas, and `error` the code.
+    """
+    seconds, usage = perf_counter() - sent_at, None
+    first_delta = first_delta_at - sent_at if first_delta_at and request.stream is True else None
+    if last and isinstance(end := last[-1], Finished):
+        error, usage = "", end.usage
+    return InferenceRecord(backend, request.model, seconds, first_delta, error, usage)
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:

@@ -20,7 +20,7 @@ from antwort.limiter import Limiter
 from antwort.net.client import HttpClient, HttpResponse, Pool
 from antwort.net.connection import Timeouts
 from antwort.net.response import HttpError
-from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, StreamParser, max_json_bytes
+from antwort.providers.answer_parser import DEFAULT_OUTPUT_BYTES, AnswerParser, max_json_bytes
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.errors import (
     TOO_SLOW,
@@ -68,8 +68,8 @@ class HttpProvider(ABC):
     """The capabilities of such backends, unless they are configured."""
     count_methods: ClassVar[tuple[CountMethod, ...]] = ()
     """The methods of such backends to count tokens."""
-    stream_parser: ClassVar[type[StreamParser]]
-    """Parses a streamed answer."""
+    parser: ClassVar[type[AnswerParser]]
+    """Parses an answer."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class HttpProvider(ABC):
                 has_answered = True
                 if is_streamed:
                     yield []
+                parser = self.parser(sent, self._max_output_bytes)
                 headers = reply.headers  # the content type counts first, then what was requested
                 if headers.is_events or (is_streamed and not headers.is_json):
-                    parser = self.stream_parser(sent, self._max_output_bytes)
                     async for data in reply:
                         if len(data) > _LARGE_READ_BYTES:
                             await short_turn(_LARGE_READ_COST)
                         out += parser.feed(data)
                         if parser.ended:
-                            if not parser.is_cut:
+                            if not parser.is_cut and not reply.is_complete:
                                 reply.release()  # only the end of the HTTP message is left
                             break
                         if is_streamed and out:
@@ -146,7 +146,7 @@ class HttpProvider(ABC):
                     data = await reply.read(self._max_body_bytes)
                     if len(data) > _LARGE_READ_BYTES:
                         await short_turn(_LARGE_READ_COST)
-                    out = self.parse_body(data, sent, self._max_output_bytes)
+                    out = parser.parse_body(data)
             except (AntwortError, HttpError):
                 if has_answered and (out or not is_streamed):
                     yield out  # an empty batch says that the backend has answered
@@ -170,11 +170,6 @@ class HttpProvider(ABC):
     @abstractmethod
     async def serialize(self, request: ChatRequest) -> bytes:
         """Serialize a request for this backend, with pauses for other tasks where that takes long."""
-
-    @staticmethod
-    @abstractmethod
-    def parse_body(body: bytes, sent: SentRequest, max_bytes: int) -> list[Delta]:
-        """Parse a whole answer, and cut its output at `max_bytes`."""
 
     async def models(self) -> Sequence[Model]:
         try:

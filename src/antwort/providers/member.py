@@ -42,72 +42,53 @@ class BackendStatus(Wire):
 
 
 class Slots:
-    """Limit how many inferences a backend has under way, and queue those that wait for one of `limit` slots; None: no
-    limit. Each slot that is taken must be given back.
+    """Limit how many inferences a backend has under way. Each slot that is taken must be given back.
 
     An inference that several backends may serve is in the queue of each, and takes the first slot: a `Limiter` has one
     queue.
     """
 
-    __slots__ = ("_free", "queue", "waiting_for_recovery")
+    __slots__ = ("_free", "queue")
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int) -> None:
         self._free = limit
-        self.queue: deque[asyncio.Future[Slots]] = deque()
-        self.waiting_for_recovery: deque[asyncio.Future[Slots]] = deque()
+        self.queue: deque[asyncio.Future[Slots | None]] = deque()
 
     def take(self) -> bool:
         """Take a slot if one is free. None is free while others wait in the queue."""
-        if self._free is None:
-            return True
         if not self._free:
             return False
         self._free -= 1
         return True
 
     def give_back(self) -> None:
-        """Hand the slot to the first in the queue."""
-        if self._free is not None and not self._hand_over():
-            self._free += 1
-
-    def on_recovery(self) -> None:
-        """Move those that wait for the backend's recovery to the queue, and hand out the free slots."""
-        if not self.waiting_for_recovery:
-            return
-        self.queue.extend(self.waiting_for_recovery)
-        self.waiting_for_recovery.clear()
-        while self.take():
-            if not self._hand_over():
-                self.give_back()
-                return
-
-    def _hand_over(self) -> bool:
-        """Give a slot to the first that still waits, and return whether there is one."""
+        """Hand the slot to the first in the queue that still waits."""
         while self.queue:
             waiting = self.queue.popleft()
             if not waiting.done():
                 waiting.set_result(self)
-                return True
-        return False
+                return
+        self._free += 1
 
-    @staticmethod
-    async def take_first(slots: Sequence[Slots], after_recovery: Sequence[Slots] = ()) -> Slots:
-        """Wait for a slot of any of `slots`, or of `after_recovery` when its backend recovers, and take it."""
-        waiting: asyncio.Future[Slots] = asyncio.get_running_loop().create_future()
-        queues = [each.queue for each in slots] + [each.waiting_for_recovery for each in after_recovery]
+
+async def wait_for_slot(members: Sequence[Member], recovering: Sequence[Member] = ()) -> Member | None:
+    """Wait for a slot of any of `members`, and take it; None when one of `recovering` has recovered instead."""
+    waiting: asyncio.Future[Slots | None] = asyncio.get_running_loop().create_future()
+    queues = [each.slots.queue for each in members if each.slots is not None]
+    queues += [each.waiting_for_recovery for each in recovering]
+    for queue in queues:
+        queue.append(waiting)
+    try:
+        taken = await waiting
+    except asyncio.CancelledError:
+        if not waiting.cancelled() and (taken := waiting.result()) is not None:
+            taken.give_back()  # it was handed over in the same moment
+        raise
+    finally:
         for queue in queues:
-            queue.append(waiting)
-        try:
-            return await waiting
-        except asyncio.CancelledError:
-            if not waiting.cancelled():  # a slot was handed over in the same moment
-                waiting.result().give_back()
-            raise
-        finally:
-            for each in (*slots, *after_recovery):
-                for queue in (each.queue, each.waiting_for_recovery):
-                    if waiting in queue:
-                        queue.remove(waiting)
+            with suppress(ValueError):
+                queue.remove(waiting)
+    return next((each for each in members if taken is not None and each.slots is taken), None)
 
 
 class Member:
@@ -143,21 +124,23 @@ class Member:
         self.capabilities: Callable[[str], Capabilities] = (
             provider.capabilities if emulation is None else emulation.capabilities
         )
-        self.slots = Slots(most)
+        self.slots = None if most is None else Slots(most)
+        """None: no limit."""
+        self.waiting_for_recovery: deque[asyncio.Future[Slots | None]] = deque()
         self.prefix, self.weight = prefix, weight
         self.models: tuple[Model, ...] = ()
         self.model_names: frozenset[str] | None = None
         """None until the backend has listed its models."""
+        self.is_well = False
+        """Whether the last that was heard of it was good. Then it can be reached, and no circuit breaker is open."""
         self.error: AntwortError | None = None
         """The last error, until something succeeds."""
         self.breakers = CircuitBreakers(failures, open_for, clock)
-        """As long as there is no `error`, none is open and none has counted a failure."""
         self._open_for, self._clock = open_for, clock
         self.deprioritized_until = ModelCache[str, float]()
         """Until when other backends are preferred for a model, because this one has answered with an error."""
         self._has_configured_models = models is not None
         self.is_unreachable = False
-        self._was_contacted = False
         self._has_listed_since_recovery = False
         if models is not None:
             self._set_models(Model(id=each) for each in models)
@@ -170,7 +153,7 @@ class Member:
 
     def is_healthy(self, model: str) -> bool:
         """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
-        return not self.is_unreachable and not (self.breakers.by_model and self.breakers.wait(model))
+        return not self.is_unreachable and not self.breakers.wait(model)
 
     def is_failing(self, model: str) -> bool:
         """Whether its last answer for the model was an error, and that is not long ago."""
@@ -195,8 +178,8 @@ class Member:
 
     def record_answer(self) -> None:
         """Record that the backend has answered, if only with a refusal: it can be reached."""
-        if self.error is not None or not self._was_contacted:
-            self._record_recovery()  # else it was healthy before: whatever changes that leaves an error
+        if not self.is_well:
+            self._record_recovery()
 
     def record_failure(self, error: AntwortError, model: str, trial: object | None) -> None:
         """Record an inference that failed or was refused.
@@ -213,7 +196,7 @@ class Member:
         if is_lost:
             self._record_unreachable(error)
         if is_interrupted(error):
-            self.error = error
+            self._set_error(error)
             self.breakers.request_check(model, TENANT.get(), trial)
         elif is_lost:
             self.breakers.failed_to_connect(model, trial)
@@ -221,7 +204,7 @@ class Member:
         else:
             self.record_answer()
             if isinstance(error, BackendError):
-                self.error = error
+                self._set_error(error)
                 self.deprioritized_until.put(model, self._clock() + self._open_for)
 
     # ---- health checks ----
@@ -252,7 +235,7 @@ class Member:
                 return
         with suppress(AntwortError):  # `check` records its failure; and a healthy backend need not have a list
             await self.check()
-            self.error = unlisted
+            self._set_error(unlisted)
             if self._has_configured_models and not self._has_listed_since_recovery:
                 self._has_listed_since_recovery = True
                 await self.provider.models()
@@ -278,18 +261,22 @@ class Member:
         if not self.is_unreachable:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
             self._log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
-        self.is_unreachable = self._was_contacted = True
+        self.is_unreachable = True
         self._has_listed_since_recovery = False
-        self.error = error
+        self._set_error(error)
 
     def _record_recovery(self) -> None:
         if self.is_unreachable:
             self._log.info("the backend %s is back", self.name)
             self.is_unreachable = False
-        self._was_contacted = True
-        self.error = None
+        self._set_error(None)
         self.breakers.close()
-        self.slots.on_recovery()
+        for waiting in self.waiting_for_recovery:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _set_error(self, error: AntwortError | None) -> None:
+        self.error, self.is_well = error, error is None
 
     @property
     def _state(self) -> BackendState:
@@ -297,4 +284,4 @@ class Member:
             return "open"
         if self.is_unreachable:
             return "unreachable"
-        return "ok" if self._was_contacted else "unknown"
+        return "ok" if self.is_well or self.error is not None else "unknown"

@@ -11,7 +11,7 @@ from antwort.api.wire import UNSET, Plain, UnsetType, encode, replace
 from antwort.event_loop import Pace
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, ChatTool
 from antwort.providers.http import HttpProvider, Pool, Timeouts, encode_parts
-from antwort.providers.responses_parser import ResponsesStreamParser, parse_responses_body
+from antwort.providers.responses_parser import ResponsesParser
 from antwort.providers.token_counter import Post, post_for_input_tokens
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
@@ -27,8 +27,7 @@ async def by_response_input_tokens(post: Post, request: ChatRequest) -> int:
 class ResponsesProvider(HttpProvider):
     path = "/responses"
     count_methods = (by_response_input_tokens,)
-    stream_parser = ResponsesStreamParser
-    parse_body = staticmethod(parse_responses_body)
+    parser = ResponsesParser
     default_capabilities = Capabilities(
         files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True
     )

@@ -17,19 +17,17 @@ from antwort.api.responses import Usage
 from antwort.errors import AntwortError, BackendCut, BackendError
 from antwort.providers.answer_parser import (
     DECODE_ERRORS,
-    DEFAULT_OUTPUT_BYTES,
+    AnswerParser,
     ReportedLogProb,
     ReportedUsage,
-    StreamParser,
-    decode_body,
+    byte_size,
     delta_size,
     normalize_logprobs,
     normalize_usage,
     repair_usage,
-    truncate,
 )
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.errors import BROKEN_OFF, UNKNOWN_REQUEST, SentRequest, error_in, json_text
+from antwort.providers.errors import BROKEN_OFF, SentRequest, error_in, json_text
 
 # ---- what backends send ----
 
@@ -148,33 +146,95 @@ def _parse_usage(reported: msgspec.Raw) -> Usage | None:
     return None if usage is None else normalize_usage(usage)
 
 
+# ---- which items and parts have come ----
+
+
+class _StreamedCall:
+    """A call of a stream. `id` is the backend's: it may be missing, or another one in every event."""
+
+    __slots__ = ("has_arguments", "id", "is_done", "number")
+
+    def __init__(self, number: int, item_id: str | None) -> None:
+        self.number, self.id = number, item_id
+        self.has_arguments = self.is_done = False
+
+
+def _open_calls(calls: Sequence[_StreamedCall]) -> list[_StreamedCall]:
+    return [call for call in calls if not call.is_done]
+
+
+def _call_with_id(calls: list[_StreamedCall], item_id: str | None) -> _StreamedCall | None:
+    return next((call for call in calls if item_id and call.id == item_id), None)
+
+
+_REASONING = -1
+"""The part number of an item's reasoning."""
+
+
+class _EmittedParts:
+    """Remember which parts of which items were emitted. An item is known by its index, its id or both."""
+
+    __slots__ = ("_last", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: set[tuple[int | str | None, int]] = set()
+        self._last: tuple[int | None, str | None, int] | None = None
+
+    @property
+    def has_content(self) -> bool:
+        return any(part != _REASONING for _, part in self._parts)
+
+    @property
+    def has_reasoning(self) -> bool:
+        return any(part == _REASONING for _, part in self._parts)
+
+    def add(self, index: int | None, item_id: str | None, part: int) -> None:
+        """Add a part. This runs for every delta, so the part of the delta before costs one comparison."""
+        here = (index, item_id, part)
+        if here != self._last:
+            self._last = here
+            self._parts.update((key, part) for key in _item_keys(index, item_id))
+
+    def has(self, index: int | None, item_id: str | None, part: int) -> bool:
+        """Return whether the part was emitted. A part that came without index and id may belong to any item."""
+        return any((key, part) in self._parts for key in (*_item_keys(index, item_id), None))
+
+
+def _item_keys(index: int | None, item_id: str | None) -> tuple[int | str | None, ...]:
+    return tuple(key for key in (index, item_id) if key is not None) or (None,)
+
+
 # ---- parsers ----
 
 
-class ResponsesStreamParser(StreamParser):
-    """Parse a stream of events: deltas as they come, and what comes without deltas when its part, its item or the
-    response is done.
+class ResponsesParser(AnswerParser):
+    """Parse events: deltas as they come, and what comes without deltas when its part, its item or the response is done.
+    A whole response is parsed like the last event of a stream, but with every item, whatever its id.
     """
 
-    __slots__ = ("_calls", "_calls_by_id", "_calls_by_index", "_emitted", "_has_reasoning_text")
+    _calls: list[_StreamedCall] = msgspec.field(default_factory=list)
+    _calls_by_index: dict[int, list[_StreamedCall]] = msgspec.field(default_factory=dict)
+    _calls_by_id: dict[str, list[_StreamedCall]] = msgspec.field(default_factory=dict)
+    _has_reasoning_text: bool = False
+    _emitted: _EmittedParts = msgspec.field(default_factory=_EmittedParts)
 
-    def __init__(self, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES) -> None:
-        super().__init__(sent, max_bytes)
-        self._calls: list[_StreamedCall] = []
-        self._calls_by_index: dict[int, list[_StreamedCall]] = {}
-        self._calls_by_id: dict[str, list[_StreamedCall]] = {}
-        self._has_reasoning_text = False
-        self._emitted = _EmittedParts()
-
-    def _parse_event(self, payload: bytes, out: list[Delta]) -> int:
+    def _parse(self, payload: bytes, out: list[Delta]) -> None:
+        if self.is_whole:
+            response = _response_decoder.decode(payload)
+            items = _parse_items(response.output)
+            for item in items:
+                item.id = None
+            self._end_with(response, items, response.status, payload, out)
+            return
         event = _decode(payload, _event_decoder) if payload.startswith(b"{") else _ReportedEvent()
         if event.type in _TEXT_DELTAS and event.delta:
             self._emitted.add(event.output_index, event.item_id, event.content_index or 0)
+            self._size += byte_size(event.delta)
             out.append(TextDelta(event.delta, normalize_logprobs(event.logprobs) if event.logprobs else ()))
-            return 0
+            return
         before = len(out)
         self._parse_other_event(event, payload, out)
-        return sum([delta_size(delta) for delta in out[before:] if not isinstance(delta, TextDelta)])
+        self._size += sum(map(delta_size, out[before:]))
 
     def _parse_other_event(self, event: _ReportedEvent, payload: bytes, out: list[Delta]) -> None:
         match event.type.removeprefix("response."):
@@ -271,9 +331,9 @@ class ResponsesStreamParser(StreamParser):
         response = _decode(event.response, _response_decoder)
         status = response.status or event.type.removeprefix("response.")
         error = msgspec.json.encode({"error": response.error}) if response.error else payload
-        self.end_with(response, _parse_items(response.output), status, error, out)
+        self._end_with(response, _parse_items(response.output), status, error, out)
 
-    def end_with(
+    def _end_with(
         self,
         response: _ReportedResponse,
         items: list[_ReportedItem],
@@ -286,7 +346,7 @@ class ResponsesStreamParser(StreamParser):
         has failed.
         """
         has_calls = bool(self._calls) or any(item.type == "function_call" for item in items)
-        end = _outcome(response, status, error, self._sent, has_calls=has_calls)
+        end = _outcome(response, status, error, self.sent, has_calls=has_calls)
         if not isinstance(end, Finished):
             self._fail(end)
             return
@@ -299,23 +359,6 @@ class ResponsesStreamParser(StreamParser):
                 self._emit_item(item, index, out)
         self.ended = True
         out.append(end)
-
-
-def parse_responses_body(
-    body: bytes, sent: SentRequest = UNKNOWN_REQUEST, max_bytes: int = DEFAULT_OUTPUT_BYTES
-) -> list[Delta]:
-    """Parse a whole response, like the last event of a stream, but with every item, whatever its id. The error of a
-    failed one is raised.
-    """
-    response, body = decode_body(_response_decoder.decode, body)
-    parser = ResponsesStreamParser(sent, max_bytes)
-    out: list[Delta] = []
-    items = _parse_items(response.output)
-    for item in items:
-        item.id = None
-    parser.end_with(response, items, response.status, body, out)
-    parser.finish()  # raises what went wrong
-    return out if len(body) <= max_bytes else truncate(out, max_bytes)
 
 
 _TEXT_DELTAS = frozenset({"response.output_text.delta", "output_text.delta"})
@@ -354,61 +397,3 @@ def _outcome(
             return BackendCut("The backend's answer was cancelled there.")
         case _:
             return error_in(error, sent) or BackendError("The backend failed to answer.")
-
-
-# ---- which items and parts have come ----
-
-
-class _StreamedCall:
-    """A call of a stream. `id` is the backend's: it may be missing, or another one in every event."""
-
-    __slots__ = ("has_arguments", "id", "is_done", "number")
-
-    def __init__(self, number: int, item_id: str | None) -> None:
-        self.number, self.id = number, item_id
-        self.has_arguments = self.is_done = False
-
-
-def _open_calls(calls: Sequence[_StreamedCall]) -> list[_StreamedCall]:
-    return [call for call in calls if not call.is_done]
-
-
-def _call_with_id(calls: list[_StreamedCall], item_id: str | None) -> _StreamedCall | None:
-    return next((call for call in calls if item_id and call.id == item_id), None)
-
-
-_REASONING = -1
-"""The part number of an item's reasoning."""
-
-
-class _EmittedParts:
-    """Remember which parts of which items were emitted. An item is known by its index, its id or both."""
-
-    __slots__ = ("_last", "_parts")
-
-    def __init__(self) -> None:
-        self._parts: set[tuple[int | str | None, int]] = set()
-        self._last: tuple[int | None, str | None, int] | None = None
-
-    @property
-    def has_content(self) -> bool:
-        return any(part != _REASONING for _, part in self._parts)
-
-    @property
-    def has_reasoning(self) -> bool:
-        return any(part == _REASONING for _, part in self._parts)
-
-    def add(self, index: int | None, item_id: str | None, part: int) -> None:
-        """Add a part. This runs for every delta, so the part of the delta before costs one comparison."""
-        here = (index, item_id, part)
-        if here != self._last:
-            self._last = here
-            self._parts.update((key, part) for key in _item_keys(index, item_id))
-
-    def has(self, index: int | None, item_id: str | None, part: int) -> bool:
-        """Return whether the part was emitted. A part that came without index and id may belong to any item."""
-        return any((key, part) in self._parts for key in (*_item_keys(index, item_id), None))
-
-
-def _item_keys(index: int | None, item_id: str | None) -> tuple[int | str | None, ...]:
-    return tuple(key for key in (index, item_id) if key is not None) or (None,)

@@ -10,9 +10,7 @@ others.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-
-import msgspec
+from collections.abc import Callable, Iterator, Sequence
 
 from antwort.api.wire import Plain
 from antwort.schema.keywords import (
@@ -56,27 +54,6 @@ _MAX_LENGTH, _MAX_ITEMS, _MAX_INTEGER = 1000, 256, 10**15
 _DEFINITIONS = "#/$defs/"
 
 
-class _SourceSchema:
-    """One of the schemas, and how many of its nodes were converted."""
-
-    def __init__(self, root: Plain) -> None:
-        self.root = root
-        self.nodes = 0
-
-
-class _DecoderPosition(msgspec.Struct, frozen=True):
-    source: _SourceSchema
-    depth: int = 0
-    is_arguments: bool = False
-    """Whether arguments are described here, which must be an object."""
-
-    def alternative(self) -> _DecoderPosition:
-        return _DecoderPosition(self.source, self.depth + 1, self.is_arguments)
-
-    def inner(self) -> _DecoderPosition:
-        return _DecoderPosition(self.source, self.depth + 1)
-
-
 class DecoderSchemas:
     """Convert the schemas of one document, and collect the definitions that they refer to.
 
@@ -85,105 +62,115 @@ class DecoderSchemas:
 
     def __init__(self, count: int = 1) -> None:
         self._max_nodes = max(_MAX_NODES // max(count, 1), _MIN_NODES)
-        self._sources: list[_SourceSchema] = []  # holds the roots, whose identities are keys of `_names`
         self._names: dict[tuple[int, str], str] = {}
-        self._pending: deque[tuple[str, object, _DecoderPosition]] = deque()
+        """The names of definitions by the schema, which `_converters` holds, and the reference."""
+        self._converters: list[_Converter] = []
+        self._pending: deque[tuple[str, object, _Converter]] = deque()
 
     def arguments(self, schema: Plain) -> Plain:
         """Convert the schema of a tool's arguments: only objects are accepted."""
-        source = self._add(schema)
-        converted = _objects_only(self._node(_inlined(schema, schema), _DecoderPosition(source, is_arguments=True)))
+        converter = self._converter(schema)
+        converted = _objects_only(converter.node(_inlined(schema, schema), 0, is_arguments=True))
         return NO_ARGUMENTS if converted is None else converted
 
     def value(self, schema: Plain) -> Plain:
-        converted = self._node(schema, _DecoderPosition(self._add(schema)))
+        converted = self._converter(schema).node(schema, 0)
         return ANY_DECODED_VALUE if converted is None else converted
 
     def definitions(self) -> Plain:
         """Return what the converted schemas refer to, for `$defs` of the document. To be called once, after them."""
         made: Plain = {}
         while self._pending:
-            name, schema, position = self._pending.popleft()
-            converted = self._node(schema, position)
+            name, schema, converter = self._pending.popleft()
+            converted = converter.node(schema, 0)
             made[name] = ANY_DECODED_VALUE if converted is None else converted
         return _without_left_recursion(made)
 
-    def _add(self, schema: Plain) -> _SourceSchema:
-        source = _SourceSchema(schema)
-        self._sources.append(source)
-        return source
+    def _converter(self, schema: Plain) -> _Converter:
+        self._converters.append(_Converter(schema, self._max_nodes, self._define))
+        return self._converters[-1]
+
+    def _define(self, pointer: str, target: object, converter: _Converter) -> str:
+        """Return the name of the definition that a reference leads to. It is converted later."""
+        key = id(converter.root), pointer
+        if key not in self._names:
+            self._names[key] = f"def{len(self._names) + 1}"
+            self._pending.append((self._names[key], target, converter))
+        return self._names[key]
+
+
+class _Converter:
+    """Convert one schema. `define` takes a reference, its target and this, and returns the name of a definition.
+
+    `is_arguments` says that arguments are described, which must be an object.
+    """
+
+    def __init__(self, root: Plain, max_nodes: int, define: Callable[[str, object, _Converter], str]) -> None:
+        self.root = root
+        self._nodes_left, self._define = max_nodes, define
 
     # ---- any schema: None where no value fits ----
 
-    def _node(self, schema: object, position: _DecoderPosition) -> Plain | None:
+    def node(self, schema: object, depth: int, *, is_arguments: bool = False) -> Plain | None:
         if schema is False:
             return None
-        if not isinstance(schema, dict) or position.depth > _MAX_DEPTH:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH:
             return ANY_DECODED_VALUE
-        source = position.source
-        source.nodes += 1
-        if source.nodes > self._max_nodes:
+        self._nodes_left -= 1
+        if self._nodes_left < 0:
             return ANY_DECODED_VALUE
         if "allOf" in schema or ("$ref" in schema and not _CONSTRAINTS.isdisjoint(schema)):
-            schema = merge_all_of(schema, source.root)
+            schema = merge_all_of(schema, self.root)
             properties = schema.get("properties")
-            source.nodes += len(properties) if isinstance(properties, dict) else 0  # to copy them was work, too
+            self._nodes_left -= len(properties) if isinstance(properties, dict) else 0  # to copy them was work, too
         if isinstance(reference := schema.get("$ref"), str):
-            return self._reference(reference, source)
+            pointer, target = resolve(reference, self.root)
+            if target is None:
+                return ANY_DECODED_VALUE
+            return {"$ref": f"{_DEFINITIONS}{self._define(pointer, target, self)}"}
         for keyword in ("anyOf", "oneOf"):
             if isinstance(choices := schema.get(keyword), list) and choices:
                 rest = {key: value for key, value in schema.items() if key != keyword}
                 if not _CONSTRAINTS.isdisjoint(rest):
                     choices = [{"allOf": [rest, choice]} for choice in choices]
-                return self._any_of(choices, position)
+                return self._any_of(choices, depth, is_arguments=is_arguments)
         if "const" in schema or isinstance(schema.get("enum"), list):
             return _enumeration(schema)
         types = declared_types(schema) or implied_types(schema)[:1]
         if len(types) > 1:
-            return self._any_of([{**schema, "type": name} for name in types], position)
+            return self._any_of([{**schema, "type": name} for name in types], depth, is_arguments=is_arguments)
         match types[0] if types else None:
             case "object":
-                return self._object(schema, position)
+                return self._object(schema, depth + 1, is_arguments=is_arguments)
             case "array":
-                return self._array(schema, position)
+                return self._array(schema, depth + 1)
             case "string":
                 return _string(schema)
             case "integer":
                 return {"type": "integer", **numeric_range(schema, _MAX_INTEGER, is_integer=True)}
             case None:
-                return NO_ARGUMENTS if position.is_arguments else ANY_DECODED_VALUE
+                return NO_ARGUMENTS if is_arguments else ANY_DECODED_VALUE
             case name:
                 return {"type": name}
 
-    def _reference(self, reference: str, source: _SourceSchema) -> Plain:
-        pointer, target = resolve(reference, source.root)
-        if target is None:
-            return ANY_DECODED_VALUE
-        key = id(source.root), pointer
-        if key not in self._names:
-            self._names[key] = f"def{len(self._names) + 1}"
-            self._pending.append((self._names[key], target, _DecoderPosition(source)))
-        return {"$ref": f"{_DEFINITIONS}{self._names[key]}"}
-
-    def _any_of(self, choices: Sequence[object], position: _DecoderPosition) -> Plain | None:
-        if position.is_arguments:
-            choices = [_inlined(choice, position.source.root) for choice in choices]
-        inner = position.alternative()
-        converted = distinct(each for choice in choices if (each := self._node(choice, inner)) is not None)
+    def _any_of(self, choices: Sequence[object], depth: int, *, is_arguments: bool) -> Plain | None:
+        if is_arguments:
+            choices = [_inlined(choice, self.root) for choice in choices]
+        nodes = (self.node(choice, depth + 1, is_arguments=is_arguments) for choice in choices)
+        converted = distinct(each for each in nodes if each is not None)
         if len(converted) > 1:
             return {"anyOf": converted}
         return converted[0] if converted else None
 
     # ---- objects and arrays ----
 
-    def _object(self, schema: Plain, position: _DecoderPosition) -> Plain | None:
+    def _object(self, schema: Plain, depth: int, *, is_arguments: bool) -> Plain | None:
         given, additional = schema.get("properties"), schema.get("additionalProperties")
         properties: Plain = dict(given) if isinstance(given, dict) else {}
         required = [name for name in list_of(schema.get("required")) if isinstance(name, str)]
         if additional is not False:  # else the schema contradicts itself, and the properties it lists count
             properties |= {name: additional for name in required if name not in properties}
-        inner = position.inner()
-        converted = {name: self._node(each, inner) for name, each in properties.items()}
+        converted = {name: self.node(each, depth) for name, each in properties.items()}
         if any(converted.get(name, ANY_DECODED_VALUE) is None for name in required):
             return None
         kept = {name: each for name, each in converted.items() if each is not None}
@@ -192,33 +179,32 @@ class DecoderSchemas:
             "type": "object",
             "properties": kept,
             "required": [name for name in kept if name in needed],
-            "additionalProperties": self._additional(schema, position),
+            "additionalProperties": self._additional(schema, depth, is_arguments=is_arguments),
         }
 
-    def _additional(self, schema: Plain, position: _DecoderPosition) -> Plain | bool:
+    def _additional(self, schema: Plain, depth: int, *, is_arguments: bool) -> Plain | bool:
         """Close an object that names properties and leaves this open: its author means these."""
         additional = schema.get("additionalProperties")
         if isinstance(additional, dict):
-            converted = self._node(additional, position.inner())
+            converted = self.node(additional, depth)
             return False if converted is None else True if converted == ANY_DECODED_VALUE else converted
         if isinstance(additional, bool):
             return additional
-        return not schema.get("properties") and (not position.is_arguments or "patternProperties" in schema)
+        return not schema.get("properties") and (not is_arguments or "patternProperties" in schema)
 
-    def _array(self, schema: Plain, position: _DecoderPosition) -> Plain | None:
+    def _array(self, schema: Plain, depth: int) -> Plain | None:
         minimum, maximum = length_range(schema, "minItems", "maxItems", _MAX_ITEMS)
         if maximum == 0:
             return {"const": []}
         first, rest = item_schemas(schema)
-        inner = position.inner()
         if first:
             length = max(len(first), minimum or 0)
             length = length if maximum is None else min(length, maximum)
-            items = [self._node(each, inner) for each in [*first, *[rest] * (length - len(first))][:length]]
+            items = [self.node(each, depth) for each in [*first, *[rest] * (length - len(first))][:length]]
             if None in items:
                 return None
             return {"type": "array", "prefixItems": items, "minItems": length, "maxItems": length}
-        item = self._node(rest, inner)
+        item = self.node(rest, depth)
         if item is None:
             return None if minimum else {"const": []}
         return {"type": "array", "items": item, **range_keywords("minItems", minimum or None, "maxItems", maximum)}

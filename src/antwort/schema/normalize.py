@@ -92,6 +92,7 @@ class NormalizedSchemaCache:
         return id(schema) in self._by_identity
 
     def normalize(self, schema: Plain) -> Plain:
+        """Return the normalized schema of a tool's arguments. It is cached, and must not be changed."""
         cached = self._by_identity.get(id(schema))
         if cached is not None:
             return cached[1]
@@ -111,11 +112,7 @@ class NormalizedSchemaCache:
 
 
 _cache = NormalizedSchemaCache()
-
-
-def normalize(schema: Plain) -> Plain:
-    """Return the normalized schema of a tool's arguments. It is cached, and must not be changed."""
-    return _cache.normalize(schema)
+normalize = _cache.normalize
 
 
 async def normalize_all(schemas: Iterable[Plain]) -> None:

@@ -17,9 +17,9 @@ DECLARED_BYTES = 2**22
 """Size up to which declared tools are read beside a history that is cut: the newest of them."""
 
 
-def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | HistoryTooLarge:
-    """Return the index of the first part of a history that is read, or why none is. `sizes` has, for each part from the
-    oldest on, its bytes and whether it has a compaction.
+def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int:
+    """Return the index of the first part of a history that is read. `sizes` has, for each part from the oldest on, its
+    bytes and whether it has a compaction. Raises `HistoryTooLarge`.
     """
     total = sum(size for size, _ in sizes)
     if bound is None or total <= bound.most:
@@ -28,13 +28,15 @@ def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int 
     for index in reversed(range(len(sizes))):
         size, is_compacted = sizes[index]
         if recent + size > bound.most and bound.cut == "oldest":
-            return index + 1 if recent else HistoryTooLarge(total, size)
+            if not recent:
+                raise HistoryTooLarge(total, size)
+            return index + 1
         recent += size
         if is_compacted:
             if recent <= bound.most and bound.cut != "never":
                 return index
             break
-    return HistoryTooLarge(total, recent)
+    raise HistoryTooLarge(total, recent)
 
 
 def newest_within(sizes: Sequence[int], limit: int) -> int:

@@ -1,8 +1,8 @@
 """What SQLite and PostgreSQL share: operations in transactions, and the SQL that both run.
 
 An operation is a plain function that works inside a transaction, on a thread. Its statements are written as SQLite
-reads them, with `:name` or `?` where a value goes; `to_postgres` translates them. Where the two need different
-statements, `per_dialect` makes one for each.
+reads them, with `:name` or `?` where a value goes; `to_postgres` translates them. What PostgreSQL needs besides stands
+in a comment, `/*pg: FOR UPDATE */`, and what it needs instead behind the other one: `/*sqlite*/ rowid /*pg: key */`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from functools import lru_cache, partial, wraps
-from itertools import islice
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import lru_cache, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from antwort.concurrency import backoff
+import msgspec
+
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Client = TypeVar("Client", bound="DatabaseClient")
 
@@ -39,9 +39,6 @@ Values: TypeAlias = Mapping[str, Value] | Sequence[Value]
 
 UNKNOWN_FAULT = "The store could not be read or written."
 """The message of a fault that has no more specific one."""
-
-_LOOKUPS = 7
-"""Attempts to find out whether a transaction was committed: for about 8 seconds."""
 
 
 class Cursor(Protocol):
@@ -80,24 +77,13 @@ Operation: TypeAlias = Callable[[Connection], T]
 CLOSED = "The store is closed."
 
 
-class Job(Generic[T_co]):
-    """An operation and the future that waits for its outcome."""
+class Job(msgspec.Struct, Generic[T], eq=False):
+    """An operation, its outcome, and the future that waits for it."""
 
-    __slots__ = ("_operation", "_resolve", "future")
-
-    def __init__(self, operation: Operation[T_co], future: asyncio.Future[T_co]) -> None:
-        self._operation, self.future = operation, future
-        self._resolve: Callable[[], object] = future.cancel
-
-    def run(self, connection: Connection) -> None:
-        self._resolve = partial(self.future.set_result, self._operation(connection))
-
-    def fail(self, error: Exception) -> None:
-        self._resolve = partial(self.future.set_exception, error)
-
-    def resolve(self) -> None:
-        if not self.future.done():  # otherwise its waiter was cancelled
-            self._resolve()
+    operation: Operation[T]
+    future: asyncio.Future[T]
+    result: T | None = None
+    error: Exception | None = None
 
 
 class TransactionFailed(Exception):
@@ -111,7 +97,7 @@ class TransactionFailed(Exception):
 class DatabaseSession(Protocol):
     """The transactions of one thread over a connection of its own."""
 
-    def transact(self, jobs: Sequence[Job[object]]) -> None:
+    def transact(self, jobs: Sequence[Job[Any]]) -> None:
         """Run all jobs in one transaction and commit it. Raises `TransactionFailed`, or the error of an operation or of
         the commit once everything is rolled back.
         """
@@ -127,42 +113,27 @@ class DatabaseSession(Protocol):
 class TransactionQueue:
     """Runs operations in the order in which they come, on one thread for each session."""
 
-    def __init__(
-        self,
-        name: str,
-        sessions: Sequence[DatabaseSession],
-        max_batch: int | None = None,
-        *,
-        is_threaded: bool = True,
-    ) -> None:
-        """`max_batch`: operations in one transaction at most, so that each of several threads gets some. Unless it
-        `is_threaded`, the caller runs each operation itself, over the only session.
-        """
+    def __init__(self, name: str, sessions: Sequence[DatabaseSession], max_batch: int = sys.maxsize) -> None:
+        """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
         self._sessions = sessions
         self._max_batch = max_batch
-        self._queue: SimpleQueue[Job[object] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        """None marks the end."""
         self._lock = Lock()
         self._is_open = True
         # Daemons: a program that forgets to close must still be able to end, and a database survives that.
         self._threads = [
-            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True)
-            for session in sessions
-            if is_threaded
+            Thread(target=self._work, args=(session,), name=f"antwort-{name}", daemon=True) for session in sessions
         ]
         for thread in self._threads:
             thread.start()
 
     def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job = Job(operation, future)
         with self._lock:  # a job behind the end mark would never be run
             if not self._is_open:
                 raise StoreFault(CLOSED)
-            if self._threads:
-                self._queue.put(job)
-            else:
-                self._run(self._sessions[0], [job])
-                job.resolve()
+            self._queue.put(Job(operation, future))
         return future
 
     def stop(self, deadline: float | None = None) -> bool:
@@ -180,13 +151,13 @@ class TransactionQueue:
 
     def _work(self, session: DatabaseSession) -> None:
         while jobs := self._take():
-            self._run(session, jobs)
+            _run(session, jobs)
             _wake(jobs)
             del jobs  # release a batch while waiting for the next
 
-    def _take(self) -> list[Job[object]]:
+    def _take(self) -> list[Job[Any]]:
         """Wait for a job and return it with all others that are queued; an empty list at the end."""
-        jobs: list[Job[object]] = []
+        jobs: list[Job[Any]] = []
         job = self._queue.get()
         while job is not None:
             jobs.append(job)
@@ -196,22 +167,47 @@ class TransactionQueue:
                 job = self._queue.get_nowait()
             except Empty:
                 return jobs
-        self._queue.put(None)
+        self._queue.put(None)  # for the next call, or another thread
         return jobs
 
-    def _run(self, session: DatabaseSession, jobs: Sequence[Job[object]]) -> None:
-        """Run all jobs in one transaction; when one of them fails, each in a transaction of its own."""
-        try:
-            session.transact(jobs)
-        except TransactionFailed as failure:
-            for job in jobs:
-                job.fail(failure.make_fault())
-        except Exception as exc:  # the thread must survive it, and every waiter must learn of it
-            if len(jobs) == 1:
-                jobs[0].fail(session.fault_of(exc))
-                return
-            for job in jobs:
-                self._run(session, [job])
+
+def _run(session: DatabaseSession, jobs: Sequence[Job[Any]]) -> None:
+    """Run all jobs in one transaction; when one of them fails, each in a transaction of its own."""
+    try:
+        session.transact(jobs)
+    except TransactionFailed as failure:
+        for job in jobs:
+            job.error = failure.make_fault()
+    except Exception as exc:  # the thread must survive it, and every waiter must learn of it
+        if len(jobs) == 1:
+            jobs[0].error = session.fault_of(exc)
+            return
+        for job in jobs:
+            _run(session, [job])
+
+
+def _wake(jobs: Sequence[Job[Any]]) -> None:
+    """Resolve the futures with one call for each event loop."""
+    waiting: defaultdict[asyncio.AbstractEventLoop, list[Job[Any]]] = defaultdict(list)
+    for job in jobs:
+        waiting[job.future.get_loop()].append(job)
+    for loop, done in waiting.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_resolve, done)
+
+
+def _resolve(jobs: Sequence[Job[Any]]) -> None:
+    for job in jobs:
+        if job.future.done():  # its waiter was cancelled
+            continue
+        if job.error is None:
+            job.future.set_result(job.result)
+        else:
+            job.future.set_exception(job.error)
+
+
+CLOSED_QUEUE = TransactionQueue("closed", [])
+CLOSED_QUEUE.stop()
 
 
 class Database:
@@ -219,8 +215,7 @@ class Database:
 
     dialect: Dialect
     durability: Durability
-    _queues: tuple[TransactionQueue, ...] = ()
-    """The writer's, the reader's, and others that the database has; empty while it is closed."""
+    _writer = _reader = CLOSED_QUEUE
 
     def __init__(self) -> None:
         self.staging = asyncio.Lock()
@@ -234,57 +229,33 @@ class Database:
         """Write what was accepted, then refuse everything."""
         await asyncio.to_thread(self._close)
 
-    async def write(self, operation: Operation[T]) -> T:
+    def write(self, operation: Operation[T]) -> Awaitable[T]:
         """Return the result of `operation` once its changes are committed.
 
         An operation that raises is rolled back alone, not with the others of its transaction. One that was accepted is
         run even when its caller was cancelled.
         """
-        return await self._submit(0, operation)
+        return self._writer.submit(operation)
 
-    async def write_urgent(self, operation: Operation[T]) -> T:
+    def write_urgent(self, operation: Operation[T]) -> Awaitable[T]:
         """Do what `write` does, for short operations that must not wait for long ones: on a second connection where the
         database takes several writers. An urgent operation must not wait for a row that `write` has locked, nor the
-        reverse: use `{skip_locked}`.
+        reverse: use `SKIP LOCKED`.
         """
-        return await self.write(operation)
+        return self.write(operation)
 
-    async def write_once(self, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
+    def write_once(self, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> Awaitable[T]:  # noqa: ARG002 - for a database whose answer to a commit can be lost
         """Commit an operation that must not be committed twice, and return its result. When the answer to a commit is
         lost, look up whether it was written, for some seconds, and write it if not.
 
         `is_done` gets the result of the operation in that transaction. The transaction may still be open: `is_done`
         should wait for it by a row that both lock.
         """
-        results: list[T] = []
+        return self.write(operation)
 
-        def write(connection: Connection) -> T:
-            results[:] = [operation(connection)]
-            return results[0]
-
-        def write_if_missing(connection: Connection) -> T:
-            return results[0] if results and is_done(connection, results[0]) else write(connection)
-
-        try:
-            return await self.write(write)
-        except StoreFault as fault:
-            if not fault.is_ambiguous:
-                raise
-        for pause in islice(backoff(0.1, 2.5), _LOOKUPS):
-            try:
-                return await self.write(write_if_missing)
-            except StoreFault:
-                await asyncio.sleep(pause)
-        return await self.write(write_if_missing)
-
-    async def read(self, operation: Operation[T]) -> T:
+    def read(self, operation: Operation[T]) -> Awaitable[T]:
         """Return the result of `operation`. All its queries see the same state, with every write awaited before."""
-        return await self._submit(1, operation)
-
-    def _submit(self, index: int, operation: Operation[T]) -> asyncio.Future[T]:
-        if not self._queues:
-            raise StoreFault(CLOSED)
-        return self._queues[index].submit(operation)
+        return self._reader.submit(operation)
 
     def _open(self) -> None:
         raise NotImplementedError
@@ -299,11 +270,11 @@ class DatabaseClient:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def _read(self, operation: Operation[T]) -> T:
-        return await self.database.read(operation)
+    def _read(self, operation: Operation[T]) -> Awaitable[T]:
+        return self.database.read(operation)
 
-    async def _write(self, operation: Operation[T]) -> T:
-        return await self.database.write(operation)
+    def _write(self, operation: Operation[T]) -> Awaitable[T]:
+        return self.database.write(operation)
 
 
 def reading(
@@ -330,39 +301,13 @@ def writing(
     return method
 
 
-def _wake(jobs: Sequence[Job[object]]) -> None:
-    """Resolve the futures with one call for each event loop."""
-    waiting: defaultdict[asyncio.AbstractEventLoop, list[Job[object]]] = defaultdict(list)
-    for job in jobs:
-        waiting[job.future.get_loop()].append(job)
-    for loop, done in waiting.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_resolve, done)
-
-
-def _resolve(jobs: Sequence[Job[object]]) -> None:
-    for job in jobs:
-        job.resolve()
-
-
 # ---- SQL ----
 
 _LONGEST_QUOTE = 100
 """Characters of an id that an error repeats to the client."""
-_COMMON_PARTS: dict[Dialect, dict[str, str]] = {
-    "sqlite": {"lock": "", "skip_locked": ""},  # it has one writer
-    "postgresql": {"lock": "FOR UPDATE", "skip_locked": "FOR UPDATE SKIP LOCKED"},
-}
 
 
-def per_dialect(
-    statement: str, *, sqlite: Mapping[str, str] | None = None, postgresql: Mapping[str, str] | None = None
-) -> dict[Dialect, str]:
-    """Fill the `{parts}` of a statement for each dialect: `{lock}`, `{skip_locked}` and those that are given."""
-    given: dict[Dialect, Mapping[str, str]] = {"sqlite": sqlite or {}, "postgresql": postgresql or {}}
-    return {dialect: statement.format(**_COMMON_PARTS[dialect], **parts) for dialect, parts in given.items()}
-
-
+_FOR_POSTGRES = re.compile(r"(?:/\*sqlite\*/.*?)?/\*pg:(.*?)\*/", re.DOTALL)
 _TOKENS = re.compile(
     r"""
       (?P<string> '(?:[^']|'')*' )
@@ -393,7 +338,7 @@ def to_postgres(statement: str) -> bytes:
             case _:
                 return found[0]
 
-    return _TOKENS.sub(translate, statement.replace("%", "%%")).encode()
+    return _TOKENS.sub(translate, _FOR_POSTGRES.sub(r"\1", statement).replace("%", "%%")).encode()
 
 
 def sql_order(page: Page) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, groupby, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -34,7 +34,7 @@ from antwort.api.events import (
     Terminal,
 )
 from antwort.api.items import OutputItem
-from antwort.api.payload import LARGE, payload, payload_of_all
+from antwort.api.payload import LARGE, payload
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.errors import Damaged
@@ -141,7 +141,7 @@ def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
 
 
 def _split(events: list[RunEvent]) -> list[list[RunEvent]]:
-    if len(events) <= _MAX_PIECE_EVENTS and payload_of_all(events) <= LARGE:
+    if len(events) <= _MAX_PIECE_EVENTS and payload(*events) <= LARGE:
         return [events]
     pieces: list[list[RunEvent]] = []
     start = total = 0
@@ -157,44 +157,50 @@ def _split(events: list[RunEvent]) -> list[list[RunEvent]]:
 def _to_entries(events: Iterable[RunEvent], known: Response | None) -> list[_Entry]:
     """`known` is the response of the first lifecycle event, if it is in an earlier piece."""
     entries: list[_Entry] = []
-    for place, group in groupby(events, _place_of):
-        if place is not None:
-            entries.append(_joined([event for event in group if isinstance(event, DELTAS)]))
+    deltas: list[_Delta] = []
+    place: object = None
+    """What all deltas of one text have in common."""
+    for event in events:
+        if isinstance(event, DELTAS):
+            here = (kind := type(event), _PLACES[kind](event))
+            if here != place:
+                _join(deltas, entries)
+                place = here
+            deltas.append(event)
             continue
-        for event in group:
-            if not isinstance(event, _LIFECYCLE):
-                entries.append(event)
-            elif known is None:
-                known = event.response
-                entries.append(event)
-            else:
-                entries.append(_changes(event, known))
+        _join(deltas, entries)
+        place = None
+        if not isinstance(event, _LIFECYCLE):
+            entries.append(event)
+        elif known is None:
+            known = event.response
+            entries.append(event)
+        else:
+            entries.append(_changes(event, known))
+    _join(deltas, entries)
     return entries
 
 
-def _place_of(event: RunEvent) -> object:
-    """Return what all deltas of one text have in common; None for any other event."""
-    kind = type(event)
-    place = _PLACES.get(kind)
-    return None if place is None else (kind, place(event))
-
-
-def _joined(deltas: list[_Delta]) -> _Delta | _Text:
-    texts = [event.delta for event in deltas]
-    if len(texts) == 1:
-        return deltas[0]
-    return _Text(whole=replace(deltas[0], delta="".join(texts)), lengths=[*map(len, texts)])
+def _join(deltas: list[_Delta], entries: list[_Entry]) -> None:
+    """Move deltas of one text to the entries, as one."""
+    if len(deltas) == 1:
+        entries.append(deltas[0])
+    elif deltas:
+        texts = [event.delta for event in deltas]
+        entries.append(_Text(whole=replace(deltas[0], delta="".join(texts)), lengths=[*map(len, texts)]))
+    deltas.clear()
 
 
 def _changes(event: _Lifecycle, known: Response) -> _Again:
-    response = event.response
-    pairs = [(name, getattr(response, name), getattr(known, name)) for name in response.__struct_fields__]
-    changed = {name: new for name, new, old in pairs if new is not old and new != old}
-    return _Again(
-        event=str(event.__struct_config__.tag),
-        changed={name: new for name, new in changed.items() if new is not UNSET},
-        missing=tuple(name for name, new in changed.items() if new is UNSET),
-    )
+    changed: Plain = {}
+    missing: list[str] = []
+    for name in known.__struct_fields__:
+        new, old = getattr(event.response, name), getattr(known, name)
+        if new is UNSET and old is not UNSET:
+            missing.append(name)
+        elif new is not old and new != old:
+            changed[name] = new
+    return _Again(event=str(event.__struct_config__.tag), changed=changed, missing=tuple(missing))
 
 
 def unpack(piece: bytes, opening: Callable[[], bytes]) -> list[RunEvent]:

@@ -4,15 +4,15 @@ record.
 
 from __future__ import annotations
 
-import asyncio
+import sqlite3
 import weakref
 from threading import Lock
 
-from antwort.storage.database import Connection, Database, Dialect, Operation, T, TransactionQueue
+from antwort.storage.database import Connection, Database, Dialect, Operation, T
 from antwort.storage.migrations import create_tables
 from antwort.storage.sql_responses import remove_hidden
 from antwort.storage.sql_store import SqlStore
-from antwort.storage.sqlite import SqliteSession, connect
+from antwort.storage.sqlite import SqliteConnection, connect, store_fault
 
 _COUNT = "SELECT count(*) FROM responses"
 # It has ended, no other follows it, and it is not the newest.
@@ -64,7 +64,8 @@ class MemoryDatabase(Database):
     def __init__(self, max_responses: int, max_entries: int) -> None:
         super().__init__()
         self._max_responses, self._max_entries = max_responses, max_entries
-        self._opening = Lock()
+        self._lock = Lock()
+        self._connection: SqliteConnection | None = None
         self._writes = 0
         self._writes_per_check = max(min(max_responses, max_entries) // 100, 1)
 
@@ -75,28 +76,36 @@ class MemoryDatabase(Database):
         """There is nothing to release."""
 
     async def write(self, operation: Operation[T]) -> T:
-        result = await super().write(operation)
+        result = self._run(operation)
         self._writes += 1
         if self._writes % self._writes_per_check == 0:
-            await super().write(self._drop_excess)
+            self._run(self._drop_excess)
         return result
 
     async def read(self, operation: Operation[T]) -> T:
-        return await super().write(operation)
+        return self._run(operation)
 
-    def _submit(self, index: int, operation: Operation[T]) -> asyncio.Future[T]:
-        if not self._queues:
-            with self._opening:
-                if not self._queues:  # another thread may have been faster
-                    self._open()
-        return super()._submit(index, operation)
+    def _run(self, operation: Operation[T]) -> T:
+        with self._lock:
+            connection = self._connection or self._create()
+            connection.execute("BEGIN")
+            try:
+                result = operation(connection)
+                connection.execute("COMMIT")
+            except BaseException as exc:  # a signal may raise here, too
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(exc, sqlite3.Error):
+                    raise store_fault(exc) from exc
+                raise
+            return result
 
-    def _open(self) -> None:
-        connection = connect(":memory:")
+    def _create(self) -> SqliteConnection:
+        self._connection = connection = connect(":memory:")
         connection.execute("PRAGMA foreign_keys = ON")
         create_tables(connection)
-        self._queues = (TransactionQueue("memory", [SqliteSession(connection, "BEGIN")], is_threaded=False),)
         weakref.finalize(self, connection.close)
+        return connection
 
     def _drop_excess(self, connection: Connection) -> None:
         (count,) = connection.execute(_COUNT).fetchone()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import uniform
-from selectors import EVENT_READ, DefaultSelector
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -101,35 +100,6 @@ class TailBuffer:
         return found
 
 
-class TailBuffers:
-    """The buffers of all readers in this process, by the id of their run."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, list[TailBuffer]] = {}
-
-    @contextmanager
-    def follow(self, run_id: str, key: int) -> Iterator[TailBuffer]:
-        buffer = TailBuffer(key)
-        self._buffers.setdefault(run_id, []).append(buffer)
-        try:
-            yield buffer
-        finally:
-            self._buffers[run_id].remove(buffer)
-            if not self._buffers[run_id]:
-                del self._buffers[run_id]
-
-    def publish(self, run_id: str, key: int | None = None, record: EventRecord | None = None) -> None:
-        """Wake the readers of the run, and give them the record if there is one."""
-        if buffers := self._buffers.get(run_id):
-            size = 0 if record is None else sum(map(payload, record.events))
-            for buffer in buffers:
-                buffer.add(key, record, size)
-
-    def wake_all(self) -> None:
-        for run_id in self._buffers:
-            self.publish(run_id)
-
-
 class NotificationListener:
     """A thread with a connection of its own, which is opened again when it is lost. Notifications that were sent
     meanwhile are lost, too: `on_missed` is called then.
@@ -140,65 +110,48 @@ class NotificationListener:
     def __init__(
         self,
         connect: Callable[[], BoundedConnection],
-        on_payloads: Callable[[list[str]], object],
+        on_payload: Callable[[str], object],
         on_missed: Callable[[], object],
         *,
         idle_seconds: float = _IDLE_SECONDS,
     ) -> None:
         """A connection that is silent for `idle_seconds` is tested."""
         self._connect, self._idle_seconds = connect, idle_seconds
-        self._on_payloads, self._on_missed = on_payloads, on_missed
+        self._on_payload, self._on_missed = on_payload, on_missed
         self._loop = asyncio.get_running_loop()
-        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._raw: BoundedConnection | None = None
+        self.is_connected = False
+        """Whether it receives notifications, as far as is known."""
         self._is_closed = Event()
-        self._is_connected = Event()
         self._thread = Thread(target=self._run, name="antwort-listener", daemon=True)
         self._thread.start()
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether it receives notifications, as far as is known."""
-        return self._is_connected.is_set()
-
     async def close(self) -> None:
+        import psycopg
+
         self._is_closed.set()
-        self._wake_sender.send(b"!")
-        await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)
-        if not self._thread.is_alive():  # else it waits for a server that hangs, and reads from its socket afterwards
-            self._wake_receiver.close()
-            self._wake_sender.close()
+        if self._raw is not None:
+            # The thread waits for the socket, and finds it closed. To close the connection is up to the thread.
+            with suppress(psycopg.Error, OSError), socket.fromfd(self._raw.fileno(), -1, socket.SOCK_STREAM) as waiting:
+                waiting.shutdown(socket.SHUT_RDWR)
+        await asyncio.to_thread(self._thread.join, _CLOSE_SECONDS)  # it may wait for a server that hangs
 
     def _run(self) -> None:
         import psycopg
 
         pauses = backoff()
         while not self._is_closed.is_set():
-            with suppress(StoreFault, psycopg.Error, OSError):
-                with self._connect() as raw:
-                    raw.add_notify_handler(lambda notice: self._call(self._on_payloads, [notice.payload]))
-                    raw.execute(f"LISTEN {CHANNEL}".encode())
-                    pauses = backoff()
-                    self._is_connected.set()
-                    self._call(self._on_missed)
-                    self._listen(raw)
-                continue
-            self._is_connected.clear()
+            with suppress(StoreFault, psycopg.Error, OSError), self._connect() as self._raw:
+                self._raw.execute(f"LISTEN {CHANNEL}".encode())
+                pauses = backoff()
+                self.is_connected = True
+                self._call(self._on_missed)
+                while not self._is_closed.is_set():
+                    for notice in self._raw.notifies(timeout=self._idle_seconds):
+                        self._call(self._on_payload, notice.payload)
+                    self._raw.execute(b"SELECT 1")
+            self.is_connected = False
             self._is_closed.wait(next(pauses))
-
-    def _listen(self, raw: BoundedConnection) -> None:
-        """Return when this is closed; raise when the connection is lost."""
-        with DefaultSelector() as selector:
-            selector.register(raw.fileno(), EVENT_READ)
-            selector.register(self._wake_receiver, EVENT_READ)
-            while not self._is_closed.is_set():
-                raw.pgconn.consume_input()
-                payloads: list[str] = []
-                while (notice := raw.pgconn.notifies()) is not None:
-                    payloads.append(notice.extra.decode())
-                if payloads:
-                    self._call(self._on_payloads, payloads)
-                if not selector.select(self._idle_seconds):
-                    raw.execute(b"SELECT 1")  # what arrives with its answer goes to the notify handler
 
     def _call(self, callback: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -218,23 +171,23 @@ class Notifications:
         seconds after which a reader looks into the log whatever it is notified of; None leaves that to whether
         notifications arrive.
         """
-        self.work, self.cancels, self.tails = Wakeup(), Wakeup(), TailBuffers()
+        self.work, self.cancels = Wakeup(), Wakeup()
+        self._tails: defaultdict[str, list[TailBuffer]] = defaultdict(list)
+        """The buffers of all readers in this process, by the id of their run."""
         self._sender = new_id("sender")
         self._connect, self._poll = connect, poll
         self._keepalive_seconds = keepalive_seconds
         self._listener: NotificationListener | None = None
-        self._is_closed = False
 
     def listen(self) -> None:
         """Start to listen to the other processes, if that has not happened yet."""
-        if self._listener is None and self._connect is not None and not self._is_closed:
+        if self._listener is None and self._connect is not None:
             self._listener = NotificationListener(self._connect, self.receive, self.wake_all)
 
     async def close(self) -> None:
-        self._is_closed = True
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.close()
+        connect, self._connect = self._connect, None
+        if connect is not None and self._listener is not None:
+            await self._listener.close()
 
     @property
     def arrive(self) -> bool:
@@ -250,6 +203,26 @@ class Notifications:
     def poll_seconds(self) -> float:
         """Return after how many seconds, and at least one keep-alive, a reader looks without a notification."""
         return uniform(*_POLL_SECONDS) if self.arrive and self._poll is None else 0.0  # noqa: S311 - only spreads load
+
+    # ---- readers in this process ----
+
+    @contextmanager
+    def follow(self, run_id: str, key: int) -> Iterator[TailBuffer]:
+        buffer = TailBuffer(key)
+        self._tails[run_id].append(buffer)
+        try:
+            yield buffer
+        finally:
+            self._tails[run_id].remove(buffer)
+            if not self._tails[run_id]:
+                del self._tails[run_id]
+
+    def publish(self, run_id: str, key: int | None = None, record: EventRecord | None = None) -> None:
+        """Wake the readers of the run, and give them the record if there is one."""
+        if buffers := self._tails.get(run_id):
+            size = 0 if record is None else sum(map(payload, record.events))
+            for buffer in buffers:
+                buffer.add(key, record, size)
 
     # ---- to other processes, once the transaction is committed; with SQLite there are none ----
 
@@ -269,21 +242,21 @@ class Notifications:
 
     # ---- from other processes ----
 
-    def receive(self, payloads: Sequence[str]) -> None:
-        for text in payloads:
-            match text.split(" "):
-                case [self._sender, *_]:
-                    pass
-                case [_, "e", ids]:
-                    for run_id in ids.split(","):
-                        self.tails.publish(run_id)
-                case [_, "w"]:
-                    self.work.set()
-                case [_, "c"]:
-                    self.cancels.set()
+    def receive(self, text: str) -> None:
+        match text.split(" "):
+            case [self._sender, *_]:
+                pass
+            case [_, "e", ids]:
+                for run_id in ids.split(","):
+                    self.publish(run_id)
+            case [_, "w"]:
+                self.work.set()
+            case [_, "c"]:
+                self.cancels.set()
 
     def wake_all(self) -> None:
         """Wake all waiters: notifications may have been missed."""
         self.work.set()
         self.cancels.set()
-        self.tails.wake_all()
+        for run_id in self._tails:
+            self.publish(run_id)

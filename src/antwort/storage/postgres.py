@@ -8,12 +8,14 @@ connect there is a pause during which every operation fails at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from random import uniform
 from time import monotonic, sleep
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import errors, pq
@@ -26,7 +28,9 @@ from psycopg.types.array import ListBinaryDumper
 from antwort.concurrency import backoff
 from antwort.errors import StoreFault, StoreUnavailable
 from antwort.storage.database import (
+    CLOSED_QUEUE,
     UNKNOWN_FAULT,
+    Connection,
     Database,
     Dialect,
     Job,
@@ -57,6 +61,8 @@ MIGRATION_SECONDS = 600.0
 """How long a change of the tables may take."""
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.05, 1.0
 
+_LOOKUPS = 7
+"""Attempts to find out whether a transaction was committed: for about 8 seconds."""
 _ATTEMPTS = 6
 _RETRY_SECONDS = 0.01
 _READS_PER_TRANSACTION = 16
@@ -92,6 +98,7 @@ class PostgresStore(SqlStore):
 class PostgresDatabase(Database):
     dialect: Dialect = "postgresql"
     durability = "disk"
+    _urgent_writer = CLOSED_QUEUE
 
     def __init__(
         self,
@@ -113,15 +120,39 @@ class PostgresDatabase(Database):
         if "://" in dsn and "@" in str(given.get("host")):  # a part of the password that would be reported as the host
             raise StoreFault("The address of the database cannot be read: an `@` in the password is written %40.")
         self._address = make_conninfo("", **{**_DEFAULTS, **given})
-        self._answer_seconds, self._retry_seconds = answer_seconds, retry_seconds
+        self._answer_seconds, self.retry_seconds = answer_seconds, retry_seconds
+        self.reached_at = 0.0
+        """When a session connected last: where one gets through, the others need not wait any longer."""
 
-    async def write_urgent(self, operation: Operation[T]) -> T:
-        return await self._submit(2, operation)
+    def write_urgent(self, operation: Operation[T]) -> Awaitable[T]:
+        return self._urgent_writer.submit(operation)
+
+    async def write_once(self, operation: Operation[T], is_done: Callable[[Connection, T], bool]) -> T:
+        results: list[T] = []
+
+        def write(connection: Connection) -> T:
+            results[:] = [operation(connection)]
+            return results[0]
+
+        def write_if_missing(connection: Connection) -> T:
+            return results[0] if results and is_done(connection, results[0]) else write(connection)
+
+        try:
+            return await self.write(write)
+        except StoreFault as fault:
+            if not fault.is_ambiguous:
+                raise
+        for pause in islice(backoff(0.1, 2.5), _LOOKUPS):
+            try:
+                return await self.write(write_if_missing)
+            except StoreFault:
+                await asyncio.sleep(pause)
+        return await self.write(write_if_missing)
 
     def connect(self) -> BoundedConnection:
         """Open a connection of the caller's own, in autocommit mode. Raises `StoreFault`."""
         try:
-            return self._connect()
+            return self.connect_raw()
         except psycopg.Error as exc:
             raise store_fault(exc) from exc
 
@@ -133,7 +164,7 @@ class PostgresDatabase(Database):
         raw.answer_seconds = MIGRATION_SECONDS
         return raw
 
-    def _connect(self) -> BoundedConnection:
+    def connect_raw(self) -> BoundedConnection:
         raw = BoundedConnection.connect(self._address, autocommit=True)
         raw.answer_seconds = self._answer_seconds
         try:
@@ -144,24 +175,18 @@ class PostgresDatabase(Database):
         return raw
 
     def _open(self) -> None:
-        reachable = _Reachable()
-
-        def session(begin: bytes) -> _PostgresSession:
-            return _PostgresSession(self._connect, begin, reachable, self._retry_seconds)
-
-        writer = session(_WRITE)
+        writer = _PostgresSession(self, _WRITE)
         try:
             writer.connect()
         except TransactionFailed as failure:
             raise failure.make_fault() from failure.__cause__
-        self._queues = (
-            TransactionQueue("writer", [writer]),
-            TransactionQueue("reader", [session(_READ) for _ in range(READERS)], _READS_PER_TRANSACTION),
-            TransactionQueue("urgent-writer", [session(_WRITE)]),
-        )
+        self._writer = TransactionQueue("writer", [writer])
+        readers = [_PostgresSession(self, _READ) for _ in range(READERS)]
+        self._reader = TransactionQueue("reader", readers, _READS_PER_TRANSACTION)
+        self._urgent_writer = TransactionQueue("urgent-writer", [_PostgresSession(self, _WRITE)])
 
     def _close(self) -> None:
-        queues, self._queues = self._queues, ()
+        queues = (self._writer, self._reader, self._urgent_writer)
         deadline = monotonic() + CLOSING_SECONDS
         are_done = [queue.stop(deadline) for queue in queues]
         if all(are_done):  # a thread that waits for a server that hangs still uses its connection
@@ -246,30 +271,18 @@ class _TextLoader(Loader):
         return text.replace(_REPLACEMENT, _NUL) if _REPLACEMENT in text else text
 
 
-class _Reachable:
-    """When a session connected last: where one gets through, the others need not wait any longer."""
-
-    at = 0.0
-
-
 class _PostgresSession:
     """Transactions over a connection that is opened again when it was lost."""
 
-    def __init__(
-        self,
-        connect: Callable[[], BoundedConnection],
-        begin: bytes,
-        reachable: _Reachable,
-        retry_seconds: tuple[float, float],
-    ) -> None:
-        self._connect, self._begin, self._reachable = connect, begin, reachable
-        self._retry_seconds, self._pauses = retry_seconds, backoff(*retry_seconds)
+    def __init__(self, database: PostgresDatabase, begin: bytes) -> None:
+        self._database, self._begin = database, begin
+        self._pauses = backoff(*database.retry_seconds)
         self._connection: PostgresConnection | None = None
         self._failed_at = 0.0
         self._retry_at = 0.0
         self._last_error: Exception | None = None
 
-    def transact(self, jobs: Sequence[Job[object]]) -> None:
+    def transact(self, jobs: Sequence[Job[Any]]) -> None:
         """Several attempts: another transaction may have been in the way, or the connection may have been lost."""
         for attempt in range(1, _ATTEMPTS + 1):
             is_last = attempt == _ATTEMPTS
@@ -298,24 +311,24 @@ class _PostgresSession:
         if self._connection is not None:
             return self._connection
         now = monotonic()
-        if self._last_error is not None and now < self._retry_at and self._reachable.at < self._failed_at:
+        if self._last_error is not None and now < self._retry_at and self._database.reached_at < self._failed_at:
             raise TransactionFailed(partial(store_fault, self._last_error))
         try:
-            self._connection = PostgresConnection(self._connect())
+            self._connection = PostgresConnection(self._database.connect_raw())
         except psycopg.Error as exc:
             self._last_error, self._failed_at = exc, (end := monotonic())
             self._retry_at = end + max(next(self._pauses), end - now)
             raise TransactionFailed(partial(store_fault, exc)) from exc
-        self._last_error, self._pauses = None, backoff(*self._retry_seconds)
-        self._reachable.at = monotonic()
+        self._last_error, self._pauses = None, backoff(*self._database.retry_seconds)
+        self._database.reached_at = monotonic()
         return self._connection
 
-    def _attempt(self, jobs: Sequence[Job[object]]) -> None:
+    def _attempt(self, jobs: Sequence[Job[Any]]) -> None:
         connection = self.connect()
         try:
             connection.begin(self._begin)
             for job in jobs:
-                job.run(connection)
+                job.result = job.operation(connection)
         except Exception as exc:
             self._undo(connection, exc)
             raise

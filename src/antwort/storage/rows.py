@@ -7,10 +7,11 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from antwort.api.decoding import Limits
+from antwort.api.decoding import UNLIMITED
 from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, TurnEnded
+from antwort.api.item_parsing import read_item
 from antwort.api.items import InputItem, KnownItem, OpaqueItem, OutputItem
-from antwort.api.requests import less_input, read_item
+from antwort.api.requests import less_input
 from antwort.api.responses import Metadata, Response
 from antwort.api.tool_parsing import KEY
 from antwort.api.wire import decode_any, encode, replace, to_plain
@@ -24,7 +25,6 @@ T = TypeVar("T")
 SCHEMA_VERSION = 1
 """The form of the JSON in a row, stored with it."""
 
-_UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, servers=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
 _decode_body = msgspec.json.Decoder(Response)
 _decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -38,8 +38,6 @@ RowValues: TypeAlias = dict[str, Value]
 Direction: TypeAlias = Literal["input", "output"]
 ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
 """id, direction, position, type, JSON."""
-EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
-"""id, direction, type, JSON."""
 MarkRow: TypeAlias = tuple[int, str, bytes, int]
 """number, kind, JSON, items_end."""
 
@@ -65,10 +63,6 @@ def output_rows(output: Sequence[OutputItem], first: int = 0) -> list[ItemRow]:
 
 def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
     return [(number, _KINDS[type(mark)], encode(mark), items_end) for number, (items_end, mark) in enumerate(marks)]
-
-
-def entry_rows(entries: Sequence[Entry]) -> list[EntryRow]:
-    return [(entry.item.id, entry.direction, type_of(entry.item), entry.raw) for entry in entries]
 
 
 _KINDS: dict[type[Mark], str] = {
@@ -138,7 +132,7 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
     try:
         if direction == "output":
             return renamed(_decode_output.decode(raw), item_id)
-        return read_item(decode_any(raw), "item", _UNLIMITED, item_id=item_id)
+        return read_item(decode_any(raw), "item", UNLIMITED, item_id=item_id)
     except (*INVALID, InvalidField) as exc:
         raise Damaged from exc
 

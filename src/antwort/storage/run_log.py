@@ -282,11 +282,9 @@ class RunLog(Protocol):
         marks. It ends after the terminal event or, without `follow`, at the end of what is stored. A list holds about
         half a million characters, unless a single event is larger. With `follow`, an empty list is a keep-alive.
 
-        Raises `Damaged`, and `Gone` for a log that is not stored: `has_log` tells.
+        Raises `Damaged`, and `Gone` for a log that is not stored: `outline` tells.
         """
         ...
-
-    async def has_log(self, identity: Identity, response_id: str) -> bool: ...
 
     async def sent(self, identity: Identity, response_id: str) -> int:
         """Return how many numbered events the log holds."""

@@ -24,7 +24,7 @@ from antwort.storage.base import (
 )
 from antwort.storage.bounds import take_page
 from antwort.storage.database import Connection, DatabaseClient, page_terms, reading, sql_order, writing
-from antwort.storage.rows import RowValues, decode
+from antwort.storage.rows import RowValues, decode, name_of
 
 _IDS_PER_QUERY = 500
 _COLUMNS = (
@@ -137,12 +137,13 @@ class SqlCalls(DatabaseClient):
         return ApprovalPage(approvals=chosen, has_more=has_more)
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
-        rows = decision_rows(identity, response_id, decisions)
+        values = name_of(identity, response_id)
 
         def has_decided(connection: Connection, _: None) -> bool:
-            return not any(connection.execute(_IS_OPEN, values).fetchone() for values in rows)
+            rows = _decision_rows(values, decisions)
+            return not any(connection.execute(_IS_OPEN, row).fetchone() for row in rows)
 
-        await self.database.write_once(partial(decide, decisions=rows), has_decided)
+        await self.database.write_once(partial(decide, values=values, decisions=decisions), has_decided)
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
         values = _name(identity, claim.call_id) | {
@@ -188,34 +189,32 @@ class SqlCalls(DatabaseClient):
 # ---- approvals ----
 
 
-def approval_rows(identity: Identity, approvals: Sequence[Approval]) -> list[RowValues]:
-    of = {"tenant": identity.tenant, "owner": identity.owner}
-    return [msgspec.structs.asdict(approval) | of for approval in approvals]
-
-
-def decision_rows(identity: Identity, response_id: str, decisions: Sequence[Decision]) -> list[RowValues]:
-    by: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "by": response_id}
-    return [by | {"id": each.id, "status": each.status, "after": each.after} for each in decisions]
-
-
 def insert_approvals(
     connection: Connection,
-    approvals: Sequence[RowValues],
+    values: RowValues,
+    approvals: Sequence[Approval],
     *,
     response_key: int | None = None,
     conversation_key: int | None = None,
 ) -> None:
-    """Insert approvals that are deleted with the response, or the conversation, of this key."""
-    keys: RowValues = {"response_key": response_key, "conversation_key": conversation_key}
-    connection.executemany(_INSERT, [values | keys for values in approvals])
-    connection.executemany(_OUTDATE, [values for values in approvals if values["replaces"] is not None])
+    """Insert approvals of the owner that `values` names. They are deleted with the response, or the conversation, of
+    this key.
+    """
+    keys = {"response_key": response_key, "conversation_key": conversation_key}
+    rows = [values | msgspec.structs.asdict(approval) | keys for approval in approvals]
+    connection.executemany(_INSERT, rows)
+    connection.executemany(_OUTDATE, [row for row in rows if row["replaces"] is not None])
 
 
-def decide(connection: Connection, decisions: Sequence[RowValues]) -> None:
-    """Do what `ResponseStore.decide` does."""
-    for values in decisions:
-        if connection.execute(_DECIDE, values).rowcount == 0 and connection.execute(_EXISTS, values).fetchone():
+def decide(connection: Connection, values: RowValues, decisions: Sequence[Decision]) -> None:
+    """Do what `ResponseStore.decide` does, for the response that `values` names."""
+    for row in _decision_rows(values, decisions):
+        if connection.execute(_DECIDE, row).rowcount == 0 and connection.execute(_EXISTS, row).fetchone():
             raise ApprovalInUse
+
+
+def _decision_rows(values: RowValues, decisions: Sequence[Decision]) -> list[RowValues]:
+    return [values | msgspec.structs.asdict(each) | {"by": values["id"]} for each in decisions]
 
 
 def _to_approval(row: Sequence[str | int | None]) -> Approval:

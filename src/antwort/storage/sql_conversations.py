@@ -15,21 +15,20 @@ from antwort.api.resources import Approval, Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.identity import Identity
-from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
+from antwort.storage.base import ITEM_BYTES, Bound, Entry, ItemPage, Page
 from antwort.storage.bounds import DECLARED_BYTES, PIECE_BYTES, first_within, in_pieces, newest_within, take_page
-from antwort.storage.database import Connection, DatabaseClient, page_terms, per_dialect, reading, sql_order, writing
+from antwort.storage.database import Connection, DatabaseClient, page_terms, reading, sql_order, writing
 from antwort.storage.rows import (
     SCHEMA_VERSION,
-    EntryRow,
     RowValues,
     added_item,
-    entry_rows,
     name_of,
     to_item,
     to_metadata,
     to_shown,
+    type_of,
 )
-from antwort.storage.sql_calls import approval_rows, insert_approvals
+from antwort.storage.sql_calls import insert_approvals
 
 _LAST_POSITION = 2**31 - 1
 
@@ -38,7 +37,9 @@ _INSERT = """
     VALUES (:tenant, :owner, :id, :created_at, :schema_version, :metadata)
 """
 # The transaction that holds the row of the conversation is alone, and may count after that.
-_LOCK = per_dialect("SELECT key FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
+_LOCK = """
+    SELECT key FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id /*pg: FOR UPDATE */
+"""
 _END = "SELECT coalesce(max(position), -1) + 1 FROM conversation_items WHERE conversation_key = :key"
 # The count of rows tells whether the id was free.
 _INSERT_ENTRY = """
@@ -102,7 +103,6 @@ class SqlConversations(DatabaseClient):
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
     ) -> None:
-        rows = entry_rows(entries)
         values = name_of(identity, conversation.id) | {
             "created_at": conversation.created_at,
             "schema_version": SCHEMA_VERSION,
@@ -111,7 +111,7 @@ class SqlConversations(DatabaseClient):
 
         def begin(connection: Connection) -> None:
             connection.execute(_INSERT, values)
-            insert_entries(connection, values, rows)
+            insert_entries(connection, values, entries)
 
         await self.database.write_once(begin, lambda connection, _: _exists(connection, values))
 
@@ -143,8 +143,6 @@ class SqlConversations(DatabaseClient):
         found = await self.database.read(partial(_read_all, values=values, bound=bound))
         if found is None:
             return None
-        if isinstance(found, HistoryTooLarge):
-            raise found
         items, pieces = found
         for first, last in pieces:
             await asyncio.sleep(0)  # in memory, other tasks run between two pieces
@@ -178,14 +176,13 @@ class SqlConversations(DatabaseClient):
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
-        values, rows = name_of(identity, conversation_id), entry_rows(entries)
-        approval_values = approval_rows(identity, approvals)
+        values = name_of(identity, conversation_id)
 
         def add(connection: Connection) -> list[str] | None:
-            ids = insert_entries(connection, values, rows)
+            ids = insert_entries(connection, values, entries)
             if ids is not None and approvals:
                 (key,) = connection.execute(_KEY, values).fetchone()
-                insert_approvals(connection, approval_values, conversation_key=key)
+                insert_approvals(connection, values, approvals, conversation_key=key)
             return ids
 
         ids = await self.database.write_once(add, lambda connection, ids: _has_any(connection, values, ids or ()))
@@ -205,25 +202,27 @@ class SqlConversations(DatabaseClient):
 # ---- operations ----
 
 
-def insert_entries(connection: Connection, values: RowValues, entries: Sequence[EntryRow]) -> list[str] | None:
+def insert_entries(connection: Connection, values: RowValues, entries: Sequence[Entry]) -> list[str] | None:
     """Add entries to the conversation that `values` names. Return the ids that they got, or None if it is not found."""
-    row = connection.execute(_LOCK[connection.dialect], values).fetchone()
+    row = connection.execute(_LOCK, values).fetchone()
     if row is None:
         return None
     (key,) = row
     (end,) = connection.execute(_END, {"key": key}).fetchone()
     of = key, values["tenant"], values["owner"]
     ids = []
-    for position, (wanted_id, direction, kind, raw) in enumerate(entries, end):
-        item_id = wanted_id
-        while not connection.execute(_INSERT_ENTRY, (*of, item_id, direction, position, kind, raw)).rowcount:
+    for position, entry in enumerate(entries, end):
+        item_id, kind = entry.item.id, type_of(entry.item)
+        while not connection.execute(
+            _INSERT_ENTRY, (*of, item_id, entry.direction, position, kind, entry.raw)
+        ).rowcount:
             item_id = new_item_id(kind)
         ids.append(item_id)
     return ids
 
 
 def _exists(connection: Connection, values: RowValues) -> bool:
-    return connection.execute(_LOCK[connection.dialect], values).fetchone() is not None
+    return connection.execute(_LOCK, values).fetchone() is not None
 
 
 def _has_any(connection: Connection, values: RowValues, ids: Sequence[str]) -> bool:
@@ -240,7 +239,7 @@ def _get(connection: Connection, values: RowValues) -> Conversation | None:
 
 def _read_all(
     connection: Connection, values: RowValues, bound: Bound | None
-) -> tuple[list[InputItem], Sequence[tuple[int, int]]] | HistoryTooLarge | None:
+) -> tuple[list[InputItem], Sequence[tuple[int, int]]] | None:
     """Return the items of a small conversation. Of a large one, return the items that declare tools before it, and the
     first and the last position of each of its pieces.
     """
@@ -252,8 +251,6 @@ def _read_all(
         return _read_between(connection, key, 0, _LAST_POSITION), ()
     sizes = connection.execute(_SIZES, {"key": key, "item_bytes": ITEM_BYTES}).fetchall()
     first = first_within([(size, bool(is_compacted)) for _, size, is_compacted in sizes], bound)
-    if isinstance(first, HistoryTooLarge):  # raised by the caller: the transaction has not failed
-        return first
     sizes = sizes[first:]
     declaring: list[InputItem] = []
     if bound is not None and bound.cut == "oldest":

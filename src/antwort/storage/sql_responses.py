@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -28,15 +29,13 @@ from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, LogPiece, NewResponse, PackedLog
 from antwort.storage.bounds import in_pieces
-from antwort.storage.database import Connection, Database, per_dialect
+from antwort.storage.database import Connection, Database
 from antwort.storage.event_codec import compress
 from antwort.storage.rows import (
     SCHEMA_VERSION,
-    EntryRow,
     ItemRow,
     MarkRow,
     RowValues,
-    entry_rows,
     input_rows,
     mark_rows,
     name_of,
@@ -44,10 +43,12 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.sql_calls import approval_rows, decide, decision_rows, insert_approvals
+from antwort.storage.sql_calls import decide, insert_approvals
 from antwort.storage.sql_conversations import insert_entries
 
 T = TypeVar("T")
+
+_raw_of = itemgetter(-1)
 
 TRANSACTION_BYTES = 4 * 1024 * 1024
 """Bytes of items in one transaction, unless a single one is larger."""
@@ -58,11 +59,9 @@ _COMPRESSED_INLINE = 8192
 class NewRows(NamedTuple):
     """A new response, ready to be written."""
 
+    new: NewResponse
     values: RowValues
     items: list[ItemRow]
-    claim: RowValues | None
-    approvals: list[RowValues]
-    decisions: list[RowValues]
     is_staged: bool = False
     """Whether its row is there already, hidden, with all items but these."""
 
@@ -74,8 +73,8 @@ class UpdateRows(NamedTuple):
     values: RowValues
     items: list[ItemRow]
     turns: list[MarkRow]
-    entries: Sequence[EntryRow] = ()
-    approvals: Sequence[RowValues] = ()
+    entries: Sequence[Entry] = ()
+    approvals: Sequence[Approval] = ()
     log: PackedLog | None = None
     """Compressed."""
 
@@ -85,7 +84,6 @@ def to_new_rows(new: NewResponse) -> NewRows:
     response = new.response
     if response.status in FINAL:
         raise IllegalTransition(f"a response cannot begin as {response.status}")
-    name = name_of(new.identity, response.id)
     values: RowValues = {
         "parent_id": response.previous_response_id,
         "model": response.model,
@@ -97,13 +95,7 @@ def to_new_rows(new: NewResponse) -> NewRows:
         "request": new.request,
         "body": to_body(response),
     }
-    return NewRows(
-        values=name | values,
-        items=input_rows(new),
-        claim=None if new.claim is None else name | msgspec.structs.asdict(new.claim),
-        approvals=approval_rows(new.identity, new.approvals),
-        decisions=decision_rows(new.identity, response.id, new.decisions),
-    )
+    return NewRows(new, name_of(new.identity, response.id) | values, input_rows(new))
 
 
 def to_update_rows(
@@ -116,15 +108,9 @@ def to_update_rows(
     *,
     items_from: int = 0,
 ) -> UpdateRows:
-    return UpdateRows(
-        response=response,
-        values=name_of(identity, response.id) | {"body": to_body(response)},
-        items=output_rows(response.output, items_from),
-        turns=mark_rows(marks),
-        entries=entry_rows(entries),
-        approvals=approval_rows(identity, approvals),
-        log=log,
-    )
+    values = name_of(identity, response.id) | {"body": to_body(response)}
+    items = output_rows(response.output, items_from)
+    return UpdateRows(response, values, items, mark_rows(marks), entries, approvals, log)
 
 
 async def compressed(log: PackedLog) -> list[LogPiece]:
@@ -136,56 +122,38 @@ async def compressed(log: PackedLog) -> list[LogPiece]:
 # ---- beginning ----
 
 # SQLite has one writer, which may count for itself. It does not reuse the key of a response that is deleted: what is
-# read or written in several operations would find another one. A thread goes by the key of its first response.
-_NEXT_KEY = {
-    "sqlite": {"next": "(SELECT max(coalesce(max(key), 0), :newest_key) + 1 AS key FROM responses)"},
-    "postgresql": {"next": "(SELECT nextval('responses_key_seq') AS key)"},
-}
-_INSERT_FIRST = per_dialect(
-    """
-    INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model,
-                           status, background, created_at, worker, schema_version, request, body)
-    SELECT next.key, :tenant, :owner, :id, next.key, 0, :model,
-           :status, :background, :created_at, :worker, :schema_version, :request, :body
-    FROM {next} AS next
-    RETURNING key
-    """,
-    **_NEXT_KEY,
-)
-# A child continues its parent's thread unless another child does so already.
-_INSERT_CHILD = per_dialect(
-    """
+# read or written in several operations would find another one. A thread goes by the key of its first response. A child
+# continues its parent's thread unless another child does so already.
+_INSERT = """
     INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth, model,
                            status, background, created_at, worker, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, parent.key,
-           CASE WHEN EXISTS (SELECT 1 FROM responses AS other
+           CASE WHEN parent.key IS NULL
+                  OR EXISTS (SELECT 1 FROM responses AS other
                              WHERE other.thread_key = parent.thread_key AND other.depth = parent.depth + 1)
                 THEN next.key ELSE parent.thread_key END,
-           parent.depth + 1, :model,
+           coalesce(parent.depth + 1, 0), :model,
            :status, :background, :created_at, :worker, :schema_version, :request, :body
-    FROM {next} AS next
-    CROSS JOIN responses AS parent
-    WHERE parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
+    FROM /*sqlite*/ (SELECT max(coalesce(max(key), 0), :newest_key) + 1 AS key FROM responses)
+         /*pg: (SELECT nextval('responses_key_seq') AS key) */ AS next
+    LEFT JOIN responses AS parent
+      ON parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
+    WHERE parent.key IS NOT NULL OR CAST(:parent_id AS text) IS NULL
     RETURNING key
-    """,
-    **_NEXT_KEY,
-)
+"""
 _INSERT_ITEM = """
     INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 # In a file, the oldest are first. Each claim deletes some that have expired, so that there are never many.
-_EXPIRE_CLAIMS = per_dialect(
-    "DELETE FROM idempotency_keys WHERE {row} IN ({oldest}) AND expires_at <= :now",
-    sqlite={"row": "rowid", "oldest": "SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32"},
-    postgresql={
-        "row": "(tenant, owner, key)",
-        "oldest": """
-            SELECT tenant, owner, key FROM idempotency_keys
-            WHERE expires_at <= :now ORDER BY expires_at LIMIT 32 FOR UPDATE SKIP LOCKED
-        """,
-    },
-)
+_EXPIRE_CLAIMS = """
+    DELETE FROM idempotency_keys
+    WHERE /*sqlite*/ rowid IN (SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32)
+          /*pg: (tenant, owner, key) IN (
+              SELECT tenant, owner, key FROM idempotency_keys
+              WHERE expires_at <= :now ORDER BY expires_at LIMIT 32 FOR UPDATE SKIP LOCKED) */
+      AND expires_at <= :now
+"""
 # A claim that has expired, or whose response is gone; the table may have another one for the key by now.
 _DROP_CLAIM = """
     DELETE FROM idempotency_keys
@@ -220,21 +188,25 @@ _HIDE = """
 """
 
 
-def begin_response(connection: Connection, new: NewRows) -> int:
+def begin_response(connection: Connection, rows: NewRows) -> int:
     """Do what `ResponseStore.begin` does, and return the key of the row."""
-    if new.is_staged:
-        (key,) = connection.execute(_STAGED, new.values).fetchone()
+    new, values = rows.new, rows.values
+    if rows.is_staged:
+        (key,) = connection.execute(_STAGED, values).fetchone()
         connection.execute(_SHOW, (key,))
     else:
-        key = _insert(connection, new.values)
-    _insert_items(connection, key, new.values, new.items)
+        key = _insert(connection, values)
+    _insert_items(connection, key, values, rows.items)
     if new.claim is not None:
-        connection.execute(_EXPIRE_CLAIMS[connection.dialect], new.claim)
-        connection.execute(_DROP_CLAIM, new.claim)
-        if connection.execute(_CLAIM, new.claim).rowcount == 0:
+        claim = values | msgspec.structs.asdict(new.claim)
+        connection.execute(_EXPIRE_CLAIMS, claim)
+        connection.execute(_DROP_CLAIM, claim)
+        if connection.execute(_CLAIM, claim).rowcount == 0:
             raise KeyInUse
-    insert_approvals(connection, new.approvals, response_key=key)
-    decide(connection, new.decisions)
+    if new.approvals:
+        insert_approvals(connection, values, new.approvals, response_key=key)
+    if new.decisions:
+        decide(connection, values, new.decisions)
     return int(key)
 
 
@@ -244,11 +216,10 @@ def has_begun(connection: Connection, values: RowValues) -> bool:
 
 
 def _insert(connection: Connection, values: RowValues) -> int:
-    statement = _INSERT_FIRST if values["parent_id"] is None else _INSERT_CHILD
-    rows = connection.execute(statement[connection.dialect], values | {"newest_key": connection.newest_key}).fetchall()
-    if not rows:
+    row = connection.execute(_INSERT, values | {"newest_key": connection.newest_key}).fetchone()
+    if row is None:
         raise ResponseNotFound(str(values["parent_id"]), param="previous_response_id")
-    connection.newest_key = key = int(rows[0][0])
+    connection.newest_key = key = int(row[0])
     return key
 
 
@@ -260,14 +231,14 @@ def _insert_items(connection: Connection, key: int, values: RowValues, items: Se
 # ---- turns and outcomes ----
 
 # How much of its output and of its marks is stored: a response in the foreground records each turn.
-_RECORDED = per_dialect("""
+_RECORDED = """
     SELECT key, status,
            (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output'),
            (SELECT count(*) FROM turns WHERE turns.response_key = responses.key)
     FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
-    {lock}
-""")
+    /*pg: FOR UPDATE */
+"""
 _UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
 _UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 _INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
@@ -304,7 +275,8 @@ def finish_response(connection: Connection, update: UpdateRows) -> int:
         connection.execute(_DROP_OUTPUT, (key, max(recorded, len(update.items))))
     _insert_items(connection, key, update.values, update.items[items:])
     connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
-    insert_approvals(connection, update.approvals, response_key=key)
+    if update.approvals:
+        insert_approvals(connection, update.values, update.approvals, response_key=key)
     if update.entries and response.conversation is not UNSET:
         insert_entries(connection, update.values | {"id": response.conversation.id}, update.entries)
     if update.log is not None:
@@ -332,7 +304,7 @@ def rest_of_log(response_key: int, log: PackedLog) -> list[tuple[int, int, int, 
 
 def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, ResponseStatus, int, int]:
     """Lock the row. Return its key, its status, and how many output items and marks are stored."""
-    row = connection.execute(_RECORDED[connection.dialect], update.values).fetchone()
+    row = connection.execute(_RECORDED, update.values).fetchone()
     if row is None:
         raise ResponseNotFound(update.response.id)
     key, status, items, turns = row
@@ -384,17 +356,17 @@ def early_pieces(database: Database, items: Sequence[ItemRow]) -> list[list[Item
     """Return all but the last piece of items that are too large for one transaction. PostgreSQL has several writers,
     and takes them all at once.
     """
-    if database.dialect != "sqlite":
+    sizes = [*map(len, map(_raw_of, items))]
+    if sum(sizes) <= TRANSACTION_BYTES or database.dialect != "sqlite":
         return []
-    pieces = in_pieces([len(item[-1]) for item in items], TRANSACTION_BYTES)
-    return [list(items[piece.start : piece.stop]) for piece in pieces][:-1]
+    return [list(items[piece.start : piece.stop]) for piece in in_pieces(sizes, TRANSACTION_BYTES)][:-1]
 
 
 def stage_output(connection: Connection, values: RowValues, items: Sequence[ItemRow]) -> None:
     """Write some items of a response before its end, or before a turn is recorded. If it has ended already, or is gone,
     nothing is written.
     """
-    row = connection.execute(_RECORDED[connection.dialect], values).fetchone()
+    row = connection.execute(_RECORDED, values).fetchone()
     if row is not None and row[1] not in FINAL:
         _insert_items(connection, row[0], values, [item for item in items if item[2] >= row[2]])
 
@@ -420,7 +392,7 @@ def drop_staged(connection: Connection, values: RowValues | None = None) -> None
 # ---- deletion and recovery ----
 
 # A transaction that ends or claims a run locks its row first, and then the row of its response.
-_LOCK_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
+_LOCK_RUN = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id /*pg: FOR UPDATE */"
 _DELETE_PARTS = (
     "DELETE FROM approvals WHERE response_key = ?",
     "DELETE FROM runs WHERE response_key = ?",
@@ -434,21 +406,13 @@ _REMOVE_HIDDEN = """
     RETURNING parent_key
 """
 # Without a durable run, and without a living worker. A file belongs to one process, so that none of its workers lives.
-_RUNNING = per_dialect(
-    """
+_RUNNING = """
     SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
-      {unless_alive}
-    {skip_locked}
-    """,
-    sqlite={"unless_alive": ""},
-    postgresql={
-        "unless_alive": """
-            AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.name = responses.worker
+      /*pg: AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.name = responses.worker
                             AND workers.expires_at > extract(epoch FROM clock_timestamp()))
-        """
-    },
-)
+      FOR UPDATE SKIP LOCKED */
+"""
 _FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 
 
@@ -456,7 +420,7 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
     """Hide the response, and remove it unless others follow it. Hidden ones before it are removed with it when nothing
     follows them any more.
     """
-    connection.execute(_LOCK_RUN[connection.dialect], values)
+    connection.execute(_LOCK_RUN, values)
     rows = connection.execute(_HIDE, values).fetchall()
     for (key,) in rows:
         for statement in _DELETE_PARTS:
@@ -467,13 +431,13 @@ def delete_response(connection: Connection, values: RowValues) -> bool:
 
 def is_gone(connection: Connection, values: RowValues) -> bool:
     """Return whether `delete_response` was committed."""
-    connection.execute(_LOCK_RUN[connection.dialect], values)
-    return connection.execute(_RECORDED[connection.dialect], values).fetchone() is None
+    connection.execute(_LOCK_RUN, values)
+    return connection.execute(_RECORDED, values).fetchone() is None
 
 
 def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
     """Return how many responses were failed, and the ids of those whose body cannot be read."""
-    rows = connection.execute(_RUNNING[connection.dialect]).fetchall()
+    rows = connection.execute(_RUNNING).fetchall()
     damaged = []
     for key, response_id, body in rows:
         if not fail_response(connection, key, body, message):

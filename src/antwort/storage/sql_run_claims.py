@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import replace
 from antwort.errors import StoreFault
-from antwort.storage.database import Connection, Values, per_dialect
+from antwort.storage.database import Connection, Values
 from antwort.storage.event_codec import decode_identity
 from antwort.storage.rows import RowValues, to_response
 from antwort.storage.run_log import ClaimedRun, Lease
@@ -71,7 +71,7 @@ _LOCK_CONVERSATION = """
     FROM runs WHERE response_key = :key
 """
 # A chosen run, if nothing has happened to it since. Its conversation may have become busy.
-_LOCK_CHOSEN = per_dialect("""
+_LOCK_CHOSEN = """
     SELECT runs.response_key FROM runs
     WHERE runs.response_key = :key AND runs.fence = :fence
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
@@ -80,15 +80,15 @@ _LOCK_CHOSEN = per_dialect("""
            SELECT 1 FROM runs AS other JOIN workers ON workers.name = other.worker AND workers.expires_at > :now
            WHERE other.tenant = runs.tenant AND other.owner = runs.owner
              AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key))
-    {skip_locked}
-""")
-_LOCK_FREE = per_dialect("""
+    /*pg: FOR UPDATE SKIP LOCKED */
+"""
+_LOCK_FREE = """
     SELECT runs.response_key FROM runs
     WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
       AND EXISTS (SELECT 1 FROM workers WHERE name = :worker AND expires_at > :now)
-    {skip_locked}
-""")
+    /*pg: FOR UPDATE SKIP LOCKED */
+"""
 _TAKE = """
     UPDATE runs
     SET attempt = attempt + CASE WHEN attempt = 0 OR worker IS NOT NULL THEN 1 ELSE 0 END,
@@ -123,7 +123,7 @@ def claim_chosen(
         if has_turn and not _try_lock(connection, _LOCK_CONVERSATION, {"key": key}):
             continue
         values: Values = {"now": now, "worker": worker, "key": key, "fence": fence}
-        if connection.execute(_LOCK_CHOSEN[connection.dialect], values).fetchone() is None:
+        if connection.execute(_LOCK_CHOSEN, values).fetchone() is None:
             continue
         if (taken := _take(connection, worker, key, now)) is not None:
             claimed.append(taken)
@@ -140,7 +140,7 @@ def choose_and_claim(connection: Connection, worker: str, count: int, per_owner:
 def claim_one(connection: Connection, worker: str, name: RowValues) -> ClaimedRun | None:
     """Claim this run, unless it has ended or a living worker holds it."""
     now = clock(connection)
-    row = connection.execute(_LOCK_FREE[connection.dialect], name | {"now": now, "worker": worker}).fetchone()
+    row = connection.execute(_LOCK_FREE, name | {"now": now, "worker": worker}).fetchone()
     return None if row is None else _take(connection, worker, row[0], now)
 
 

@@ -171,18 +171,18 @@ class AppendQueue:
             self._task = None
 
     async def _write(self, batch: Sequence[tuple[Append, asyncio.Future[bool]]]) -> None:
-        outcome: set[int] | Exception
+        held, error = set[int](), None
         try:
-            outcome = await self._database.write(partial(self._insert, appends=[append for append, _ in batch]))
+            held = await self._database.write(partial(self._insert, appends=[append for append, _ in batch]))
         except Exception as exc:  # every waiter must get it
-            outcome = exc
+            error = exc
         for place, (_, done) in enumerate(batch):
             if done.done():  # the waiter was cancelled
                 continue
-            if isinstance(outcome, Exception):
-                done.set_exception(Unavailable.because_of(outcome) if isinstance(outcome, StoreFault) else outcome)
+            if error is None:
+                done.set_result(place in held)
             else:
-                done.set_result(place in outcome)
+                done.set_exception(Unavailable.because_of(error) if isinstance(error, StoreFault) else error)
 
     def _insert(self, connection: Connection, appends: Sequence[Append]) -> set[int]:
         """Return the places of those whose fence held."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -31,7 +31,6 @@ from antwort.storage.database import (
     Operation,
     Value,
     Values,
-    per_dialect,
     reading,
     writing,
 )
@@ -130,11 +129,11 @@ _OWNER = """
 """
 _EXISTS = "SELECT 1 FROM responses WHERE tenant = :tenant AND owner = :owner AND id = :id"
 _COUNT_QUEUED = "SELECT count(*) FROM runs WHERE worker IS NULL"
-_INSERT_QUEUED = """
-    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, is_cancelled)
-    SELECT key, tenant, owner, id, :conversation_id, :identity, :now, false FROM responses
-    WHERE tenant = :tenant AND owner = :owner AND id = :id
-    RETURNING response_key
+_INSERT_RUN = """
+    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, begun_at, worker, fence,
+                      attempt, is_cancelled)
+    VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :queued_at, :begun_at, :worker, :fence,
+            :attempt, :is_cancelled)
 """
 _TO_ADOPT = """
     SELECT responses.key, responses.status, responses.worker, responses.created_at, responses.cancelled_at,
@@ -143,16 +142,11 @@ _TO_ADOPT = """
     WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
       AND responses.deleted_at IS NULL
 """
-_INSERT_ADOPTED = """
-    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, begun_at, worker, fence,
-                      attempt, is_cancelled)
-    VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :begun_at, :begun_at, :worker, 1, 1, :is_cancelled)
-"""
 _RELEASE = """
     UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
     WHERE response_key = :key AND id = :id AND fence = :fence
 """
-_LOCK_HELD_BY = per_dialect(f"{events.HELD_BY} {{lock}}")
+_LOCK_HELD_BY = f"{events.HELD_BY} /*pg: FOR UPDATE */"
 # The output that an earlier holder wrote in advance, because it was about to finish the run.
 _DELETE_OUTPUT = """
     DELETE FROM items WHERE direction = 'output'
@@ -162,23 +156,15 @@ _DELETE_OUTPUT = """
 _INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
 # Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
 # They do not touch a fence, so that this lock lets appends through.
-_CANCEL_LOCK = {"sqlite": {"cancel_lock": ""}, "postgresql": {"cancel_lock": "FOR NO KEY UPDATE SKIP LOCKED"}}
+_CANCEL_LOCK = "/*pg: FOR NO KEY UPDATE SKIP LOCKED */"
 _RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
-_LOCK_RUN_TO_CANCEL = per_dialect(f"{_RUN_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
 _CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
 _RESPONSE_TO_CANCEL = """
     SELECT key FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
       AND worker IS NOT NULL AND deleted_at IS NULL
 """
-_LOCK_RESPONSE_TO_CANCEL = per_dialect(f"{_RESPONSE_TO_CANCEL} {{cancel_lock}}", **_CANCEL_LOCK)
 _CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
-_HAS_LOG = """
-    SELECT 1 FROM responses
-    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
-      AND (EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
-           OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key))
-"""
 _OUTLINE = """
     SELECT body,
            CASE WHEN EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
@@ -190,14 +176,14 @@ _IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND con
 _LOAD = """
     SELECT count(*), count(worker), min(CASE WHEN worker IS NULL THEN queued_at END) FROM runs
 """
-_LOCK_ORPHANS = per_dialect("""
+_LOCK_ORPHANS = """
     SELECT responses.key, responses.body FROM responses
     WHERE responses.status IN ('queued', 'in_progress') AND responses.worker IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM workers WHERE name = responses.worker AND expires_at > :now)
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
     LIMIT :limit
-    {skip_locked}
-""")
+    /*pg: FOR UPDATE SKIP LOCKED */
+"""
 
 
 class SqlRunLog(DatabaseClient):
@@ -268,7 +254,7 @@ class SqlRunLog(DatabaseClient):
             cancelled = frozenset(response_id for (response_id,) in connection.execute(_CANCELLED, of_worker))
             return Renewed(lost=named - held, cancelled=cancelled, strays=held - named)
 
-        renewed = await _as_unavailable(self.database.write_urgent(renew))
+        renewed = await _as_unavailable(self.database.write_urgent, renew)
         # A run that is being finished has ended, or `finish` will tell that it was lost.
         return msgspec.structs.replace(renewed, lost=renewed.lost - self._finishing)
 
@@ -285,39 +271,29 @@ class SqlRunLog(DatabaseClient):
     # ---- new runs ----
 
     async def submit(self, run: NewRun) -> None:
-        new = run.new
-        name = name_of(new.identity, new.response.id)
         first = events.to_row(EventRecord(0, 0, run.events))
 
         async def write(rows: NewRows) -> None:
-            queued = await self.database.write(partial(submit, new_rows=rows))
+            queued = await self.database.write(partial(submit, rows=rows))
             if queued is not None:
                 raise QueueFull(queued)
 
-        def submit(connection: Connection, new_rows: NewRows) -> int | None:
+        def submit(connection: Connection, rows: NewRows) -> int | None:
             """Return how many runs are queued if the queue is full."""
-            if new_rows.is_staged:
-                exists = has_begun(connection, name)
-            else:
-                exists = connection.execute(_EXISTS, name).fetchone() is not None
-            if exists:
+            exists = has_begun if rows.is_staged else _exists
+            if exists(connection, rows.values):
                 return None
             if (queued := _count_queued(connection)) >= self._queue:
                 return queued
-            key = begin_response(connection, new_rows)
-            values: Values = {
-                **name,
-                "identity": encode_identity(new.identity),
-                "now": clock(connection),
-                "conversation_id": _conversation_of(new.response),
-            }
-            connection.execute(_INSERT_QUEUED, values)
+            key = begin_response(connection, rows)
+            values = _run_values(run.new.identity, run.new.response, key) | {"queued_at": clock(connection)}
+            connection.execute(_INSERT_RUN, values)
             connection.execute(INSERT_RECORD, (key, *first))
             self._notifications.send_work(connection)
             return None
 
         try:
-            rows = to_new_rows(new)
+            rows = to_new_rows(run.new)
             if early_pieces(self.database, rows.items):  # before much is written in vain
                 queued = await self.database.read(_count_queued)
                 if queued >= self._queue:
@@ -338,17 +314,16 @@ class SqlRunLog(DatabaseClient):
             if fence is None:
                 if status in FINAL or maker not in (None, worker):
                     return None
-                fence = 1
-                values: Values = {
-                    **name,
-                    "key": key,
+                begun_at, fence = float(created_at), 1
+                values = _run_values(identity, to_response(body), key) | {
+                    "queued_at": begun_at,
+                    "begun_at": begun_at,
                     "worker": worker,
-                    "identity": encode_identity(identity),
-                    "begun_at": float(created_at),
+                    "fence": fence,
+                    "attempt": 1,
                     "is_cancelled": cancelled_at is not None,
-                    "conversation_id": _conversation_of(to_response(body)),
                 }
-                connection.execute(_INSERT_ADOPTED, values)
+                connection.execute(_INSERT_RUN, values)
             elif holder != worker:  # else the answer to an earlier call was lost
                 return None
             return Lease(response_id, fence, worker, key)
@@ -393,15 +368,11 @@ class SqlRunLog(DatabaseClient):
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         name = name_of(identity, response_id)
-        kinds = (
-            (_LOCK_RUN_TO_CANCEL, _RUN_TO_CANCEL, _CANCEL_RUN),
-            (_LOCK_RESPONSE_TO_CANCEL, _RESPONSE_TO_CANCEL, _CANCEL_RESPONSE),
-        )
 
         def cancel(connection: Connection) -> bool | None:
             """Return None when another transaction has locked the row."""
-            for lock, find, change in kinds:
-                if (row := connection.execute(lock[connection.dialect], name).fetchone()) is not None:
+            for find, change in ((_RUN_TO_CANCEL, _CANCEL_RUN), (_RESPONSE_TO_CANCEL, _CANCEL_RESPONSE)):
+                if (row := connection.execute(f"{find} {_CANCEL_LOCK}", name).fetchone()) is not None:
                     connection.execute(change, {"key": row[0], "at": int(clock(connection))})
                     self._notifications.send_cancels(connection)
                     self._notifications.send_work(connection)
@@ -410,10 +381,10 @@ class SqlRunLog(DatabaseClient):
                     return None
             return False
 
-        is_found = await _as_unavailable(self.database.write_urgent(cancel))
+        is_found = await _as_unavailable(self.database.write_urgent, cancel)
         while is_found is None:
             await asyncio.sleep(_RETRY_SECONDS)
-            is_found = await _as_unavailable(self.database.write_urgent(cancel))
+            is_found = await _as_unavailable(self.database.write_urgent, cancel)
         if is_found:
             self._notifications.cancels.set()
             self._notifications.work.set()
@@ -424,7 +395,7 @@ class SqlRunLog(DatabaseClient):
     async def append(self, lease: Lease, record: EventRecord) -> None:
         if not await self._appends.append(lease, record):
             raise Fenced
-        self._notifications.tails.publish(lease.run_id, lease.key, record)
+        self._notifications.publish(lease.run_id, lease.key, record)
 
     async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._finishing.add(lease)
@@ -432,13 +403,12 @@ class SqlRunLog(DatabaseClient):
             await self._end(lease, ending, record)
         finally:
             self._finishing.discard(lease)
-        self._notifications.tails.publish(lease.run_id, lease.key, record)
+        self._notifications.publish(lease.run_id, lease.key, record)
 
     async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         await self._end(lease, ending, None)
 
     async def _end(self, lease: Lease, ending: RunEnding, record: EventRecord | None) -> None:
-        """Commit the outcome with the last record of the log, or delete the log. Raises `Fenced`."""
         key, values = lease.key, _values_of(lease)
         last = None if record is None else msgspec.structs.replace(record, events=without_output(record.events))
         row = None if last is None else events.to_row(last)
@@ -455,7 +425,7 @@ class SqlRunLog(DatabaseClient):
 
         def end(connection: Connection) -> bool:
             """Return whether it is written, now or before."""
-            if connection.execute(_LOCK_HELD_BY[connection.dialect], values).fetchone() is None:
+            if connection.execute(_LOCK_HELD_BY, values).fetchone() is None:
                 return last is not None and events.has_ended_with(connection, key, last, update)
             try:
                 finish_response(connection, update)
@@ -496,7 +466,7 @@ class SqlRunLog(DatabaseClient):
         self._notifications.listen()
         name = name_of(identity, response_id)
         piece = await self._next_piece(name, after, None)
-        with self._notifications.tails.follow(response_id, piece.key) as tail:
+        with self._notifications.follow(response_id, piece.key) as tail:
             is_new = True  # `tail` does not have what was written between the first look and now
             while True:
                 if found := records_after(piece.records, after):
@@ -529,10 +499,6 @@ class SqlRunLog(DatabaseClient):
         if piece is None:
             raise Gone
         return piece
-
-    @reading
-    def has_log(self, connection: Connection, identity: Identity, response_id: str) -> bool:
-        return connection.execute(_HAS_LOG, name_of(identity, response_id)).fetchone() is not None
 
     @reading
     def sent(self, connection: Connection, identity: Identity, response_id: str) -> int:
@@ -568,7 +534,7 @@ class SqlRunLog(DatabaseClient):
     async def sweep(self) -> int:
         def fail_orphans(connection: Connection) -> int:
             values = {"now": clock(connection), "limit": _ORPHANS_AT_ONCE}
-            rows = connection.execute(_LOCK_ORPHANS[connection.dialect], values).fetchall()
+            rows = connection.execute(_LOCK_ORPHANS, values).fetchall()
             for key, body in rows:
                 fail_response(connection, key, body, LOST)
             return len(rows)
@@ -629,10 +595,14 @@ class SqlRunLog(DatabaseClient):
     # ---- the database ----
 
     async def _write(self, operation: Operation[T]) -> T:
-        return await _as_unavailable(self.database.write(operation))
+        return await _as_unavailable(self.database.write, operation)
 
     async def _read(self, operation: Operation[T]) -> T:
-        return await _as_unavailable(self.database.read(operation))
+        return await _as_unavailable(self.database.read, operation)
+
+
+def _exists(connection: Connection, values: RowValues) -> bool:
+    return connection.execute(_EXISTS, values).fetchone() is not None
 
 
 def _count_queued(connection: Connection) -> int:
@@ -646,13 +616,23 @@ def _values_of(lease: Lease) -> dict[str, Value]:
     return {"key": lease.key, "id": lease.run_id, "fence": lease.fence}
 
 
-def _conversation_of(response: Response) -> str | None:
-    return None if response.conversation is UNSET else response.conversation.id
+def _run_values(identity: Identity, response: Response, key: int) -> RowValues:
+    """Return the values of a run that waits, but for `queued_at`."""
+    return name_of(identity, response.id) | {
+        "key": key,
+        "identity": encode_identity(identity),
+        "conversation_id": None if response.conversation is UNSET else response.conversation.id,
+        "begun_at": None,
+        "worker": None,
+        "fence": 0,
+        "attempt": 0,
+        "is_cancelled": False,
+    }
 
 
-async def _as_unavailable(result: Awaitable[T]) -> T:
+async def _as_unavailable(submit: Callable[[Operation[T]], Awaitable[T]], operation: Operation[T]) -> T:
     """Raise `Unavailable` for a fault of the database, so that the caller tries again, unless that is of no use."""
     try:
-        return await result
+        return await submit(operation)
     except StoreFault as exc:
         raise Unavailable.because_of(exc) from exc

@@ -10,14 +10,13 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain as chained
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, TypeAlias, cast, get_args
 
-from antwort.api.decoding import Steps, at_once
 from antwort.api.events import Mark, Span
 from antwort.api.items import InputItem, OutputItem
 from antwort.api.resources import Approval
@@ -46,6 +45,7 @@ from antwort.storage.bounds import DECLARED_BYTES, PIECE_BYTES, first_within, in
 from antwort.storage.database import Connection, Cursor, Database, page_terms, reading, sql_order, writing
 from antwort.storage.migrations import migrate
 from antwort.storage.rows import (
+    Direction,
     ItemRow,
     RowValues,
     name_of,
@@ -191,13 +191,11 @@ class SqlStore(SqlConversations, SqlCalls):
     # ---- writing ----
 
     async def begin(self, new: NewResponse) -> None:
-        def write(rows: sql.NewRows) -> Awaitable[int]:
-            return self.database.write_once(
-                partial(sql.begin_response, new=rows),
-                lambda connection, _: sql.has_begun(connection, rows.values),
-            )
+        await sql.write_new(self.database, sql.to_new_rows(new), self._begin)
 
-        await sql.write_new(self.database, sql.to_new_rows(new), write)
+    def _begin(self, rows: sql.NewRows) -> Awaitable[int]:
+        operation = partial(sql.begin_response, rows=rows)
+        return self.database.write_once(operation, lambda connection, _: sql.has_begun(connection, rows.values))
 
     @reading
     def claimed(self, connection: Connection, identity: Identity, key: str, now: int) -> Claimed | None:
@@ -271,10 +269,8 @@ class SqlStore(SqlConversations, SqlCalls):
         return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
 
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        found = await self.database.read(partial(_read_chain, identity=identity, response_id=response_id, bound=bound))
-        if isinstance(found, HistoryTooLarge):
-            raise found
-        links, pieces = found
+        read = partial(_read_chain, identity=identity, response_id=response_id, bound=bound)
+        links, pieces = await self.database.read(read)
         for keys in pieces:
             piece = await self._links(identity, keys, max_request=_SMALL_REQUEST)
             if len(piece) < len(keys):  # the response was deleted meanwhile, and its hidden ancestors
@@ -290,10 +286,10 @@ class SqlStore(SqlConversations, SqlCalls):
                 return None
             key: int = row[0]
             if not with_input:
-                return at_once(_link_steps(connection, identity, [key], _OUTPUT_ITEMS, max_request=0))[0]
+                return _read_links(connection, identity, [key], _OUTPUT_ITEMS, max_request=0)[0]
             if connection.execute(_ITEMS_SIZE, (key,)).fetchone()[0] > PIECE_BYTES:
                 return key
-            return at_once(_link_steps(connection, identity, [key]))[0]
+            return _read_links(connection, identity, [key])[0]
 
         found = await self.database.read(find)
         if not isinstance(found, int):
@@ -304,29 +300,19 @@ class SqlStore(SqlConversations, SqlCalls):
     async def _links(
         self, identity: Identity, keys: Sequence[int], *, max_request: int | None = None
     ) -> tuple[Link, ...]:
-        """Return the links with these keys. Each operation makes a piece of them."""
-        steps: Steps[tuple[Link, ...]] | None = None
-
-        def advance(connection: Connection) -> tuple[Link, ...] | None:
-            nonlocal steps
-            if steps is None:
-                steps = _link_steps(connection, identity, keys, max_request=max_request)
-            try:
-                next(steps)
-            except StopIteration as end:
-                steps = None  # a transaction that is repeated begins anew
-                links: tuple[Link, ...] = end.value
-                return links
-            except BaseException:
-                steps = None
-                raise
-            return None
-
-        links = None
-        while links is None:
+        """Return the links with these keys. Each operation makes items of a piece of their rows, which is released."""
+        rows = await self.database.read(partial(_link_rows, keys=keys))
+        pieces = deque(
+            rows.items[piece.start : piece.stop]
+            for piece in in_pieces([size_of(row[-1]) for row in rows.items], PIECE_BYTES)
+        )
+        rows.items.clear()
+        items: list[_KeyedItem] = []
+        while pieces:
             await asyncio.sleep(0)  # in memory, other tasks run between two pieces
-            links = await self.database.read(advance)
-        return links
+            items += await self.database.read(lambda _: [*map(_to_keyed, pieces[0])])
+            pieces.popleft()
+        return _to_links(identity, keys, rows, items, max_request)
 
     @reading
     def input_items(self, connection: Connection, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
@@ -339,20 +325,15 @@ class SqlStore(SqlConversations, SqlCalls):
         rows, has_more = take_page(connection.execute(query, values), page)
         return ItemPage(items=tuple(to_shown(*row) for row in rows), has_more=has_more)
 
-    async def items(
-        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    @reading
+    def items(
+        self, connection: Connection, identity: Identity, ids: Sequence[str], bound: Bound | None = None
     ) -> Mapping[str, InputItem]:
-        def read(connection: Connection) -> dict[str, InputItem] | HistoryTooLarge:
-            if bound is not None:
-                size = sum(size for _, size in _newest(connection, identity, ids, f"id, length(raw) + {ITEM_BYTES}"))
-                if size > bound.most:
-                    return HistoryTooLarge(size, size)
-            return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
-
-        found = await self.database.read(read)
-        if isinstance(found, HistoryTooLarge):
-            raise found
-        return found
+        if bound is not None:
+            size = sum(size for _, size in _newest(connection, identity, ids, f"id, length(raw) + {ITEM_BYTES}"))
+            if size > bound.most:
+                raise HistoryTooLarge(size, size)
+        return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         found, damaged = await self.database.read(partial(_list, identity=identity, page=page, wanted=wanted))
@@ -375,7 +356,7 @@ class SqlStore(SqlConversations, SqlCalls):
 
 def _read_chain(
     connection: Connection, identity: Identity, response_id: str, bound: Bound | None
-) -> tuple[tuple[Link, ...], Sequence[Sequence[int]]] | HistoryTooLarge:
+) -> tuple[tuple[Link, ...], Sequence[Sequence[int]]]:
     """Return the links of a small chain. Of a large one, return those that declare tools before it, and the keys of its
     links in pieces, each for an operation.
     """
@@ -388,15 +369,13 @@ def _read_chain(
     if bound is not None and sum(sizes) > bound.most:
         compacted = {key for (key,) in _of_keys(connection, _COMPACTED, keys)}
         first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
-        if isinstance(first, HistoryTooLarge):  # raised by the caller: the transaction has not failed
-            return first
         if bound.cut == "oldest":
             declaring = _declaring_links(connection, identity, keys[:first])
         keys, sizes = keys[first:], sizes[first:]
     pieces = [keys[piece.start : piece.stop] for piece in in_pieces(sizes, PIECE_BYTES)]
     if sum(sizes) > PIECE_BYTES:
         return declaring, pieces
-    return (*declaring, *at_once(_link_steps(connection, identity, keys, max_request=_SMALL_REQUEST))), ()
+    return (*declaring, *_read_links(connection, identity, keys, max_request=_SMALL_REQUEST)), ()
 
 
 def _declaring_links(connection: Connection, identity: Identity, keys: Sequence[int]) -> tuple[Link, ...]:
@@ -404,48 +383,63 @@ def _declaring_links(connection: Connection, identity: Identity, keys: Sequence[
     sizes = dict(_of_keys(connection, _DECLARED_SIZES, keys))
     found = [key for key in keys if key in sizes]
     newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
-    links = at_once(_link_steps(connection, identity, newest, _DECLARING_ITEMS, max_request=0))
+    links = _read_links(connection, identity, newest, _DECLARING_ITEMS, max_request=0)
     return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
 
 
-def _link_steps(
+_KeyedItem: TypeAlias = tuple[int, Direction, InputItem]
+"""An item of the input or the output, with the key of its response."""
+
+
+class _LinkRows(NamedTuple):
+    items: list[tuple[int, Direction, str, bytes]]
+    turns: list[tuple[int, str, bytes, int]]
+    responses: list[tuple[int, str, str, bytes, bytes]]
+
+
+def _link_rows(connection: Connection, keys: Sequence[int], items: str = _ALL_ITEMS) -> _LinkRows:
+    return _LinkRows(*([*_of_keys(connection, query, keys)] for query in (items, _LINK_TURNS, _LINKS)))
+
+
+def _to_keyed(row: tuple[int, Direction, str, bytes]) -> _KeyedItem:
+    key, direction, item_id, raw = row
+    return key, direction, to_output(raw) if direction == "output" else to_item(item_id, direction, raw)
+
+
+def _read_links(
     connection: Connection,
     identity: Identity,
     keys: Sequence[int],
     items: str = _ALL_ITEMS,
     *,
     max_request: int | None = None,
-) -> Steps[tuple[Link, ...]]:
-    """Return the links that are there and belong to the identity, in the order of `keys`, in pieces. Larger requests
-    than `max_request` are returned without their input. All rows are read with the first piece, and each is released
-    when it has become a value.
+) -> tuple[Link, ...]:
+    rows = _link_rows(connection, keys, items)
+    return _to_links(identity, keys, rows, map(_to_keyed, rows.items), max_request)
+
+
+def _to_links(
+    identity: Identity, keys: Sequence[int], rows: _LinkRows, items: Iterable[_KeyedItem], max_request: int | None
+) -> tuple[Link, ...]:
+    """Return the links that are there and belong to the identity, in the order of `keys`. Larger requests than
+    `max_request` are returned without their input.
     """
     inputs: defaultdict[int, list[InputItem]] = defaultdict(list)
     outputs: defaultdict[int, list[OutputItem]] = defaultdict(list)
-    rows = deque(_of_keys(connection, items, keys))
-    turns = [*_of_keys(connection, _LINK_TURNS, keys)]
-    responses = [*_of_keys(connection, _LINKS, keys)]
-    size = 0
-    while rows:
-        key, direction, item_id, raw = rows.popleft()
-        item_size = size_of(raw)
-        if size and size + item_size > PIECE_BYTES:
-            yield
-            size = 0
-        size += item_size
+    for key, direction, item in items:
         if direction == "output":
-            outputs[key].append(to_output(raw))
+            outputs[key].append(cast("OutputItem", item))
         else:
-            inputs[key].append(to_item(item_id, direction, raw))
+            inputs[key].append(item)
     ends: defaultdict[int, list[int]] = defaultdict(list)
     abandoned: defaultdict[int, list[Span]] = defaultdict(list)
-    for key, kind, mark, end in turns:
+    for key, kind, mark, end in rows.turns:
         if kind == "turn":
             ends[key].append(end)
         else:
             abandoned[key].append(to_span(mark, end))
     found: dict[int, Link] = {}
-    for key, tenant, owner, request, body in responses:
+    for key, tenant, owner, request, body in rows.responses:
         if (tenant, owner) != (identity.tenant, identity.owner):
             continue
         found[key] = Link(

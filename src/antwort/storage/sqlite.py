@@ -19,7 +19,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from threading import Event, Thread
-from typing import Self
+from typing import Any, Self
 
 from antwort.errors import StoreFault, StoreUnavailable
 from antwort.storage.database import UNKNOWN_FAULT, Database, Dialect, Job, TransactionFailed, TransactionQueue
@@ -70,25 +70,24 @@ class SqliteDatabase(Database):
             for is_reader in (False, True, False):
                 connections.append(connection := connect(self.path))
                 _configure(connection, is_reader=is_reader)
-            self._files = {str(path): path.stat() for path in (self.path, log) if path.exists()}
+            self._files = {str(path): path.stat() for path in (self.path, log)}
         except (sqlite3.Error, OSError) as exc:
             for connection in connections:
                 connection.close()
             self._release()
             raise store_fault(exc) from exc
         writer, reader, copier = connections
-        self._checkpointer = checkpointer = _Checkpointer(copier, log)
-        self._queues = (
-            TransactionQueue("writer", [SqliteSession(writer, "BEGIN IMMEDIATE", self._verify, checkpointer)]),
-            TransactionQueue("reader", [SqliteSession(reader, "BEGIN", self._verify)]),
+        self._checkpointer = checkpointer = _Checkpointer(copier)
+        self._writer = TransactionQueue(
+            "writer", [_Session(writer, "BEGIN IMMEDIATE", self._check_files, checkpointer)]
         )
+        self._reader = TransactionQueue("reader", [_Session(reader, "BEGIN", self._check_files)])
 
     def _close(self) -> None:
-        queues, self._queues = self._queues, ()
         if self._checkpointer is not None:
             self._checkpointer.close()
             self._checkpointer = None
-        for queue in reversed(queues):  # the connection that is closed last copies the rest of the log into the file
+        for queue in (self._reader, self._writer):  # the last connection copies the rest of the log into the file
             queue.stop()
             queue.close_sessions()
         self._release()
@@ -98,14 +97,16 @@ class SqliteDatabase(Database):
             os.close(self._lock)
             self._lock = None
 
-    def _verify(self) -> None:
-        """Raise `FileNotFoundError` when the file or its log was deleted or replaced. SQLite would continue to
-        write into the deleted file, whose content is lost when the process ends.
+    def _check_files(self) -> None:
+        """Raise `FileNotFoundError` when the file or its log was deleted or replaced: SQLite would continue to write
+        into the deleted file, whose content is lost when the process ends. Ask for a checkpoint if the log is large.
         """
         for path, known in self._files.items():
-            found = os.stat(path)  # noqa: PTH116 - called after each commit
+            found = os.stat(path)  # noqa: PTH116 - called after each transaction
             if found.st_ino != known.st_ino or found.st_dev != known.st_dev:
                 raise FileNotFoundError(errno.ENOENT, "a file of the database was replaced")
+        if found.st_size > LOG_BYTES and self._checkpointer is not None:  # the log is the last of them
+            self._checkpointer.is_due.set()
 
 
 class SqliteConnection(sqlite3.Connection):
@@ -113,46 +114,38 @@ class SqliteConnection(sqlite3.Connection):
     newest_key = 0
 
 
-class SqliteSession:
+class _Session:
     def __init__(
         self,
         connection: SqliteConnection,
         begin: str,
-        verify: Callable[[], None] | None = None,
+        check_files: Callable[[], None],
         checkpointer: _Checkpointer | None = None,
     ) -> None:
         self._connection, self._begin = connection, begin
-        self._verify, self._checkpointer = verify, checkpointer
+        self._check_files, self._checkpointer = check_files, checkpointer
 
-    def transact(self, jobs: Sequence[Job[object]]) -> None:
+    def transact(self, jobs: Sequence[Job[Any]]) -> None:
+        connection, error = self._connection, None
         try:
-            if self._checkpointer is not None:
-                self._checkpointer.finish(self._connection)
-            self._connection.execute(self._begin)
-            error = self._run(jobs)
-            if error is None:
-                self._connection.execute("COMMIT")
-                if self._verify is not None:
-                    self._verify()
-                if self._checkpointer is not None:
-                    self._checkpointer.check_size()
+            if self._checkpointer is not None and self._checkpointer.is_nearly_done:
+                self._checkpointer.is_nearly_done = False
+                _checkpoint(connection)
+            connection.execute(self._begin)
+            try:
+                for job in jobs:
+                    job.result = job.operation(connection)
+            except Exception as exc:
+                error = exc
+                self._roll_back()
+            else:
+                connection.execute("COMMIT")
+                self._check_files()
         except Exception as exc:
             self._roll_back()
             raise TransactionFailed(partial(store_fault, exc)) from exc
-        except BaseException:  # raised by a signal: in memory, operations run on the main thread, too
-            self._roll_back()
-            raise
         if error is not None:
             raise error
-
-    def _run(self, jobs: Sequence[Job[object]]) -> Exception | None:
-        try:
-            for job in jobs:
-                job.run(self._connection)
-        except Exception as exc:
-            self._roll_back()
-            return exc
-        return None
 
     def _roll_back(self) -> None:
         # SQLite ends some failed transactions itself, and a connection that cannot roll back fails again at the next.
@@ -171,40 +164,31 @@ class _Checkpointer:
     """Copies the write-ahead log into the file, on a thread of its own.
 
     The log starts from its beginning with the first commit that finds all of it copied. While the writer never pauses,
-    there would always be a rest: the writer copies the last few pages itself.
+    there would always be a rest: the writer copies the last few pages itself, between two transactions.
     """
 
-    def __init__(self, connection: SqliteConnection, log: Path) -> None:
-        self._connection, self._log = connection, log
-        self._is_due, self._is_nearly_done = Event(), Event()
+    def __init__(self, connection: SqliteConnection) -> None:
+        self._connection = connection
+        self.is_due = Event()
+        self.is_nearly_done = False
+        """Whether the writer is to copy the rest."""
         self._is_closed = False
         self._thread = Thread(target=self._work, name="antwort-checkpointer", daemon=True)
         self._thread.start()
 
-    def check_size(self) -> None:
-        """Ask for a checkpoint if the log is large. Called after each commit."""
-        if self._log.stat().st_size > LOG_BYTES:
-            self._is_due.set()
-
-    def finish(self, writer: SqliteConnection) -> None:
-        """Copy the last pages over the writer's connection. Called between two transactions."""
-        if self._is_nearly_done.is_set():
-            self._is_nearly_done.clear()
-            _checkpoint(writer)
-
     def close(self) -> None:
         self._is_closed = True
-        self._is_due.set()
+        self.is_due.set()
         self._thread.join()
         self._connection.close()
 
     def _work(self) -> None:
-        while self._is_due.wait():
-            self._is_due.clear()
+        while self.is_due.wait():
+            self.is_due.clear()
             if self._is_closed:
                 return
             if 0 < _checkpoint(self._connection) <= _REMAINING_PAGES:  # if more remain, the next commit asks again
-                self._is_nearly_done.set()
+                self.is_nearly_done = True
 
 
 def _checkpoint(connection: SqliteConnection) -> int:

@@ -49,19 +49,19 @@ class Reading(msgspec.Struct, frozen=True):
     spreads: tuple[tuple[Key, Spread], ...] = ()
 
 
-class Counter:
-    __slots__ = ("_values", "family")
+class Counter(dict[Key, float]):
+    """`counter[key] += amount`: what is not there is 0."""
 
     def __init__(self, family: Family, begin: Iterable[Key] = ()) -> None:
         """Keys to `begin` with are 0 from the start."""
+        super().__init__(dict.fromkeys(begin, 0))
         self.family = family
-        self._values: dict[Key, float] = dict.fromkeys(begin, 0)
 
-    def add(self, key: Key, amount: float = 1) -> None:
-        self._values[key] = self._values.get(key, 0) + amount
+    def __missing__(self, key: Key) -> float:
+        return 0
 
     def read(self) -> Reading:
-        return Reading(self.family, tuple(self._values.items()))
+        return Reading(self.family, tuple(self.items()))
 
 
 class Series:
@@ -94,25 +94,19 @@ class Series:
         return self._spread
 
 
-class Histogram:
-    __slots__ = ("_series", "family")
+class Histogram(dict[Key, Series]):
+    """`histogram[key].add(value)`: a series is made when it is first asked for."""
 
     def __init__(self, family: Family) -> None:
+        super().__init__()
         self.family = family
-        self._series: dict[Key, Series] = {}
 
-    def series(self, key: Key) -> Series:
-        """Return the series of a key, for callers that add to the same one many times."""
-        if (series := self._series.get(key)) is None:
-            series = self._series[key] = Series(self.family.bounds)
+    def __missing__(self, key: Key) -> Series:
+        self[key] = series = Series(self.family.bounds)
         return series
 
-    def add(self, key: Key, value: float) -> None:
-        series = self._series.get(key)
-        (self.series(key) if series is None else series).add(value)
-
     def read(self) -> Reading:
-        spreads = ((key, series.read()) for key, series in self._series.items())
+        spreads = ((key, series.read()) for key, series in self.items())
         return Reading(self.family, spreads=tuple((key, spread) for key, spread in spreads if spread is not None))
 
 

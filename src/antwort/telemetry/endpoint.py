@@ -54,7 +54,7 @@ class Guard:
         is_public: bool,
         key: str | None = None,
         readers: Callable[[Scope], bool] | None = None,
-        doorway: Callable[[Scope], None] | None = None,
+        doorway: Callable[[Scope], object] | None = None,
     ) -> None:
         """`is_public`: the address is reachable from other machines and not made for metrics alone. `readers` returns
         whether a request brings an API key that may read them; None when there are no such keys. `doorway` raises for
@@ -70,7 +70,7 @@ class Guard:
         found = verdict(
             is_public=self._is_public,
             has_key=self._digest is not None,
-            is_key=self._is_key(exchange.header(b"authorization")),
+            is_key=self._is_key(exchange.headers.get(b"authorization")),
             has_readers=self._readers is not None,
             is_reader=self._readers is not None and self._readers(exchange.scope),
         )
@@ -150,7 +150,7 @@ class MetricsEndpoint:
         """Read the numbers here, and write them out in a thread, as that takes a while."""
         self._guard.check(exchange)
         await self._metrics.runs.look()
-        accept = (exchange.header(b"accept") or b"").decode("latin-1")
+        accept = (exchange.headers.get(b"accept") or b"").decode("latin-1")
         body, kind = await asyncio.to_thread(exposition, self._metrics.read(), accept)
         await exchange.answer(body, kind=kind.encode())
 

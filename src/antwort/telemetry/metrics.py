@@ -127,43 +127,43 @@ class Metrics:
     def request(self, exchange: Exchange, seconds: float) -> None:
         """For `Transport(on_request=…)`."""
         key = (method_of(exchange.method), route_of(exchange.path), str(exchange.status))
-        self._requests.add(key, seconds)
+        self._requests[key].add(seconds)
         if exchange.code is not None:
-            self._request_errors.add((code_of(exchange.code),))
+            self._request_errors[(code_of(exchange.code),)] += 1
             if exchange.code == RateLimited.code and exchange.run is None and exchange.identity.key:
-                self._key_limits.add((self._keys.of(exchange.identity.key),))
+                self._key_limits[(self._keys.of(exchange.identity.key),)] += 1
 
     def response(self, ended: RunSummary) -> None:
         """For `Engine(on_end=…)`."""
         response, model = ended.response, self.model(ended.response.model)
         reason = response.incomplete_details.reason if response.incomplete_details else ""
         status = response.status if response.status in STATUSES else OTHER
-        self._responses.add((status, reason if reason in REASONS else OTHER))
+        self._responses[(status, reason if reason in REASONS else OTHER)] += 1
         error = code_of(response.error.code) if response.error else ""
-        self._response_time.add((CHAT, model, error), ended.seconds)
-        self._turns.add((), ended.turns)
+        self._response_time[(CHAT, model, error)].add(ended.seconds)
+        self._turns[()].add(ended.turns)
         if ended.truncated:
-            self._truncated.add((), ended.truncated)
+            self._truncated[()] += ended.truncated
         if ended.first is not None and ended.plan.request.stream:
-            self._first_token.add((CHAT, model), ended.first)
+            self._first_token[(CHAT, model)].add(ended.first)
 
     def inference(self, record: InferenceRecord) -> None:
         """For `Fleet(on_inference=…)`."""
         key = (CHAT, record.backend, self.model(record.model))
         if (series := self._inferences.get(key)) is None:
             series = self._inferences[key] = (
-                self.inference_time.series((*key, "")),
-                self.tokens.series((*key, "input")),
-                self.tokens.series((*key, "output")),
+                self.inference_time[(*key, "")],
+                self.tokens[(*key, "input")],
+                self.tokens[(*key, "output")],
             )
         seconds, input_tokens, output_tokens = series
         if record.error:
             error = record.error if record.error == "cancelled" else code_of(record.error)
-            self.inference_time.add((*key, error), record.seconds)
+            self.inference_time[(*key, error)].add(record.seconds)
         else:
             seconds.add(record.seconds)
         if record.first_delta_seconds is not None:
-            self.first_chunk.add(key, record.first_delta_seconds)
+            self.first_chunk[key].add(record.first_delta_seconds)
         if record.usage is not None:
             input_tokens.add(record.usage.input_tokens)
             output_tokens.add(record.usage.output_tokens)
@@ -182,9 +182,9 @@ class Metrics:
             tool, label = self._tool(called)
         else:
             tool = label = OTHER
-        self._calls.add((tool, label, end))
+        self._calls[(tool, label, end)] += 1
         if end != "refused":
-            self._call_time.add((tool, label, "" if end == "ok" else end), called.seconds)
+            self._call_time[(tool, label, "" if end == "ok" else end)].add(called.seconds)
 
     # ---- names that may be labels ----
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from antwort.api.tools import GrammarInput
 from antwort.schema.keywords import plain_pattern
 
@@ -82,23 +84,23 @@ def read_grammar(source: GrammarInput) -> Grammar:
     return Grammar(source)
 
 
-class Checks:
+class Checks(msgspec.Struct):
     """Check the texts of one response within the time for all of them."""
 
-    def __init__(self, seconds: float = MAX_SECONDS) -> None:
-        self._left = seconds
-        self._found: dict[tuple[GrammarInput, str], str] = {}
+    seconds: float = MAX_SECONDS
+    """What is left of it."""
+    found: dict[tuple[GrammarInput, str], str] = {}
 
     def mismatch(self, grammar: Grammar, text: str) -> str | None:
         """Return where the text stops matching, as `Grammar.mismatch` does."""
-        known = self._found.get((grammar.source, text))
-        if known is not None or self._left <= 0:
+        known = self.found.get((grammar.source, text))
+        if known is not None or self.seconds <= 0:
             return known
         started = time.perf_counter()
-        found = grammar.mismatch(text, self._left)
-        self._left -= time.perf_counter() - started
+        found = grammar.mismatch(text, self.seconds)
+        self.seconds -= time.perf_counter() - started
         if found is not None:
-            self._found[grammar.source, text] = found
+            self.found[grammar.source, text] = found
         return found
 
 

@@ -9,7 +9,7 @@ import math
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -110,7 +110,7 @@ def _check_times(*times: float | None) -> None:
 _NO_BOUNDS = ToolBounds()
 
 
-class CallLimits(NamedTuple):
+class CallLimits(msgspec.Struct, frozen=True):
     """The limits of one call."""
 
     limits: ToolLimits
@@ -172,10 +172,8 @@ class Limited(BaseExecutor):
         finally:
             for limiter in taken:
                 limiter.release()
-        output, most = result.output, allowed.output_bytes
-        if type(output) is str and output.isascii() and len(output) <= most:
-            return result
-        return replace(result, output=cut_output(output, most, allowed.limits.media_bytes))
+        output = cut_output(result.output, allowed.output_bytes, allowed.limits.media_bytes)
+        return result if output is result.output else replace(result, output=output)
 
     def _limits_for(self, tool: ToolDefinition, identity: Identity) -> CallLimits:
         limits, name, wish = self.limits_of(tool) or self._limits, tool.own_name, self.timeout_of(tool)
@@ -244,7 +242,14 @@ class Limited(BaseExecutor):
             return ToolResult(call.id, _LATE.format(call.name, allowed.seconds), is_error=True)
         if isinstance(outcome, BaseException):
             return _failure(call, context, outcome)
-        return _checked(outcome, call, context)
+        # Executors may return anything, and what is no result would fail much later.
+        is_text = isinstance(outcome, ToolResult) and isinstance(outcome.output, str)
+        if isinstance(outcome, ToolResult) and outcome.call_id == call.id and (is_text or _are_parts(outcome.output)):
+            if outcome.is_error:
+                _report(call, context, "it answered with an error")
+            return outcome
+        _report(call, context, f"it answered with a {type(outcome).__name__} that is no result of this call")
+        return ToolResult(call.id, f"The tool {call.name!r} did not answer with a result of this call.", is_error=True)
 
     async def _run_in_task(
         self, call: ToolCall, context: ToolContext, allowed: CallLimits, taken: list[Limiter], timeout: asyncio.Timeout
@@ -373,18 +378,8 @@ _STUCK = (
 )
 
 
-def _checked(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:
-    """Return the result of the call. Executors may return anything, and what is no result would fail much later."""
-    if isinstance(outcome, ToolResult) and outcome.call_id == call.id:
-        output: object = outcome.output
-        if isinstance(output, str) or (
-            isinstance(output, tuple) and all(isinstance(part, ResultPart) for part in output)
-        ):
-            if outcome.is_error:
-                _report(call, context, "it answered with an error")
-            return outcome
-    _report(call, context, f"it answered with a {type(outcome).__name__} that is no result of this call")
-    return ToolResult(call.id, f"The tool {call.name!r} did not answer with a result of this call.", is_error=True)
+def _are_parts(output: object) -> bool:
+    return isinstance(output, tuple) and all(isinstance(part, ResultPart) for part in output)
 
 
 def _failure(call: ToolCall, context: ToolContext, error: BaseException) -> ToolResult:

@@ -13,23 +13,13 @@ import enum
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 
 from antwort.tools.base import BaseExecutor, ToolDefinition, ToolKind
 
 _log = logging.getLogger("antwort.tools")
-
-
-class Named(Protocol):
-    """Anything with the name of a tool as the model sees it."""
-
-    @property
-    def name(self) -> str: ...
-
-
-Call = TypeVar("Call", bound=Named)
 
 
 class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -68,16 +58,6 @@ class Route(enum.Enum):
 
 Way: TypeAlias = tuple[Route, BaseExecutor | None]
 """Where a call goes, and who runs it if it is ours."""
-
-
-class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
-    """Calls by where they go, each in exactly one place, in the order they were made."""
-
-    client: tuple[Call, ...] = ()
-    server: tuple[Call, ...] = ()
-    refused: tuple[Call, ...] = ()
-    """Rejected and unknown ones; `refusal` says why."""
-    held: tuple[Call, ...] = ()
 
 
 def find_executor(definition: ToolDefinition, executors: Iterable[BaseExecutor]) -> BaseExecutor | None:
@@ -126,16 +106,6 @@ def _find_way(name: str, toolbox: Toolbox) -> Way:
     if definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM):
         return Route.CLIENT, None
     return (Route.UNKNOWN if executor is None else Route.HELD), executor
-
-
-def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
-    ways = [(route(call.name, toolbox), call) for call in calls]
-    return Routed(
-        client=tuple([call for way, call in ways if way is Route.CLIENT]),
-        server=tuple([call for way, call in ways if way is Route.SERVER]),
-        refused=tuple([call for way, call in ways if way is Route.REJECTED or way is Route.UNKNOWN]),
-        held=tuple([call for way, call in ways if way is Route.HELD]),
-    )
 
 
 def refusal(name: str, toolbox: Toolbox) -> str:

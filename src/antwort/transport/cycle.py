@@ -1,4 +1,4 @@
-"""One request on a connection of our own server, and its answer. Plain ASGI, and two shorter ways.
+"""One request on a connection of our own server, and its answer: plain ASGI, and a `Line` for our own application.
 
 Most requests come in whole, and most answers go out whole: those are handed over as they are, without the messages.
 """
@@ -8,12 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE
 
+from antwort.errors import AntwortError
+
+if TYPE_CHECKING:
+    from antwort.transport.connection import Connection
+
 Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[..., Awaitable[None]]
@@ -40,28 +45,17 @@ class Cycle:
     _left: int | None = None
     """How many bytes of the answer are still to come, where its head says how many there are."""
     _news: asyncio.Event | None = None
+    _on_gone: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        scope: MutableMapping[str, Any],
-        transport: asyncio.Transport,
-        flow: FlowControl,
-        on_response: Callable[[], None],
-        *,
-        always: bytes,
-        keep_alive: bool,
-        expects: bool,
-    ) -> None:
-        """`always`: the lines of the head that every answer has. `expects`: the client waits for a word before it sends
-        the body.
-        """
-        self.scope, self.transport, self.flow, self._on_response = scope, transport, flow, on_response
-        self._always, self.keep_alive, self.waiting_for_100_continue = always, keep_alive, expects
+    def __init__(self, connection: Connection, method: str, *, keep_alive: bool, expects: bool) -> None:
+        """`expects`: the client waits for a word before it sends the body."""
+        self._connection, self.transport, self.flow = connection, connection.transport, connection.flow
+        self._method, self.keep_alive, self.waiting_for_100_continue = method, keep_alive, expects
 
-    async def run(self, app: App) -> None:
+    async def run(self, app: App, scope: Scope) -> None:
         """Have it answered. An application that does not is a defect, and its client is told so."""
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(scope, self.receive, self.send)
         except BaseException as exc:
             _logger.error("Exception in ASGI application\n", exc_info=exc)
             await self._break_off()
@@ -70,8 +64,6 @@ class Cycle:
                 what = "completing" if self.response_started else "starting"
                 _logger.error("ASGI callable returned without %s response.", what)
                 await self._break_off()
-        finally:
-            self._on_response = _nobody_waits
 
     async def _break_off(self) -> None:
         if self.response_started:
@@ -131,20 +123,55 @@ class Cycle:
             return {"type": "http.disconnect"}
         return {"type": "http.request", "body": self._taken(), "more_body": self.more_body}
 
-    # ---- the answer ----
+    def disconnect(self) -> None:
+        """The client has left, or is hung up on."""
+        self.disconnected = True
+        self.tell()
+        if self._on_gone is not None:
+            self._on_gone()
 
-    def answer(self, send: Send, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole answer, if nothing stands in its way: whether it was written. `head` are its own lines, which
-        say how long the body is. Who has a `send` of somebody's in between writes by that.
-        """
+    # ---- the line ----
+
+    @property
+    def refusal(self) -> AntwortError | None:
+        return self._connection.refusal
+
+    @property
+    def is_behind(self) -> bool:
+        return self.flow.write_paused
+
+    def answer(self, send: Send, status: int, head: bytes, body: bytes, linger: float) -> bool:
+        """Who has a `send` of somebody's in between writes by that."""
         if send != self.send or self.response_started or not self.keep_alive:
             return False
-        if self.flow.write_paused or self.scope["method"] == "HEAD":
+        flow = self.flow
+        if flow.write_paused or self._method == "HEAD":
             return False
         self.response_started = True
-        self.transport.write(b"%b%b%b\r\n%b" % (STATUS_LINE[status], self._always, head, body))
+        self.transport.write(b"%b%b%b\r\n%b" % (STATUS_LINE[status], self._connection.state.always, head, body))
         self._complete()
+        if self.flow.write_paused:
+            self._connection.linger(linger)
         return True
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """To know that its client has left, one must read."""
+        self._on_gone = gone
+        if self.disconnected:
+            gone()
+        elif self.flow.read_paused:
+            self.flow.resume_reading()
+
+    def linger(self, seconds: float) -> None:
+        self._connection.linger(seconds)
+
+    def abort(self) -> None:
+        self._connection.abort()
+
+    def cut(self) -> None:
+        self._connection.cut()
+
+    # ---- the answer ----
 
     async def send(self, message: Message) -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -163,7 +190,7 @@ class Cycle:
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
-        lines = [STATUS_LINE[status], self._always]
+        lines = [STATUS_LINE[status], self._connection.state.always]
         says_close = says_chunked = False
         for name, value in headers:
             if HEADER_RE.search(name):
@@ -180,7 +207,7 @@ class Cycle:
             lines.append(b"%b: %b\r\n" % (kind, value))
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close\r\n")
-        if self.scope["method"] != "HEAD":
+        if self._method != "HEAD":
             self._is_chunked = says_chunked or (self._left is None and status not in _NO_BODY)
             if self._is_chunked and not says_chunked:
                 lines.append(b"transfer-encoding: chunked\r\n")
@@ -191,7 +218,7 @@ class Cycle:
         if self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self.transport.write(chunk + b"0\r\n\r\n" if is_last else chunk)
-        elif self.scope["method"] != "HEAD":
+        elif self._method != "HEAD":
             self._left = (self._left or 0) - len(body)
             if self._left < 0:
                 raise RuntimeError("Response content longer than Content-Length")
@@ -202,12 +229,8 @@ class Cycle:
             self._complete()
 
     def _complete(self) -> None:
-        self.response_complete = True
+        self.response_complete, self._on_gone = True, None
         self.tell()
         if not self.keep_alive:
             self.transport.close()
-        self._on_response()
-
-
-def _nobody_waits() -> None:
-    """It has been answered, and nothing more comes of it."""
+        self._connection.on_response_complete()

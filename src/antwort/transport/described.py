@@ -65,7 +65,7 @@ async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers
     """With nothing, where the client has it already."""
     tag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
     about = [(b"etag", tag), _CACHE, *(headers or ())]
-    known = (exchange.header(b"if-none-match") or b"").split(b",")
+    known = (exchange.headers.get(b"if-none-match") or b"").split(b",")
     if any(each.strip().removeprefix(b"W/") in (tag, b"*") for each in known):
         await exchange.answer_empty(304, about)
     else:

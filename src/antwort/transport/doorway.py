@@ -39,12 +39,7 @@ class Doorway:
         """Names as they came, and were let in by: every request brings the same few."""
 
     def identify(self, scope: Scope) -> Identity:
-        """For `Transport(identify=…)`. Raises what `check` raises."""
-        self.check(scope)
-        return ANONYMOUS
-
-    def check(self, scope: Scope) -> None:
-        """Raises `NotPermitted` or `NotAuthenticated`."""
+        """For `Transport(identify=…)`. Raises `NotPermitted` or `NotAuthenticated`."""
         if self._only_near and (server := scope.get("server")) != self._near:
             if _is_far(server):
                 raise NotAuthenticated(_FAR)
@@ -52,10 +47,11 @@ class Doorway:
         headers = [*scope["headers"]]
         by_name = dict(headers)
         if by_name.get(b"host") in self._known and len(by_name) == len(headers):  # there is no second name
-            return
+            return ANONYMOUS
         for name, value in headers:
             if name == b"host" and value not in self._known:
                 self._check_name(value)
+        return ANONYMOUS
 
     def _check_name(self, value: bytes) -> None:
         host = _host(value.decode("latin-1"))

@@ -42,11 +42,13 @@ class BrokenOff(Exception):
 
 
 CONNECTION = "antwort.connection"
-"""Where in the scope our own server leaves the connection; another server leaves none."""
+"""Where in the scope our own server leaves the `Line` of a request, or the connection of a WebSocket; another server
+leaves none.
+"""
 
 
 class Line(Protocol):
-    """The connection a request came on, as far as its answer may touch it."""
+    """What our own server does for a request beyond ASGI."""
 
     @property
     def refusal(self) -> AntwortError | None:
@@ -56,16 +58,16 @@ class Line(Protocol):
     def is_behind(self) -> bool:
         """Whether a write would wait for the client."""
 
-    def taken_body(self, receive: Receive) -> bytes | None:
-        """The body of the request that is being answered, if it is all there; None: it is to be received."""
+    def take(self, receive: Receive) -> bytes | None:
+        """The body of the request, if it is all there; None: it is to be received."""
 
     def answer(self, send: Send, status: int, head: bytes, body: bytes, linger: float) -> bool:
         """Write a whole answer at once, unless something stands in its way; whether it was written. `head` are its
         lines but for the first and those that every answer has.
         """
 
-    def watch(self, gone: Callable[[], None] | None) -> None:
-        """Call `gone` when the client leaves, and at once if it has; None: nobody wants to know any more."""
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` when the client leaves before it has its answer, and at once if it has left."""
 
     def linger(self, seconds: float) -> None:
         """There is no more to come: hang up when the client takes nothing of what is left for so long."""
@@ -101,8 +103,9 @@ class Exchange:
         """None: another server has the connection."""
         self.method: str = scope["method"]
         self.path = written_path(scope)
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = self._headers.get(b"x-request-id")
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """Of a repeated one, the last."""
+        given = self.headers.get(b"x-request-id")
         self.request_id = new_id("req") if given is None or not _SAFE_ID.fullmatch(given) else given.decode()
         self.with_answer: Headers = []
         """Headers that go out with the answer, whichever it turns out to be."""
@@ -119,25 +122,19 @@ class Exchange:
         except ValueError as exc:
             raise InvalidField("", "The query has too many parameters.") from exc
 
-    def header(self, name: bytes) -> bytes | None:
-        """The value of a header; of a repeated one, the last."""
-        return self._headers.get(name)
-
     def header_values(self, name: bytes) -> list[bytes]:
         """Every value of a header that may stand there more than once, without the white space around it."""
-        if name not in self._headers:
-            return []
         headers: list[tuple[bytes, bytes]] = self.scope["headers"]
         return [value.strip(b" \t") for given, value in headers if given == name]
 
     async def body(self, limit: int) -> bytes:
         """The body, if it says it is JSON and is no larger than `limit`; it is not decoded here."""
-        length = int(self._headers.get(b"content-length", b"0"))
-        if length or b"transfer-encoding" in self._headers:
+        length = int(self.headers.get(b"content-length", b"0"))
+        if length or b"transfer-encoding" in self.headers:
             self._check_media_type()
         if length > limit:
             raise self._too_large(limit, endless=length > _PATIENCE * limit)
-        body = None if self.line is None else self.line.taken_body(self.receive)
+        body = None if self.line is None else self.line.take(self.receive)
         if body is None:
             message = await self.receive()
             if message["type"] != "http.request" or message.get("more_body"):
@@ -169,13 +166,13 @@ class Exchange:
         return BodyTooLarge(limit)
 
     def _check_media_type(self) -> None:
-        declared = self._headers.get(b"content-type", b"")
-        if declared == b"application/json" and b"content-encoding" not in self._headers:
+        declared = self.headers.get(b"content-type", b"")
+        if declared == b"application/json" and b"content-encoding" not in self.headers:
             return
         kind, *parameters = declared.lower().split(b";")
         if kind.strip() != b"application/json" or not all(map(_leaves_it_utf8, parameters)):
             raise WrongMediaType(declared.decode("latin-1"))
-        coding = self._headers.get(b"content-encoding", b"identity")
+        coding = self.headers.get(b"content-encoding", b"identity")
         if coding.strip().lower() != b"identity":
             raise WrongMediaType(f"JSON in the coding {coding.decode('latin-1')}")
 

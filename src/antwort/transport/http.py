@@ -230,13 +230,10 @@ class Transport:
         exchange = Exchange(scope, _nothing_comes, _nobody_reads, linger=self._linger)
         exchange.request_id = refused.request_id
         exchange.status, exchange.code = refused.error.sent_status(strict=self._strict), refused.error.code
-        self._answered(exchange, refused.seconds)
+        self._ended(exchange, refused.seconds)
 
     def _ended(self, exchange: Exchange, seconds: float) -> None:
         self._under_way.discard(exchange)
-        self._answered(exchange, seconds)
-
-    def _answered(self, exchange: Exchange, seconds: float) -> None:
         log_request(exchange, seconds)
         for tell in self._on_request:
             tell(exchange, seconds)
@@ -269,9 +266,9 @@ def _greets(exchange: Exchange, cors: Cors) -> bool:
     """Whether this is only a browser that asks what it may ask, which it does without a key. What CORS has to say
     goes out with the answer, whichever it is.
     """
-    origin = exchange.header(b"origin")
+    origin = exchange.headers.get(b"origin")
     if exchange.method == "OPTIONS":
-        method, names = (exchange.header(b"access-control-request-" + what) for what in (b"method", b"headers"))
+        method, names = (exchange.headers.get(b"access-control-request-" + what) for what in (b"method", b"headers"))
         if (greeting := cors.preflight(origin, method, names or b"")) is not None:
             exchange.with_answer += greeting
             return True

@@ -67,7 +67,7 @@ class Relay:
 
     async def answers(self, exchange: Exchange, response_id: str) -> bool:
         """Whether the request was answered so. Where that process cannot be reached, nothing was."""
-        if self._ask is None or exchange.header(RELAYED) is not None:
+        if self._ask is None or exchange.headers.get(RELAYED) is not None:
             return False
         address = await self._engine.elsewhere(exchange.identity, response_id)
         if address is None:

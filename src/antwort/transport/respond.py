@@ -34,7 +34,7 @@ async def respond(
     go on, others with the same key wait for it, or may come for it because a tool was started, or it is made in the
     background.
     """
-    wished = exchange.header(b"antwort-on-disconnect")
+    wished = exchange.headers.get(b"antwort-on-disconnect")
     on_disconnect = None if wished is None else _on_disconnect(wished, engine)
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
@@ -126,8 +126,8 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_gone = False
-        if (line := exchange.line) is not None:
-            line.watch(self._left)
+        if exchange.line is not None:
+            exchange.line.watch(self._left)
         else:
             self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
 
@@ -170,10 +170,8 @@ class Watch:
 
     async def end(self) -> None:
         """Leaves no task behind."""
-        if (line := self.exchange.line) is not None:
-            line.watch(None)
+        if self._timer is None:
             return
-        assert self._timer is not None
         self._timer.cancel()
         task, self._task = self._task, None  # a task that was broken off holds on to us by its traceback
         if task is not None:

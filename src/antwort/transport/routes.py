@@ -145,7 +145,7 @@ class Routes:
         """
         if exchange.path in self._open:
             return
-        token = exchange.header(RELAYED)
+        token = exchange.headers.get(RELAYED)
         if token is None:
             exchange.identity = self._identify(exchange.scope)
         else:  # another process has seen to it
@@ -181,7 +181,8 @@ class Routes:
 
     async def create(self, exchange: Exchange, _: str) -> None:
         """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
-        identity, keys = exchange.identity, exchange.header_values(b"idempotency-key")
+        identity, key = exchange.identity, b"idempotency-key"
+        keys = exchange.header_values(key) if key in exchange.headers else []
         quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
@@ -245,7 +246,7 @@ class Routes:
     @contextmanager
     def _following(self, exchange: Exchange) -> Iterator[None]:
         """A place for one who reads a stream again. What another process passes on has one of its key there."""
-        identity, is_passed_on = exchange.identity, exchange.header(RELAYED) is not None
+        identity, is_passed_on = exchange.identity, exchange.headers.get(RELAYED) is not None
         counted = nullcontext() if is_passed_on else self._quotas.of(identity.key).following(exchange.with_answer)
         with counted, self._followers.place(identity):
             yield

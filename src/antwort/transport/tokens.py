@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from antwort.api.wire import encode
-from antwort.engine.context.compaction_split import item_size
+from antwort.engine.context.compaction import item_size
 from antwort.engine.runs.live import RunSummary
 
 _BYTES_A_TOKEN = 4

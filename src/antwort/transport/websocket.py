@@ -113,7 +113,7 @@ class WebSockets:
         """Which protocol is spoken, of those that the client offers. Raises why it is not let in."""
         offered = [name.strip() for name in exchange.scope.get("subprotocols", ())]
         keys = [name.removeprefix(_KEY) for name in offered if name.startswith(_KEY)]
-        brings_key = bool(keys) and exchange.header(b"authorization") is None
+        brings_key = bool(keys) and exchange.headers.get(b"authorization") is None
         if brings_key:
             headers = [*exchange.scope["headers"], (b"authorization", f"Bearer {keys[0]}".encode())]
             exchange.scope["headers"] = headers
@@ -142,7 +142,7 @@ class WebSockets:
             _refuse_origin(b", ".join(origins))
         if not origins or (self._cors is not None and self._cors.allows(origins[0])):
             return
-        own = (exchange.header(b"host") or b"").lower()
+        own = (exchange.headers.get(b"host") or b"").lower()
         if not own or origins[0].partition(b"://")[2].lower() != own:
             _refuse_origin(origins[0])
 

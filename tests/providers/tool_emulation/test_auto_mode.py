@@ -37,7 +37,7 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.errors import refuses_tools
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer, call, say, tokens
 from chat_backend import ChatBackend, Refuses, Says
 

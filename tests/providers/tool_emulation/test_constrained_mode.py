@@ -25,7 +25,7 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from antwort.testing.scripted import Piece, ScriptedProvider, answer, tokens
 from chat_backend import ChatBackend, Says
 

@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.items import CustomToolCall
 from antwort.providers.base import Capabilities, TextDelta
-from antwort.providers.tool_emulation.provider import Constrained
+from antwort.providers.tool_emulation.emulation import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer
 from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, WEATHER, ask, engine_of, kinds, only, stream

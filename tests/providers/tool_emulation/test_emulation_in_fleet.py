@@ -89,6 +89,7 @@ async def test_a_refusal_of_tools_that_is_worked_around_is_no_failure_of_the_bac
     fixture = Fixture([REFUSAL], answer(NOW))
     await fixture.infer(REQUEST)
     assert (fixture.member.status.state, fixture.member.status.problem) == ("ok", None)
+    assert fixture.member.slots is not None
     assert fixture.member.slots.take()
 
 
@@ -129,4 +130,5 @@ async def test_a_slot_is_given_back_where_an_attempt_cannot_begin() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeError):
             _ = [batch async for batch in Fleet([member]).infer(request)]
+    assert member.slots is not None
     assert member.slots.take()

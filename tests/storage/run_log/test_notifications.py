@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from antwort.storage.database import Cursor, Dialect, Values
-from antwort.storage.notifications import Notifications, TailBuffer, TailBuffers, Wakeup
+from antwort.storage.notifications import Notifications, TailBuffer, Wakeup
 from runs_cases import said
 
 # ---- between processes ----
@@ -40,11 +40,11 @@ async def is_set(wakeup: Wakeup) -> bool:
 async def test_payloads_wake_those_that_they_are_for() -> None:
     here, there, channel = Notifications(), Notifications(), Channel()
     there.send_work(channel)
-    here.receive(channel.payloads)
+    here.receive(channel.payloads[0])
     assert (await is_set(here.work), await is_set(here.cancels)) == (True, False)
     here.work.clear()
     there.send_cancels(channel)
-    here.receive(channel.payloads[1:])
+    here.receive(channel.payloads[1])
     assert (await is_set(here.work), await is_set(here.cancels)) == (False, True)
 
 
@@ -54,18 +54,20 @@ async def test_those_who_follow_a_run_are_woken_by_its_id_however_many_are_in_a_
     there.send_events(channel, ids)
     assert all(len(payload) < 8000 for payload in channel.payloads)
     for run_id in (ids[0], ids[500], ids[999]):
-        with here.tails.follow(run_id, key=1) as followed, here.tails.follow("resp_other", key=2) as other:
-            here.receive(channel.payloads)
+        with here.follow(run_id, key=1) as followed, here.follow("resp_other", key=2) as other:
+            for payload in channel.payloads:
+                here.receive(payload)
             assert (await is_set(followed.wakeup), await is_set(other.wakeup)) == (True, False)
 
 
 async def test_a_process_ignores_what_it_has_sent_itself() -> None:
     here, channel = Notifications(), Channel()
-    with here.tails.follow("resp_1", key=1) as followed:
+    with here.follow("resp_1", key=1) as followed:
         here.send_work(channel)
         here.send_cancels(channel)
         here.send_events(channel, ["resp_1"])
-        here.receive(channel.payloads)
+        for payload in channel.payloads:
+            here.receive(payload)
         assert len(channel.payloads) == 3
         assert not await is_set(followed.wakeup)
     assert not await is_set(here.work)
@@ -75,7 +77,7 @@ async def test_a_process_ignores_what_it_has_sent_itself() -> None:
 @pytest.mark.parametrize("payload", ["", "w", "me x", "me e", "a b c d"])
 async def test_what_no_process_of_ours_has_sent_is_ignored(payload: str) -> None:
     here = Notifications()
-    here.receive([payload])
+    here.receive(payload)
     assert not await is_set(here.work)
     assert not await is_set(here.cancels)
 
@@ -84,7 +86,7 @@ async def test_what_no_process_of_ours_has_sent_is_ignored(payload: str) -> None
 
 
 def test_a_reader_takes_what_it_heard_without_gaps_and_only_of_its_own_run() -> None:
-    tails = TailBuffers()
+    tails = Notifications()
     with tails.follow("resp_1", key=7) as tail:
         for at in (1, 2, 4):
             tails.publish("resp_1", 7, said(at, at, "x"))

@@ -7,12 +7,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from antwort.api.payload import payload_of_all
+from antwort.api.payload import payload
 from antwort.errors import Damaged
 from antwort.storage.database import Connection, Database, Operation, Value
 from antwort.storage.run_log import EventRecord, Fenced, Lease, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
-from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
+from runs_cases import ONE, begun, everything, finish, has_log, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome
 from storage_cases import ME
 
@@ -97,7 +97,7 @@ class Measuring:
     async def read(self, operation: Operation[T]) -> T:
         found = await self._database.read(operation)
         if isinstance(found, list) and all(isinstance(each, EventRecord) for each in found):
-            self.sizes.append(sum(payload_of_all(record.events) for record in found))
+            self.sizes.append(sum(payload(*record.events) for record in found))
         return found
 
 
@@ -157,7 +157,7 @@ async def test_a_run_whose_identity_is_damaged_fails_and_stands_in_nobodys_way(l
     assert failed.status == "failed"
     assert failed.error is not None
     assert "damaged" in failed.error.message
-    assert not await log.has_log(ME, "resp_1")
+    assert not await has_log(log, ME, "resp_1")
 
 
 async def test_of_a_run_that_cannot_go_on_nothing_is_left_behind(log: RunLog, home: Home) -> None:
@@ -174,4 +174,4 @@ async def test_of_a_run_whose_response_has_ended_otherwise_nothing_is_left_behin
     with pytest.raises(Fenced):
         await log.finish(claimed.lease, ending, record)
     assert await count(home, "runs") == await count(home, "run_events") == 0
-    assert not await log.has_log(ME, claimed.lease.run_id)
+    assert not await has_log(log, ME, claimed.lease.run_id)

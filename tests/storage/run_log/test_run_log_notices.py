@@ -118,13 +118,13 @@ async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(home: P
                     connection.execute("SELECT pg_notify('antwort_runs', 'after a silence')")
             return super().execute(query, *args, **options)
 
-    heard: asyncio.Queue[list[str]] = asyncio.Queue()
+    heard: asyncio.Queue[str] = asyncio.Queue()
     missed = asyncio.Event()
     connect = partial(Told.connect, home.dsn, autocommit=True)
     listener = NotificationListener(connect, heard.put_nowait, missed.set, idle_seconds=0.01)
     try:
         await missed.wait()
-        assert [await heard.get(), await heard.get()] == [["after a silence"]] * 2
+        assert [await heard.get(), await heard.get()] == ["after a silence"] * 2
         assert listener.is_connected
     finally:
         await listener.close()

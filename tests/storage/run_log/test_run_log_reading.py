@@ -13,7 +13,7 @@ from antwort.api.payload import LARGE
 from antwort.api.wire import replace
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import EventRecord, Gone, RunLog
-from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
+from runs_cases import ONE, TWO, begun, everything, finish, has_log, marked, new_run, numbered, said, told
 from runs_home import Home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell
 
@@ -160,12 +160,12 @@ async def test_those_who_read_a_large_event_share_it(log: RunLog, is_packed: boo
 async def test_a_response_is_outlined_without_what_it_said(log: RunLog, store: ResponseStore) -> None:
     claimed = await told(log)
     await tell(store, "hello", response_id="resp_plain")
-    for response_id, has_log in ((claimed.lease.run_id, True), ("resp_plain", False)):
+    for response_id, is_logged in ((claimed.lease.run_id, True), ("resp_plain", False)):
         outline = await log.outline(ME, response_id)
         whole = await store.get(ME, response_id)
         assert outline is not None
         assert whole is not None
-        assert (outline.has_log, outline.response) == (has_log, replace(whole, output=()))
+        assert (outline.has_log, outline.response) == (is_logged, replace(whole, output=()))
         assert await log.outline(STRANGER, response_id) is None
     assert await log.sent(ME, "resp_plain") == 0
 
@@ -195,16 +195,16 @@ async def test_a_slow_reader_misses_nothing_of_a_record_that_was_packed_as_sever
 async def test_there_is_no_log_of_what_never_had_one(log: RunLog, store: ResponseStore) -> None:
     await tell(store, "hello", response_id="resp_plain")
     for response_id in ("resp_plain", "resp_unknown"):
-        assert not await log.has_log(ME, response_id)
+        assert not await has_log(log, ME, response_id)
         with pytest.raises(Gone):
             await everything(log, response_id)
 
 
 async def test_a_log_is_found_by_its_owner_only(log: RunLog) -> None:
     claimed = await told(log)
-    assert await log.has_log(ME, claimed.lease.run_id)
+    assert await has_log(log, ME, claimed.lease.run_id)
     for stranger in (COLLEAGUE, STRANGER):
-        assert not await log.has_log(stranger, claimed.lease.run_id)
+        assert not await has_log(log, stranger, claimed.lease.run_id)
         with pytest.raises(Gone):
             await everything(log, claimed.lease.run_id, identity=stranger)
 
@@ -212,7 +212,7 @@ async def test_a_log_is_found_by_its_owner_only(log: RunLog) -> None:
 async def test_a_log_goes_with_its_response(log: RunLog, store: ResponseStore) -> None:
     claimed = await told(log)
     await store.delete(ME, claimed.lease.run_id)
-    assert not await log.has_log(ME, claimed.lease.run_id)
+    assert not await has_log(log, ME, claimed.lease.run_id)
     with pytest.raises(Gone):
         await everything(log, claimed.lease.run_id)
 
@@ -234,7 +234,7 @@ async def test_a_log_that_is_old_goes_and_its_response_stays(home: Home) -> None
     claimed = await told(log)
     going = await begun(log, new_run("resp_going"))
     await log.sweep()
-    assert not await log.has_log(ME, claimed.lease.run_id)
+    assert not await has_log(log, ME, claimed.lease.run_id)
     with pytest.raises(Gone):
         await everything(log, claimed.lease.run_id)
     assert await home.store.get(ME, claimed.lease.run_id) is not None

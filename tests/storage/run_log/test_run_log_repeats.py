@@ -151,3 +151,11 @@ async def test_what_is_written_while_a_reader_comes_is_not_missed(log: SqlRunLog
         database.meanwhile = partial(log.append, claimed.lease, said(3, 4, "c"))
         await log.append(claimed.lease, said(2, 3, "b"))
         assert await anext(reading) == [said(2, 3, "b")]
+
+
+async def test_a_log_whose_store_is_closed_is_unavailable(home: SqlHome) -> None:
+    log = await home.open()
+    await home.store.close()
+    for operation in (log.cancel(ME, "resp_1"), log.outline(ME, "resp_1"), log.claim(ONE.name, 1)):
+        with pytest.raises(Unavailable):
+            await operation

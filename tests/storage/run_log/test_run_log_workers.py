@@ -20,6 +20,7 @@ from runs_cases import (
     claim_one,
     everything,
     finish,
+    has_log,
     ids,
     marked,
     new_run,
@@ -258,7 +259,7 @@ async def test_the_log_that_the_store_was_given_at_the_end_can_be_read(log: RunL
     ended = outcome(new.response)
     events = [*beginning(new)[0].events, *said(1, 1, "a", "b").events, ResponseCompleted(response=ended)]
     await store.finish(ME, ended, STOPPED, log=pack([events]))
-    assert await log.has_log(ME, "resp_1")
+    assert await has_log(log, ME, "resp_1")
     for after in range(-1, 4):
         assert numbered(await everything(log, "resp_1", after)) == [*enumerate(events)][after + 1 :]
 

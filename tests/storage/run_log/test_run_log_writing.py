@@ -16,6 +16,7 @@ from runs_cases import (
     claim_one,
     everything,
     finish,
+    has_log,
     marked,
     mixed,
     new_run,
@@ -177,7 +178,7 @@ async def test_of_a_run_that_is_given_up_its_response_is_left(log: RunLog, store
     ending, _ = to_end(claimed, 1, 2)
     await log.give_up(claimed.lease, ending)
     assert await store.get(ME, "resp_1") == ending.response
-    assert not await log.has_log(ME, "resp_1")
+    assert not await has_log(log, ME, "resp_1")
     assert (await log.load()).running == 0
     for again in (log.give_up(claimed.lease, ending), log.append(claimed.lease, said(2, 3, "b"))):
         with pytest.raises(Fenced):
@@ -193,7 +194,7 @@ async def test_who_has_lost_a_run_gives_up_nothing(log: RunLog, store: ResponseS
     with pytest.raises(Fenced):
         await log.give_up(zombie.lease, ending)
     await finish(log, claimed, 1, 2)
-    assert await log.has_log(ME, "resp_1")
+    assert await has_log(log, ME, "resp_1")
 
 
 async def test_a_run_whose_response_has_ended_otherwise_is_not_given_up_beside_it(

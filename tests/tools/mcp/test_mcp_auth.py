@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.net.ssrf import AddressPolicy
-from antwort.tools.mcp.auth import Login, Token, make_login, read_token
+from antwort.tools.mcp.auth import Token, TokenSource, read_token
 from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint
+from antwort.tools.mcp.endpoint import McpEndpoint
 from replay_backend import Answer, Backend, whole
 
 SECRET = "s3 cret/"
@@ -105,8 +106,7 @@ async def office() -> AsyncGenerator[Office, None]:
         await there.close()
 
 
-@asynccontextmanager
-async def login_at(there: Office, *, direct: bool = False, issuer: str | None = None) -> AsyncGenerator[Login, None]:
+def spec_of(there: Office, *, direct: bool = False, issuer: str | None = None) -> ServerSpec:
     credentials = ClientCredentials(
         client_id="depot:1",
         client_secret=SECRET,
@@ -114,12 +114,31 @@ async def login_at(there: Office, *, direct: bool = False, issuer: str | None = 
         token_url=f"{there.origin}/auth/token" if direct else None,
         issuer=issuer,
     )
-    spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", headers={"X-Team": "a"}, oauth=credentials)
-    clients = HttpClients(spec)
+    return ServerSpec(label="depot", url=f"{there.origin}/mcp", headers={"X-Team": "a"}, oauth=credentials)
+
+
+@asynccontextmanager
+async def endpoint_of(spec: ServerSpec, policy: AddressPolicy | None = None) -> AsyncGenerator[McpEndpoint, None]:
+    endpoint = McpEndpoint(spec, policy)
     try:
-        yield make_login(spec, clients)
+        yield endpoint
     finally:
-        await clients.close()
+        await endpoint.close()
+
+
+@asynccontextmanager
+async def tokens_at(
+    there: Office, *, direct: bool = False, issuer: str | None = None
+) -> AsyncGenerator[TokenSource, None]:
+    async with endpoint_of(spec := spec_of(there, direct=direct, issuer=issuer)) as endpoint:
+        assert spec.oauth is not None
+        yield TokenSource(spec.url, spec.oauth, endpoint)
+
+
+async def sent(endpoint: McpEndpoint) -> int:
+    async with await endpoint.send("POST", {"X-Own": "1"}, b"{}") as reply:
+        await reply.read(1000)
+        return reply.status
 
 
 def both() -> pytest.MarkDecorator:
@@ -127,73 +146,74 @@ def both() -> pytest.MarkDecorator:
 
 
 async def test_headers_that_stay_the_same_have_no_second_try() -> None:
-    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", headers={"Authorization": "Bearer sesame"})
-    login = make_login(spec, HttpClients(spec))
-    assert await login.headers() is await login.headers()
-    assert await login.headers() == {"Authorization": "Bearer sesame"}
-    assert not await login.renew(await login.headers())
+    async with office() as there:
+        spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", headers={"Authorization": "Bearer sesame"})
+        async with endpoint_of(spec) as endpoint:
+            with pytest.raises(Unauthorized):
+                await sent(endpoint)
+    (seen,) = there.requests
+    assert seen.headers["authorization"] == "Bearer sesame"
 
 
 async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
-    credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
-    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_untrusted=True)
-    login = make_login(spec, HttpClients(spec, AddressPolicy(loopback=True)))
-    assert await login.headers() == {}
-    assert not await login.renew({})
+    async with office() as there:
+        spec = replace(spec_of(there, direct=True), is_untrusted=True)
+        async with endpoint_of(spec, AddressPolicy(loopback=True)) as endpoint:
+            with pytest.raises(Unauthorized):
+                await sent(endpoint)
+    assert there.paths == ["POST /mcp"]
+    assert "authorization" not in there.requests[0].headers
 
 
 @both()
 async def test_a_token_is_fetched_once_and_used_until_it_is_refused(direct: bool) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
-        first = await login.headers()
-        assert first == {"X-Team": "a", "Authorization": "Bearer token-1"}
-        assert await login.headers() is first
-        assert await login.renew(first)
-        assert await login.headers() == {"X-Team": "a", "Authorization": "Bearer token-2"}
+    async with office() as there, tokens_at(there, direct=direct) as tokens:
+        first = await tokens.get()
+        assert first == Token("token-1")
+        assert await tokens.get() is first
+        second = await tokens.renew(first)
+        assert second == await tokens.get() == Token("token-2")
+        assert await tokens.renew(first) is second, "another caller has renewed it"
     assert there.given == 2
 
 
 @both()
 async def test_those_who_come_at_the_same_time_wait_for_one_renewal(direct: bool) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
-        several = await asyncio.gather(*[login.headers() for _ in range(5)])
+    async with office() as there, tokens_at(there, direct=direct) as tokens:
+        several = await asyncio.gather(*[tokens.get() for _ in range(5)])
         assert there.given == 1
-        assert all(await asyncio.gather(*[login.renew(several[0]) for _ in range(5)]))
+        assert set(await asyncio.gather(*[tokens.renew(several[0]) for _ in range(5)])) == {Token("token-2")}
         assert there.given == 2
 
 
 @both()
 async def test_requests_carry_the_token_and_are_sent_again_when_it_is_refused(direct: bool) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
-        clients = HttpClients(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
-        endpoint = McpEndpoint(clients, login)
+    async with office() as there, endpoint_of(spec_of(there, direct=direct)) as endpoint:
         for expected in (1, 8):
-            async with await endpoint.send("POST", {"X-Own": "1"}, b"{}") as reply:
-                assert reply.status == 200
-                await reply.read(1000)
-            assert (await login.headers())["Authorization"] == f"Bearer token-{expected}"
+            assert await sent(endpoint) == 200
+            seen = there.requests[-1].headers
+            assert (seen["authorization"], seen["x-team"]) == (f"Bearer token-{expected}", "a")
             there.given = 7  # it knows no token of before any more
-        await clients.close()
 
 
 @both()
 async def test_a_token_is_renewed_before_it_ends(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
+    async with office() as there, tokens_at(there, direct=direct) as tokens:
         there.answer = {"expires_in": 100}
         clock = asyncio.get_running_loop().time
-        first = await login.headers()
+        first = await tokens.get()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + 60)
-        assert await login.headers() is first
+        assert await tokens.get() is first
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + 75)
-        assert await login.headers() != first
+        assert await tokens.get() != first
 
 
 @both()
 async def test_a_login_that_is_refused_is_told_without_a_secret(direct: bool, caplog: pytest.LogCaptureFixture) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
+    async with office() as there, tokens_at(there, direct=direct) as tokens:
         there.refuses = True
         with pytest.raises(Unauthorized) as caught:
-            await login.headers()
+            await tokens.get()
         assert SECRET not in f"{caught.value} {caplog.text}"
         assert "127.0.0.1" not in str(caught.value)
 
@@ -202,37 +222,36 @@ async def test_a_login_that_is_refused_is_told_without_a_secret(direct: bool, ca
 async def test_an_office_that_is_not_there_is_not_reached(direct: bool) -> None:
     async with office() as there:
         pass
-    async with login_at(there, direct=direct) as login:
+    async with tokens_at(there, direct=direct) as tokens:
         with pytest.raises(NotReached):
-            await login.headers()
+            await tokens.get()
 
 
 async def test_credentials_go_in_the_form_where_they_are_not_taken_otherwise() -> None:
-    async with office() as there, login_at(there, direct=True) as login:
+    async with office() as there, tokens_at(there, direct=True) as tokens:
         there.takes_basic = False
-        assert (await login.headers())["Authorization"] == "Bearer token-1"
+        assert await tokens.get() == Token("token-1")
     first, second = (parse_qs(seen.body.decode()) for seen in there.requests)
     assert first["scope"] == second["scope"] == ["read write"]
     assert "client_secret" not in first
 
 
 async def test_a_server_that_wants_no_token_is_asked_once_whether_it_does() -> None:
-    async with office() as there, login_at(there) as login:
+    async with office() as there, tokens_at(there) as tokens:
         there.wants_token = False
-        assert await login.headers() is await login.headers()
-        assert await login.headers() == {"X-Team": "a"}
+        assert [await tokens.get() for _ in range(2)] == [None, None]
         assert there.paths == ["POST /mcp"]
         there.wants_token = True
-        assert await login.renew(await login.headers())
-        assert (await login.headers())["Authorization"] == "Bearer token-1"
+        assert await tokens.renew(None)
+        assert await tokens.get() == Token("token-1")
 
 
 async def test_tokens_come_only_from_the_issuer_that_the_operator_names() -> None:
-    async with office() as there, login_at(there, issuer=f"{there.origin}/auth") as login:
-        assert (await login.headers())["Authorization"] == "Bearer token-1"
-    async with office() as there, login_at(there, issuer="https://other.example") as login:
+    async with office() as there, tokens_at(there, issuer=f"{there.origin}/auth") as tokens:
+        assert await tokens.get() == Token("token-1")
+    async with office() as there, tokens_at(there, issuer="https://other.example") as tokens:
         with pytest.raises(Unauthorized):
-            await login.headers()
+            await tokens.get()
     assert there.given == 0
 
 
@@ -241,17 +260,17 @@ async def test_tokens_come_only_from_the_issuer_that_the_operator_names() -> Non
     [{"token_type": "mac"}, {"access_token": "two\r\nlines"}, {"access_token": None}, {"access_token": "with space"}],
 )
 async def test_what_cannot_be_sent_as_a_token_is_none(answer: dict[str, Any]) -> None:
-    async with office() as there, login_at(there, direct=True) as login:
+    async with office() as there, tokens_at(there, direct=True) as tokens:
         there.answer = answer
         with pytest.raises(Unauthorized):
-            await login.headers()
+            await tokens.get()
 
 
 async def test_an_answer_that_is_not_json_is_no_token() -> None:
-    async with office() as there, login_at(there, direct=True) as login:
+    async with office() as there, tokens_at(there, direct=True) as tokens:
         there.written = b"<html>"
         with pytest.raises(Unauthorized):
-            await login.headers()
+            await tokens.get()
 
 
 @pytest.mark.parametrize(("said", "used"), [(3600, 3570.0), ("3600", 3570.0), (20, 10.0), (None, None), ("soon", None)])
@@ -259,22 +278,22 @@ def test_how_long_a_token_is_used(said: object, used: float | None) -> None:
     assert read_token({"access_token": "a", "expires_in": said}).seconds == used
 
 
-async def test_one_refusal_that_lasts_is_one_more_try_and_no_more() -> None:
-    given = [Token("a"), Token("a"), Token("b")]
-
-    async def fetch() -> Token:
-        return given.pop(0)
-
-    login = Login({}, fetch)
-    used = await login.headers()
-    assert not await login.renew(used), "the same token again is not worth a try"
-    assert await login.renew(used)
+async def test_the_same_token_again_is_not_worth_another_try() -> None:
+    async with office() as there, endpoint_of(spec_of(there, direct=True)) as endpoint:
+        assert await sent(endpoint) == 200
+        there.answer = {"access_token": "token-1"}
+        there.given = 7
+        with pytest.raises(Unauthorized):
+            await sent(endpoint)
+        assert there.paths.count("POST /mcp") == 2
+        there.answer = {}
+        assert await sent(endpoint) == 200
 
 
 @pytest.mark.parametrize("direct", [False, True])
 async def test_scopes_are_those_of_the_operator(direct: bool) -> None:
-    async with office() as there, login_at(there, direct=direct) as login:
-        await login.headers()
+    async with office() as there, tokens_at(there, direct=direct) as tokens:
+        await tokens.get()
     assert parse_qs(there.requests[-1].body.decode())["scope"] == ["read write"]
 
 
@@ -283,10 +302,9 @@ async def test_scopes_are_those_that_the_server_wants_where_the_operator_names_n
         there.resource = {"scopes_supported": ["use", "see"]}
         credentials = ClientCredentials(client_id="depot:1", client_secret=SECRET)
         spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", oauth=credentials)
-        clients = HttpClients(spec)
-        await make_login(spec, clients).headers()
-        await clients.close()
-        form = parse_qs(there.requests[-1].body.decode())
+        async with endpoint_of(spec) as endpoint:
+            await sent(endpoint)
+        form = parse_qs(there.requests[-2].body.decode())
         assert (form["scope"], form["resource"]) == (["use see"], [f"{there.origin}/mcp"])
 
 
@@ -302,36 +320,36 @@ async def test_scopes_are_those_that_the_server_wants_where_the_operator_names_n
     ids=["another server", "another path", "no address", "another issuer", "no issuer"],
 )
 async def test_metadata_that_are_of_something_else_lead_to_no_token(resource: dict[str, Any]) -> None:
-    async with office() as there, login_at(there, issuer="https://issuer.example") as login:
+    async with office() as there, tokens_at(there, issuer="https://issuer.example") as tokens:
         there.resource = json.loads(json.dumps(resource).replace("{origin}", there.origin))
         with pytest.raises(ServerUnavailable):
-            await login.headers()
+            await tokens.get()
     assert there.given == 0
 
 
 async def test_metadata_that_cannot_be_had_now_lead_to_no_token() -> None:
-    async with office() as there, login_at(there) as login:
+    async with office() as there, tokens_at(there) as tokens:
         there.metadata_status = 503
         with pytest.raises(Unauthorized):
-            await login.headers()
+            await tokens.get()
     assert there.given == 0
 
 
 async def test_a_server_says_itself_where_its_metadata_are() -> None:
-    async with office() as there, login_at(there) as login:
+    async with office() as there, tokens_at(there) as tokens:
         there.challenge = f'Bearer realm="x", resource_metadata="{there.origin}/meta"'
-        assert (await login.headers())["Authorization"] == "Bearer token-1"
+        assert await tokens.get() == Token("token-1")
     assert there.paths[:2] == ["POST /mcp", "GET /meta"]
 
 
 async def test_a_server_without_metadata_gives_out_tokens_itself() -> None:
-    async with office() as there, login_at(there) as login:
+    async with office() as there, tokens_at(there) as tokens:
         there.announces = False
-        assert (await login.headers())["Authorization"] == "Bearer token-1"
+        assert await tokens.get() == Token("token-1")
     assert there.paths[-1] == "POST /token"
 
 
 def test_nothing_shows_a_secret() -> None:
     credentials = ClientCredentials(client_id="a", client_secret="sesame")
     spec = ServerSpec(label="depot", headers={"Authorization": "sesame"}, oauth=credentials)
-    assert "sesame" not in f"{credentials} {spec} {Token('sesame')} {Login(spec.headers)}"
+    assert "sesame" not in f"{credentials} {spec} {Token('sesame')}"

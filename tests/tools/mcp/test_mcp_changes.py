@@ -81,9 +81,9 @@ async def test_a_change_long_after_the_last_list_is_followed_at_once() -> None:
 async def test_a_list_that_is_asked_for_over_a_new_connection_is_asked_for_once() -> None:
     async with announcing() as (server, pool, _):
         await pool.get(server.spec).tools()
-        with pool.session(server.spec) as session:
-            await session.close()
-            await session.refresh()
+        session = pool.session(server.spec)
+        await session.close()
+        await session.refresh()
         await asyncio.sleep(10)
         assert (server.sessions, len(server.seen("tools/list"))) == (2, 2)
 
@@ -94,8 +94,7 @@ async def test_what_is_left_asks_for_nothing() -> None:
         await pool.get(server.spec).tools()
         await announce()
         await asyncio.sleep(0.3)
-        with pool.session(server.spec) as session:
-            await session.close()
+        await pool.session(server.spec).close()
         await asyncio.sleep(10)
         assert len(server.seen("tools/list")) == 1
 

@@ -10,9 +10,8 @@ import pytest
 
 from antwort.net.response import ConnectFailed, ConnectionLost, HttpError, InvalidResponse
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
-from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
-from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint
+from antwort.tools.mcp.endpoint import McpEndpoint
 from http_kit import CLOSED_UNANSWERED, OK, gone
 from replay_backend import Answer, Backend, serve, sse, whole
 
@@ -25,22 +24,22 @@ def origin_of(backend: Backend) -> str:
 
 
 @asynccontextmanager
-async def clients_of(
+async def endpoint_of(
     backend: Backend, policy: AddressPolicy | None = None, **fields: object
-) -> AsyncGenerator[tuple[HttpClients, McpEndpoint], None]:
+) -> AsyncGenerator[McpEndpoint, None]:
     spec = ServerSpec(label="depot", url=f"{origin_of(backend)}/mcp", is_untrusted=policy is not None, **fields)  # type: ignore[arg-type]  # single fields of a spec
-    clients = HttpClients(spec, policy)
+    endpoint = McpEndpoint(spec, policy)
     try:
-        yield clients, McpEndpoint(clients, make_login(spec, clients))
+        yield endpoint
     finally:
-        await clients.close()
+        await endpoint.close()
 
 
 async def test_a_message_carries_the_headers_of_the_server_and_of_the_protocol() -> None:
     theirs = {"X-Key": "1", "Host": "elsewhere", "mcp-session-id": "mine"}
     async with (
         serve(OK) as backend,
-        clients_of(backend, HERE, headers=theirs) as (_, endpoint),
+        endpoint_of(backend, HERE, headers=theirs) as endpoint,
         await endpoint.send("POST", {"Mcp-Session-Id": "s"}, b"{}") as reply,
     ):
         assert await reply.read(100) == b'{"ok": true}'
@@ -53,16 +52,16 @@ async def test_a_message_carries_the_headers_of_the_server_and_of_the_protocol()
 
 
 async def test_messages_go_over_the_same_connection() -> None:
-    async with serve(OK, OK) as backend, clients_of(backend, HERE) as (clients, endpoint):
+    async with serve(OK, OK) as backend, endpoint_of(backend, HERE) as endpoint:
         async with await endpoint.send("POST", NONE, b"{}") as reply:
             await reply.read(100)
-        await clients.fetch("POST", f"{origin_of(backend)}/token", b"a=b")
+        await endpoint.fetch("POST", f"{origin_of(backend)}/token", b"a=b")
     assert backend.connections == 1
     assert backend.requests[1].path == "/token"
 
 
 async def test_a_stream_is_read_as_it_comes_and_leaving_it_closes_the_connection() -> None:
-    async with serve(sse(b"data: 1\n\n", ending="hold")) as backend, clients_of(backend) as (_, endpoint):
+    async with serve(sse(b"data: 1\n\n", ending="hold")) as backend, endpoint_of(backend) as endpoint:
         async with await endpoint.send("GET", NONE) as reply:
             assert await anext(reply) == b"data: 1\n\n"
         await gone(backend)
@@ -70,7 +69,7 @@ async def test_a_stream_is_read_as_it_comes_and_leaving_it_closes_the_connection
 
 async def test_no_cookie_is_kept() -> None:
     cookie = whole(b"{}", headers={"set-cookie": "session=1; Path=/"})
-    async with serve(cookie, OK) as backend, clients_of(backend) as (_, endpoint):
+    async with serve(cookie, OK) as backend, endpoint_of(backend) as endpoint:
         for _ in range(2):
             async with await endpoint.send("GET", NONE) as reply:
                 await reply.read(100)
@@ -85,8 +84,8 @@ async def test_proxies_and_netrc_of_the_environment_do_not_count(
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.setenv("NETRC", str(netrc))
-    async with serve(OK) as backend, clients_of(backend, HERE) as (clients, _):
-        assert (await clients.fetch("GET", f"{origin_of(backend)}/mcp")).status == 200
+    async with serve(OK) as backend, endpoint_of(backend, HERE) as endpoint:
+        assert (await endpoint.fetch("GET", f"{origin_of(backend)}/mcp")).status == 200
     assert "authorization" not in backend.requests[0].headers
 
 
@@ -105,22 +104,22 @@ async def test_proxies_and_netrc_of_the_environment_do_not_count(
     ids=["cut", "not HTTP", "too long", "packed", "redirected without end"],
 )
 async def test_what_is_fetched_whole_may_go_wrong(answer: Answer, error: type[HttpError]) -> None:
-    async with serve(*[answer] * 5) as backend, clients_of(backend) as (clients, _):
+    async with serve(*[answer] * 5) as backend, endpoint_of(backend) as endpoint:
         with pytest.raises(error) as caught:
-            await clients.fetch("POST", f"{origin_of(backend)}/mcp", b"{}")
+            await endpoint.fetch("POST", f"{origin_of(backend)}/mcp", b"{}")
         assert "127.0.0.1" not in str(caught.value)
 
 
 async def test_nobody_there_is_no_connection() -> None:
     async with serve(OK) as backend:
         pass
-    async with clients_of(backend) as (_, endpoint):
+    async with endpoint_of(backend) as endpoint:
         with pytest.raises(ConnectFailed):
             await endpoint.send("POST", NONE, b"{}")
 
 
 async def test_a_header_that_cannot_be_sent_is_told_before_anything_is() -> None:
-    async with serve(OK) as backend, clients_of(backend) as (_, endpoint):
+    async with serve(OK) as backend, endpoint_of(backend) as endpoint:
         with pytest.raises(ValueError, match="cannot be sent"):
             await endpoint.send("POST", {"X": "a\x01b"}, b"{}")
     assert backend.connections == 0
@@ -139,18 +138,18 @@ class Names:
 
 async def test_a_server_of_a_request_is_asked_within_the_strictest_policy_if_there_is_no_other() -> None:
     with pytest.raises(AddressNotAllowed):
-        HttpClients(ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", is_untrusted=True))
+        McpEndpoint(ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", is_untrusted=True))
 
 
 async def test_a_name_is_judged_by_what_it_stands_for_when_it_is_connected_to() -> None:
     async with serve(OK) as backend:
         port = origin_of(backend).rpartition(":")[2]
         spec = ServerSpec(label="depot", url=f"http://tools.example.com:{port}/mcp", is_untrusted=True)
-        clients = HttpClients(spec, AddressPolicy(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
+        endpoint = McpEndpoint(spec, AddressPolicy(http=True, lookup=Names("93.184.216.34", "127.0.0.1")))
         with pytest.raises(AddressNotAllowed) as caught:
-            await McpEndpoint(clients, make_login(spec, clients)).send("POST", NONE, b"{}")
+            await endpoint.send("POST", NONE, b"{}")
         assert "127" not in str(caught.value)
-        await clients.close()
+        await endpoint.close()
     assert backend.connections == 0
 
 
@@ -180,22 +179,19 @@ async def test_no_redirect_leads_a_server_of_a_request_to_another_address(locati
     redirect = whole(b"", status, {"location": location.format(port=port)})
     async with (
         serve(redirect, redirect) as first,
-        clients_of(first, HERE, headers={"X-Key": "sesame"}) as (
-            clients,
-            endpoint,
-        ),
+        endpoint_of(first, HERE, headers={"X-Key": "sesame"}) as endpoint,
     ):
         with pytest.raises(NotReached, match="leads to another address"):
             await endpoint.send("POST", NONE, b"{}")
         with pytest.raises(AddressNotAllowed, match="another address"):
-            await clients.fetch("GET", f"{origin_of(first)}/mcp")
+            await endpoint.fetch("GET", f"{origin_of(first)}/mcp")
     assert len(first.requests) == 2
 
 
 async def test_a_redirect_to_the_same_address_is_followed_and_remembered() -> None:
     async with (
         serve(whole(b"", 307, {"location": "/mcp/"}), OK, OK) as first,
-        clients_of(first, HERE, headers={"X-Key": "1"}) as (_, endpoint),
+        endpoint_of(first, HERE, headers={"X-Key": "1"}) as endpoint,
     ):
         for _ in range(2):
             async with await endpoint.send("POST", NONE, b"{}") as reply:
@@ -206,7 +202,7 @@ async def test_a_redirect_to_the_same_address_is_followed_and_remembered() -> No
 
 
 async def test_a_redirect_that_would_change_the_method_is_not_followed() -> None:
-    async with serve(whole(b"", 302, {"location": "/mcp/"})) as first, clients_of(first) as (_, endpoint):
+    async with serve(whole(b"", 302, {"location": "/mcp/"})) as first, endpoint_of(first) as endpoint:
         with pytest.raises(ServerUnavailable, match="did not answer as one"):
             await endpoint.send("POST", NONE, b"{}")
     assert len(first.requests) == 1
@@ -221,26 +217,26 @@ async def test_a_redirect_to_tls_on_the_same_host_is_judged_again_and_gets_no_cr
             return ("10.0.0.1",)
 
     spec = ServerSpec(label="depot", url="http://tools.example.com/mcp", is_untrusted=True)
-    clients = HttpClients(spec, AddressPolicy(http=True, lookup=Here()))
+    endpoint = McpEndpoint(spec, AddressPolicy(http=True, lookup=Here()))
     with pytest.raises(AddressNotAllowed, match="not known"):
-        await clients.fetch("POST", "https://tools.example.com/mcp")
+        await endpoint.fetch("POST", "https://tools.example.com/mcp")
     assert looked_up == [443]
-    await clients.close()
+    await endpoint.close()
 
 
 async def test_what_the_operators_server_is_sent_goes_to_no_other() -> None:
     own = {"X-Key": "sesame", "Authorization": "Bearer sesame"}
-    async with serve(OK) as first, serve(OK) as second, clients_of(first, headers=own) as (clients, endpoint):
+    async with serve(OK) as first, serve(OK) as second, endpoint_of(first, headers=own) as endpoint:
         async with await endpoint.send("POST", NONE, b"{}") as reply:
             await reply.read(100)
-        await clients.fetch("GET", f"{origin_of(second)}/.well-known/oauth-authorization-server")
+        await endpoint.fetch("GET", f"{origin_of(second)}/.well-known/oauth-authorization-server")
     assert first.requests[0].headers["x-key"] == "sesame"
     assert "sesame" not in str(second.requests[0].headers)
 
 
 async def test_an_answer_may_take_as_long_as_whoever_asks_waits() -> None:
     gate = asyncio.Event()
-    async with serve(Answer((b"a",), gate=gate)) as backend, clients_of(backend) as (_, endpoint):
+    async with serve(Answer((b"a",), gate=gate)) as backend, endpoint_of(backend) as endpoint:
         asking = asyncio.create_task(endpoint.send("POST", NONE, b"{}"))
         gate.set()
         async with await asking as reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 from hypothesis import given
@@ -15,21 +16,27 @@ from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.conversion import MAX_UNTRUSTED_LIST_BYTES
 from antwort.tools.mcp.executor import McpExecutor
-from antwort.tools.mcp.pool import Candidate, EvictionLimits, choose_evicted
+from antwort.tools.mcp.pool import EvictionLimits, choose_evicted
 from antwort.tools.mcp.servers import McpPolicy
+from antwort.tools.mcp.session import McpSession
 from session_kit import STREAM, TOOL, Asked, Send, event, hangs, pooled, puppet, says, tasks_left, until
 
 ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
 NEAR = AddressPolicy(loopback=True)
 
 
-def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Candidate]:
-    """Each with a key of its own, by its place."""
-    return [Candidate(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
+def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[McpSession]:
+    """Sessions of these owners, with lists of so many bytes, and whether they are idle."""
+    made = []
+    for owner, size, *rest in said:
+        session = McpSession(ServerSpec(label="x", owner=owner, is_untrusted=True))
+        session.brought_bytes, session.uses = size, int(rest == [False])
+        made.append(session)
+    return made
 
 
-def left(there: list[Candidate], newcomer: tuple[str, str], **room: int) -> list[int]:
-    return [int(key) for key in choose_evicted(there, newcomer, EvictionLimits(**room))]
+def left(there: list[McpSession], newcomer: tuple[str, str], **room: int) -> list[int]:
+    return [there.index(session) for session in choose_evicted(there, newcomer, EvictionLimits(**room))]
 
 
 def test_whoever_asks_for_more_gives_up_their_own_first() -> None:
@@ -74,11 +81,13 @@ def test_afterwards_there_is_room_or_all_are_in_use(
     said: list[tuple[tuple[str, str], int, bool]], newcomer: tuple[str, str], sessions: int, lists: int
 ) -> None:
     there = guests(*said)
-    gone = set(choose_evicted(there, newcomer, EvictionLimits(sessions=sessions, list_bytes=lists)))
-    kept = [each for each in there if each.key not in gone]
-    assert all(each.is_idle for each in there if each.key in gone)
-    assert len(kept) <= sessions or not any(each.is_idle for each in kept)
-    assert sum(each.list_bytes for each in kept) <= lists or not any(each.is_idle and each.list_bytes for each in kept)
+    gone = choose_evicted(there, newcomer, EvictionLimits(sessions=sessions, list_bytes=lists))
+    kept = [each for each in there if each not in gone]
+    assert not any(each.uses for each in gone)
+    assert len(kept) <= sessions or all(each.uses for each in kept)
+    assert sum(each.brought_bytes for each in kept) <= lists or all(
+        each.uses or not each.brought_bytes for each in kept
+    )
 
 
 # ---- in the pool ----
@@ -178,9 +187,11 @@ async def test_a_list_of_a_strangers_that_nobody_waits_for_any_more_is_broken_of
 async def test_what_the_pool_has_forgotten_nobody_else_keeps() -> None:
     policy = McpPolicy(declared=True, reach=NEAR, sessions=2)
     async with puppet() as server:
-        executor = McpExecutor(policy=policy)
+        executor, offered = McpExecutor(policy=policy), list[weakref.ref[object]]()
         for at in range(6):
             declared = McpTool(server_label=f"s{at}", server_url=server.spec.url)
-            assert await executor.discover(declared, Identity("acme", "ada"))
-        assert len(executor._definitions) == 2
+            for tool in await executor.discover(declared, Identity("acme", "ada")) or ():
+                offered.append(weakref.ref(tool))
+            del tool
+        await until(lambda: [made() is not None for made in offered] == [False] * 4 + [True] * 2)
         await executor.close()

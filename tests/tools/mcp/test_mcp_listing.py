@@ -9,19 +9,19 @@ import pytest
 from antwort.api.tools import McpTool
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.mcp.base import ServerTool, ServerTools
-from antwort.tools.mcp.conversion import ToolRules, define, instructions_of, rules_for, untrusted_rules
+from antwort.tools.mcp.conversion import define, instructions_of, read_tool, usual_approval
 from antwort.tools.mcp.servers import ApprovalRule, McpPolicy, McpServer, McpToolPolicy
 
 DOCS = McpTool(server_label="docs")
-NO_RULES = ToolRules()
+URL = "https://docs.example.com/mcp"
 
 
 def listed(*tools: ServerTool) -> ServerTools:
     return ServerTools(tools=tools)
 
 
-def one(tool: ServerTool, rules: ToolRules = NO_RULES) -> ToolDefinition:
-    (definition,) = define(listed(tool), DOCS, rules)
+def one(tool: ServerTool, *servers: McpServer, **fields: Any) -> ToolDefinition:
+    (definition,) = define(listed(tool), DOCS, *servers, **fields)
     return definition
 
 
@@ -37,9 +37,13 @@ def test_a_tool_is_defined_as_its_server_lists_it() -> None:
     )
 
 
-@pytest.mark.parametrize("schema", [{}, None, [], True])
-def test_a_tool_without_a_schema_takes_an_object(schema: Any) -> None:
-    assert one(ServerTool(name="find", input_schema=schema)).parameters == {"type": "object", "properties": {}}
+def test_a_tool_without_a_schema_takes_an_object() -> None:
+    for tool in ({"name": "find"}, {"name": "find", "inputSchema": {}}):
+        assert (found := read_tool(tool)) is not None
+        assert one(found).parameters == {"type": "object", "properties": {}}
+    odd: object
+    for odd in (None, [], True):
+        assert read_tool({"name": "find", "inputSchema": odd}) is None
 
 
 @pytest.mark.parametrize(
@@ -66,25 +70,22 @@ def test_hints_say_what_a_call_does_and_show_as_they_came() -> None:
 
 
 def test_the_operator_knows_better_than_the_hints() -> None:
-    rules = ToolRules(tools={"find": McpToolPolicy(read_only=False, idempotent=False, parallel=False)})
-    found = one(hinted(readOnlyHint=True, idempotentHint=True), rules)
+    server = McpServer(
+        "docs", url=URL, tools={"find": McpToolPolicy(read_only=False, idempotent=False, parallel=False)}
+    )
+    found = one(hinted(readOnlyHint=True, idempotentHint=True), server)
     assert (found.read_only, found.idempotent, found.is_serial) == (False, False, True)
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 257, "a\nb", "a\x1b[2J"])
 def test_a_tool_without_a_usable_name_is_left_out(name: str) -> None:
-    assert define(listed(ServerTool(name=name)), DOCS, NO_RULES) == ()
-
-
-def test_of_two_tools_of_one_name_the_first_counts() -> None:
-    tools = listed(ServerTool(name="find", title="The first"), ServerTool(name="find", title="The second"))
-    assert [tool.description for tool in define(tools, DOCS, NO_RULES)] == ["The first"]
+    assert read_tool({"name": name}) is None
 
 
 def test_only_what_the_operator_allows_is_offered() -> None:
-    server = McpServer("docs", url="https://docs.example.com/mcp", allowed_tools=("find", "gone"))
+    server = McpServer("docs", url=URL, allowed_tools=("find", "gone"))
     tools = listed(ServerTool(name="drop"), ServerTool(name="find"))
-    assert [tool.name for tool in define(tools, DOCS, rules_for(server))] == ["find"]
+    assert [tool.name for tool in define(tools, DOCS, server)] == ["find"]
 
 
 @pytest.mark.parametrize(
@@ -97,14 +98,14 @@ def test_only_what_the_operator_allows_is_offered() -> None:
     ],
 )
 def test_the_operator_demands_approval(demand: ApprovalRule, read_only: bool, needs: bool) -> None:
-    server = McpServer("docs", url="https://docs.example.com/mcp", require_approval=demand)
-    assert one(hinted(readOnlyHint=read_only), rules_for(server)).needs_approval is needs
+    server = McpServer("docs", url=URL, require_approval=demand)
+    assert one(hinted(readOnlyHint=read_only), server).needs_approval is needs
 
 
 def test_a_tool_may_need_approval_otherwise_than_its_server() -> None:
-    lax = ToolRules(require_approval="always", tools={"find": McpToolPolicy(require_approval=False)})
-    strict = ToolRules(require_approval="never", tools={"find": McpToolPolicy(require_approval=True)})
-    assert [one(hinted(), rules).needs_approval for rules in (lax, strict)] == [False, True]
+    lax = McpServer("docs", url=URL, require_approval="always", tools={"find": McpToolPolicy(require_approval=False)})
+    strict = McpServer("docs", url=URL, require_approval="never", tools={"find": McpToolPolicy(require_approval=True)})
+    assert [one(hinted(), server).needs_approval for server in (lax, strict)] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -113,14 +114,22 @@ def test_a_tool_may_need_approval_otherwise_than_its_server() -> None:
 def test_a_strangers_tools_need_what_the_policy_says(
     usual: Literal["always", "never"], force: bool, needs: bool | None
 ) -> None:
-    rules = untrusted_rules(McpPolicy(require_approval=usual, force_approval=force))
-    assert one(hinted(readOnlyHint=True), rules).needs_approval is needs
+    policy = McpPolicy(require_approval=usual, force_approval=force)
+    assert one(hinted(readOnlyHint=True), needs_approval=usual_approval(policy)).needs_approval is needs
+
+
+@pytest.mark.parametrize("usual", [False, None, True])
+def test_the_operators_demand_holds_beside_what_the_policy_says(usual: bool | None) -> None:
+    strict = McpServer("docs", url=URL, require_approval="always")
+    lax = McpServer("docs", url=URL, tools={"find": McpToolPolicy(require_approval=False)})
+    assert one(hinted(), strict, lax, needs_approval=usual).needs_approval is True
+    assert one(hinted(), lax, needs_approval=usual).needs_approval is usual
 
 
 def test_the_model_is_told_in_the_words_of_the_request_the_operator_or_the_server() -> None:
     own = ServerTools(instructions="Search first.")
-    plain = McpServer("docs", url="https://docs.example.com/mcp")
-    described = McpServer("docs", url="https://docs.example.com/mcp", description="Our handbook.")
+    plain = McpServer("docs", url=URL)
+    described = McpServer("docs", url=URL, description="Our handbook.")
     told = McpTool(server_label="docs", server_description="The manual.")
     assert instructions_of(own, DOCS, plain) == "Search first."
     assert instructions_of(own, DOCS, described) == "Our handbook."

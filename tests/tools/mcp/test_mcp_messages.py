@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.tools.mcp.base import ServerUnavailable
-from antwort.tools.mcp.conversion import MAX_PAGES, MAX_TOOLS, ToolList, read_tool
+from antwort.tools.mcp.conversion import MAX_LIST_BYTES, MAX_PAGES, MAX_TOOLS, ToolList, read_list, read_tool
 from antwort.tools.mcp.messages import JsonRpcError, call_result, decode_message, error_result, progress_of, result_of
 from antwort.tools.mcp.throttle import Cooldown
 
@@ -73,6 +75,20 @@ def test_progress_that_no_number_can_hold_is_passed_over() -> None:
     assert (said[1].done, said[1].total) == (1.0, None)
 
 
+def collected(
+    pages: Iterable[object], most: int = MAX_LIST_BYTES, forbidden: object = None, asked: list[object] | None = None
+) -> ToolList:
+    """The list of a server that answers with these pages."""
+    answers = iter(pages)
+
+    async def ask(cursor: str | None) -> object:
+        if asked is not None:
+            asked.append(cursor)
+        return next(answers)
+
+    return asyncio.run(read_list(ask, lambda schema: schema != forbidden, most))
+
+
 @pytest.mark.parametrize(
     "pages",
     [
@@ -82,10 +98,9 @@ def test_progress_that_no_number_can_hold_is_passed_over() -> None:
     ],
 )
 def test_pages_make_one_list(pages: list[dict[str, Any]]) -> None:
-    found = ToolList(lambda schema: True)
-    cursors = [found.feed(page) for page in pages]
-    assert [tool.name for tool in found.tools] == ["a", "b", "c"]
-    assert cursors == [page.get("nextCursor") or None for page in pages]
+    asked: list[object] = []
+    assert [tool.name for tool in collected(pages, asked=asked).tools] == ["a", "b", "c"]
+    assert asked == [None, *(page["nextCursor"] for page in pages[:-1])]
 
 
 @given(
@@ -94,24 +109,18 @@ def test_pages_make_one_list(pages: list[dict[str, Any]]) -> None:
     )
 )
 def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[dict[str, Any]]) -> None:
-    found = ToolList(lambda schema: True)
-    for page in pages:
-        cursor = found.feed(page)
-        assert cursor is None or isinstance(cursor, str)
+    found = collected([*pages, {"tools": []}, {"tools": []}, {"tools": []}])
     assert len({tool.name for tool in found.tools}) == len(found.tools)
 
 
 @pytest.mark.parametrize(
     ("per_page", "most_bytes", "tools"),
-    [(1, None, MAX_PAGES), (100, None, MAX_TOOLS), (1, 50, 2)],
+    [(1, MAX_LIST_BYTES, MAX_PAGES), (100, MAX_LIST_BYTES, MAX_TOOLS), (1, 50, 2)],
     ids=["too many pages", "too many tools", "too many bytes"],
 )
-def test_a_list_without_end_ends(per_page: int, most_bytes: int | None, tools: int) -> None:
-    found = ToolList(lambda schema: True, most_bytes)
-    pages = 0
-    while found.feed(endless_page(pages, per_page)) is not None:
-        pages += 1
-    assert len(found.tools) == tools
+def test_a_list_without_end_ends(per_page: int, most_bytes: int, tools: int) -> None:
+    pages = (endless_page(number, per_page) for number in itertools.count())
+    assert len(collected(pages, most_bytes).tools) == tools
 
 
 def endless_page(number: int, size: int) -> dict[str, Any]:
@@ -119,23 +128,19 @@ def endless_page(number: int, size: int) -> dict[str, Any]:
 
 
 def test_a_page_with_more_tools_than_are_taken_is_cut() -> None:
-    found = ToolList(lambda schema: True)
-    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(MAX_TOOLS + 1)]}) is None
-    assert len(found.tools) == MAX_TOOLS
+    page = {"tools": [{"name": f"tool_{i}"} for i in range(MAX_TOOLS + 1)]}
+    assert len(collected([page]).tools) == MAX_TOOLS
 
 
 def test_what_is_left_out_is_told_once_for_the_whole_list() -> None:
-    found = ToolList(lambda schema: True)
-    pages = 0
-    while found.feed({"tools": [{"name": f"tool_{pages}"}, {"nope": 1}], "nextCursor": str(pages)}) is not None:
-        pages += 1
-    assert found.left_out == f"{MAX_PAGES} in it are no tools and it is too long"
-    assert ToolList(lambda schema: True).left_out == ""
+    pages = ({"tools": [{"name": f"tool_{at}"}, {"nope": 1}], "nextCursor": str(at)} for at in itertools.count())
+    assert collected(pages).left_out == f"{MAX_PAGES} in it are no tools and it is too long"
+    assert collected([{"tools": [{"name": "a"}]}]).left_out == ""
 
 
 def test_a_tool_that_the_protocol_forbids_is_left_out() -> None:
-    found = ToolList(lambda schema: schema != {"type": "odd"})
-    found.feed({"tools": [{"name": "a", "inputSchema": {"type": "odd"}}, {"name": "b"}]})
+    page = {"tools": [{"name": "a", "inputSchema": {"type": "odd"}}, {"name": "b"}]}
+    found = collected([page], forbidden={"type": "odd"})
     assert [tool.name for tool in found.tools] == ["b"]
 
 
@@ -175,7 +180,5 @@ def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minu
 @pytest.mark.parametrize("first", [True, False])
 def test_a_tool_that_is_listed_twice_with_other_hints_has_none(first: bool) -> None:
     tools = [{"name": "wipe", "annotations": {"readOnlyHint": hint}} for hint in (first, not first)]
-    found = ToolList(lambda schema: True)
-    found.feed({"tools": tools[:1], "nextCursor": "more"})
-    found.feed({"tools": tools[1:]})
+    found = collected([{"tools": tools[:1], "nextCursor": "more"}, {"tools": tools[1:]}])
     assert [(tool.name, tool.annotations) for tool in found.tools] == [("wipe", None)]

@@ -30,6 +30,7 @@ from session_kit import (
     result,
     says,
     session_with,
+    streams,
     until,
     whole,
 )
@@ -63,6 +64,14 @@ async def test_a_server_that_asks_for_much_at_once_is_answered_all_of_it() -> No
         await server.until("answer", 100)
         assert [asked.number for asked in server.seen("answer")] == list(range(100))
         assert server.sessions == 1
+
+
+@jumping_time
+async def test_what_a_server_asks_in_one_call_is_not_held_against_other_calls() -> None:
+    asks = streams({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create"}, answer=TEXT)
+    async with puppet(tools_call=asks, answer=hangs) as server, session_with(server.spec) as session:
+        results = await asyncio.gather(*[session.call("do", "{}", key=str(n)) for n in range(60)])
+    assert [each.content for each in results] == [results[0].content] * 60
 
 
 async def test_an_answer_whose_trailer_has_no_end_is_given_up() -> None:
@@ -242,7 +251,11 @@ async def test_a_call_whose_stream_is_full_of_what_nobody_asked_for_fails(said: 
         assert server.sessions == 1
 
 
-@pytest.mark.parametrize("said", [*UNASKED.values(), ENDLESS], ids=[*UNASKED, "an event without end"])
+@pytest.mark.parametrize(
+    "said",
+    [*UNASKED.values(), ENDLESS, b"event: endpoint\ndata: /other\n\n"],
+    ids=[*UNASKED, "an event without end", "addresses for messages"],
+)
 async def test_a_session_of_the_older_kind_that_sends_what_nobody_asked_for_ends_and_is_not_had_again_at_once(
     said: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

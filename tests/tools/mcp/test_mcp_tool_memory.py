@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -12,9 +13,10 @@ from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import WRITING_TOOLS_PER_SERVER
 from antwort.storage.memory import MemoryStore
-from antwort.tools.mcp.base import ServerTool, ServerTools, server_id_of
+from antwort.tools.mcp.base import ServerSpec, ServerTool, ServerTools, server_id_of
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.servers import McpPolicy, McpServer
+from antwort.tools.mcp.tool_memory import SHARED, ToolMemory
 from mcp_sessions_kit import ScriptedServer, ScriptedSessions
 
 URL = "https://docs.example.com/mcp"
@@ -104,6 +106,24 @@ async def test_sessions_that_take_turns_in_contradicting_each_other_ask_the_reco
         server.listed = lists[number % 2]
         assert await reading(executor, STRANGER, (ANNE, BOB)[number % 2]) == ({"find"} if number == 0 else set())
     assert record.asked == 2
+
+
+async def test_what_another_session_learns_while_the_record_is_read_makes_a_finding_outdated() -> None:
+    memory, may_read, is_read = ToolMemory(), asyncio.Event(), asyncio.Event()
+
+    async def note(tenant: str, server: str, names: Collection[str]) -> frozenset[str] | None:
+        if tenant == SHARED and not is_read.is_set():
+            is_read.set()
+            await may_read.wait()
+        return frozenset(names)
+
+    memory.note = note
+    spec = ServerSpec(label="docs", url=URL, owner=("acme", "anne"))
+    first = asyncio.create_task(memory.learn(spec, ("acme", SHARED), listing(reads=["wipe"])))
+    await is_read.wait()
+    await memory.learn(spec, ("acme", SHARED), listing("wipe"))
+    may_read.set()
+    assert not memory.is_current(await first)
 
 
 async def test_a_label_and_its_address_share_what_was_seen() -> None:

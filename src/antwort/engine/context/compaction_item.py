@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import Limits
+from antwort.api.decoding import UNLIMITED
 from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, Message, OpaqueItem
 from antwort.api.wire import encode
@@ -23,7 +23,6 @@ Stretches: TypeAlias = Sequence[Sequence[InputItem]]
 
 _PURPOSE = "compaction"
 _VERSION = 1
-_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40)
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -47,25 +46,26 @@ def is_instruction(item: InputItem) -> bool:
     return isinstance(item, Message) and item.role in ("system", "developer")
 
 
-class Memories:
+class Memories(msgspec.Struct, eq=False):
     """Seal and open the compaction items of one tenant, for one request."""
 
-    def __init__(self, vault: Vault, tenant: str) -> None:
-        self._vault, self._tenant = vault, tenant
-        self._opened: dict[str, Memory] = {}  # each is needed at every inference
+    vault: Vault
+    tenant: str
+    known: dict[str, Memory] = {}
+    """By what is sealed: each is needed at every inference."""
 
     def seal(self, memory: Memory) -> str:
         plain = {"version": _VERSION, **{name: getattr(memory, name) for name in memory.__struct_fields__}}
-        sealed = self._vault.seal(_PURPOSE, self._tenant, encode(plain))
-        self._opened[sealed] = memory
+        sealed = self.vault.seal(_PURPOSE, self.tenant, encode(plain))
+        self.known[sealed] = memory
         return sealed
 
     def opened(self, item: Compaction) -> Memory:
         """Raises `CannotOpen`, also for an unknown version: a newer server has sealed it."""
-        memory = self._opened.get(item.encrypted_content)
+        memory = self.known.get(item.encrypted_content)
         if memory is None:
-            data = self._vault.open(_PURPOSE, self._tenant, item.encrypted_content)
-            memory = self._opened[item.encrypted_content] = _parse(data)
+            data = self.vault.open(_PURPOSE, self.tenant, item.encrypted_content)
+            memory = self.known[item.encrypted_content] = _parse(data)
         return memory
 
 
@@ -75,7 +75,7 @@ def _parse(data: bytes) -> Memory:
         if plain["version"] != _VERSION:
             raise CannotOpen
         instructions, recent, tools = (
-            tuple(read_item(entry, "", _UNBOUNDED) for entry in entries)
+            tuple(read_item(entry, "", UNLIMITED) for entry in entries)
             for entries in (plain["instructions"], plain["recent"], plain.get("tools", ()))
         )
         return Memory(instructions, plain["summary"], recent, tools)

@@ -12,6 +12,7 @@ from antwort.providers.base import ChatMessage
 
 Content: TypeAlias = str | list[dict[str, Any]] | None | UnsetType
 
+INSTRUCTIONS = ("system", "developer")
 _GAP = "[… {:,} characters left out …]"
 _GAP_MARK = re.compile(r"\n?\[… (\d{1,3}(?:,\d{3}){0,5}) characters left out …\]\n?")
 _MIN_GAP_CHARS = 2 * len(_GAP)
@@ -130,6 +131,15 @@ def noted(messages: list[ChatMessage], words: str) -> list[ChatMessage]:
 def recap_of(summary: str) -> str:
     """Return the summary as a quotation: nothing in it can end it or speak for anybody else."""
     return _SUMMARY.format("\n".join(f"> {line}".rstrip() for line in _SUMMARY_MARK.sub("(", summary).splitlines()))
+
+
+def insert_recap(messages: list[ChatMessage], recap: str) -> None:
+    """Insert the quoted summary before the conversation: into the user's message that stands first, else alone."""
+    at = next((at for at, each in enumerate(messages) if each.role not in INSTRUCTIONS), len(messages))
+    if at < len(messages) and messages[at].role == "user":
+        messages[at] = recalled(recap, messages[at])
+    else:
+        messages.insert(at, Recap(role="user", content=recap))
 
 
 def recalled(recap: str, message: ChatMessage) -> Recap:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from antwort.api.decoding import Steps, at_once
 from antwort.api.wire import UNSET, encode
 from antwort.caching import Cache
+from antwort.engine.context.message_text import INSTRUCTIONS
 from antwort.engine.history.calls import ITEMS_PER_STEP
-from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, Provider, TokenCounter
+from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, Provider, count_at
 
 PER_MESSAGE = 4
 """Tokens of a template around each message."""
 PER_REQUEST = 8
 """Tokens of a template around them all."""
-ASCII_RATE, _WIDE_RATE = 0.25, 0.35
+INITIAL_RATE = 0.25
 """Tokens per byte before any report."""
 _MIN_RATE, _MAX_RATE = 1 / 16, 1.0
 """Tokens per byte. A report below is of something else, such as of what was not in a cache. No text has more tokens
@@ -32,18 +32,19 @@ _MARGIN = 1.5
 """How many times the estimate a text may have."""
 _MAX_TOKEN_BYTES = 16
 """Bytes of a token, on the average of any text."""
-_MIN_TEXT_BYTES = 128
-"""Bytes below which a report says more about the template than about the text."""
+_MIN_TEXT_BYTES, _MIN_TOKENS = 128, 32
+"""Below them a report says more about the template than about the text."""
 _MEAN_WEIGHT = 1 / 8
 """How far a report moves the mean."""
 _FEW_REPORTS = 32
-"""So many reports are all taken, and one in as many of those that follow: measuring a request costs time."""
+"""So many reports are all taken, and then those of long conversations and one of many: measuring costs time."""
+_MEASURED_OF = 32
+"""Of so many later reports, one is taken."""
 _MAX_MODELS, _MAX_CONVERSATIONS = 1024, 4096
 _LIMIT_SECONDS = 3600.0
 """How long a learned limit holds: backends are reconfigured."""
 _CLOSE = 0.75
 """The search for a limit ends when the largest accepted size is this share of the smallest refused one."""
-_INSTRUCTIONS = ("system", "developer")
 
 
 # ---- sizes ----
@@ -52,8 +53,6 @@ _INSTRUCTIONS = ("system", "developer")
 class Size(msgspec.Struct, frozen=True, gc=False):
     text: int = 0
     """Bytes in UTF-8."""
-    wide: int = 0
-    """How many of them are not ASCII."""
     messages: int = 0
     attachments: int = 0
 
@@ -62,11 +61,6 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         """Tokens that do not depend on the text."""
         return self.messages * PER_MESSAGE + self.attachments * ATTACHMENT_TOKENS
 
-    @property
-    def guess(self) -> float:
-        """Tokens of the text, before any report."""
-        return (self.text - self.wide) * ASCII_RATE + self.wide * _WIDE_RATE
-
 
 def size_of(request: ChatRequest) -> Size:
     return at_once(size_steps(request))
@@ -74,30 +68,21 @@ def size_of(request: ChatRequest) -> Size:
 
 def size_steps(request: ChatRequest) -> Steps[Size]:
     """Measure a request in pieces: it may have many messages."""
-    text = wide = attachments = 0
+    text, attachments = tools_size(request), 0
     for at, message in enumerate(request.messages, 1):
         if at % ITEMS_PER_STEP == 0:
             yield
-        if (plain := _plain_text(message)) is not None and plain.isascii():  # most messages, and there are many
-            text += len(plain)
-            continue
-        size = message_size(message)
-        text += size.text
-        wide += size.wide
-        attachments += size.attachments
-    return Size(text + tools_size(request), wide, len(request.messages), attachments)
+        for part in _texts(message):
+            if part is None:
+                attachments += 1
+            else:
+                text += text_size(part)
+    return Size(text, len(request.messages), attachments)
 
 
 def message_size(message: ChatMessage) -> Size:
-    text = wide = attachments = 0
-    for part in _texts(message):
-        if part is None:
-            attachments += 1
-            continue
-        text += (size := text_size(part))
-        if size != len(part):
-            wide += size - len(part.encode("ascii", "ignore"))
-    return Size(text, wide, 1, attachments)
+    texts = _texts(message)
+    return Size(sum(text_size(text) for text in texts if text is not None), 1, texts.count(None))
 
 
 def text_size(text: str) -> int:
@@ -108,45 +93,33 @@ def text_size(text: str) -> int:
 def tools_size(request: ChatRequest) -> int:
     """Return the bytes of its tools as JSON."""
     tools: Sequence[ChatTool] = () if request.tools is UNSET else request.tools
-    return sum(len(encode(tool)) for tool in tools)
+    return sum([len(encode(tool)) for tool in tools])
 
 
 def min_token_steps(request: ChatRequest) -> Steps[int]:
     """Return a lower bound for every tokenizer and template, in pieces: some drop whitespace, some drop reasoning."""
     size = 0
     for at, message in enumerate(request.messages, 1):
-        size += sum(text_size("".join(text.split())) for text in _content(message) if text)
+        size += sum(text_size("".join(text.split())) for text in _texts(message, with_reasoning=False) if text)
         if at % ITEMS_PER_STEP == 0:
             yield
     return size // _MAX_TOKEN_BYTES
 
 
-def _plain_text(message: ChatMessage) -> str | None:
-    """Return the content of a message that has nothing else."""
-    is_plain = message.tool_calls is message.reasoning_content is message.reasoning is message.refusal is UNSET
-    return message.content if is_plain and isinstance(message.content, str) else None
-
-
-def _texts(message: ChatMessage) -> Iterator[str | None]:
-    """Yield every text in the message, and None for a part that is no text."""
-    yield from _content(message)
-    for more in (message.reasoning_content, message.reasoning, message.refusal):
-        if more is not UNSET:
-            yield more
-
-
-def _content(message: ChatMessage) -> Iterator[str | None]:
-    content = message.content
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            text = part.get("text")
-            yield text if isinstance(text, str) else None
+def _texts(message: ChatMessage, *, with_reasoning: bool = True) -> list[str | None]:
+    """Return every text in the message, and None for a part that is no text."""
+    found: list[str | None] = []
+    if isinstance(message.content, str):
+        found.append(message.content)
+    elif isinstance(message.content, list):
+        texts = (part.get("text") for part in message.content)
+        found += (text if isinstance(text, str) else None for text in texts)
     if message.tool_calls is not UNSET:
         for call in message.tool_calls:
-            yield call.function.name
-            yield call.function.arguments
+            found += (call.function.name, call.function.arguments)
+    if with_reasoning:
+        found += (more for more in (message.reasoning_content, message.reasoning, message.refusal) if more is not UNSET)
+    return found
 
 
 # ---- what backends have reported ----
@@ -171,18 +144,18 @@ class LearnedLimit(msgspec.Struct, frozen=True, gc=False):
 class ModelRate(msgspec.Struct, gc=False):
     """What a backend has reported about one model to one tenant."""
 
-    factor: float = 1.0
-    """The running mean of how many times the guess texts have in tokens."""
+    mean: float | None = None
+    """The running mean of the tokens per byte."""
     reports: int = 0
-    seen: int = 0
-    """Reports with those that were skipped or told nothing."""
+    """Those that it was measured by."""
+    skipped: int = 0
 
 
-class ConversationRate(msgspec.Struct, frozen=True):
+class Conversation(msgspec.Struct, frozen=True):
     """What a backend has reported about one conversation."""
 
-    factor: float | None = None
-    """How many times the guess it had in tokens."""
+    rate: float | None = None
+    """The last report of its tokens per byte."""
     limit: LearnedLimit | None = None
 
 
@@ -190,7 +163,6 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     """Estimate, count, and learn from what backends report, for one tenant.
 
     The `whole` request is that from which another was made by leaving out messages: it identifies the conversation.
-    `is_near` and `estimate` return at once; `count` and `exact` may ask the backend.
     """
 
     provider: Provider
@@ -198,11 +170,7 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     tenant: str = ""
     models: Cache[tuple[str, str], ModelRate] = msgspec.field(default_factory=lambda: Cache(_MAX_MODELS))
     """By tenant and model."""
-    conversations: Cache[int, ConversationRate] = msgspec.field(default_factory=lambda: Cache(_MAX_CONVERSATIONS))
-
-    def for_tenant(self, tenant: str) -> TokenEstimator:
-        """Return an estimator for another tenant, with the same caches."""
-        return msgspec.structs.replace(self, tenant=tenant)
+    conversations: Cache[int, Conversation] = msgspec.field(default_factory=lambda: Cache(_MAX_CONVERSATIONS))
 
     # ---- estimates ----
 
@@ -211,26 +179,21 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
 
     def estimate_size(self, whole: ChatRequest, size: Size) -> int:
         """Return what a part of this size adds to the estimate of a request."""
-        return math.ceil(size.guess * self._factor(whole)) + size.fixed
+        return math.ceil(size.text * self.rate(whole.model, whole)) + size.fixed
 
-    def tokens_per_byte(self, model: str, whole: ChatRequest | None = None) -> float:
-        return ASCII_RATE * (self._model(model).factor if whole is None else self._factor(whole))
+    def rate(self, model: str, whole: ChatRequest | None = None) -> float:
+        """Return the tokens per byte, as far as is known."""
+        rate = None if whole is None else self._conversation(whole).rate
+        return rate or self._model(model).mean or INITIAL_RATE
 
     def is_near(self, request: ChatRequest, size: Size, limit: int) -> bool:
         """Return whether a request of this size may have more than `limit` tokens: then it is worth counting them."""
-        most = size.text * _MAX_RATE
-        if most + size.fixed + PER_REQUEST <= limit:
+        left = limit - size.fixed - PER_REQUEST
+        if size.text * _MAX_RATE <= left:
             return False
-        if self._model(request.model).reports:
-            most = min(most, size.guess * self._factor(request) * _MARGIN)
-        return most + size.fixed + PER_REQUEST > limit
-
-    def _model(self, model: str) -> ModelRate:
-        return self.models.get((self.tenant, model)) or _UNKNOWN_MODEL
-
-    def _factor(self, whole: ChatRequest) -> float:
-        factor = self._conversation(whole).factor
-        return self._model(whole.model).factor if factor is None else factor
+        if self._model(request.model).mean is None:
+            return True
+        return size.text * min(_MAX_RATE, self.rate(request.model, request) * _MARGIN) > left
 
     # ---- counts ----
 
@@ -241,32 +204,31 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
 
     async def exact(self, request: ChatRequest, whole: ChatRequest) -> int | None:
         """Return the backend's count, or None where it has no tokenizer or does not answer."""
-        counted = await self.provider.count(request) if isinstance(self.provider, TokenCounter) else None
+        counted = await count_at(self.provider, request)
         if counted is not None:
-            self.learn(request, counted, whole)
+            self.learn(request, counted, whole, is_long=True)
         return counted
 
     # ---- learning ----
 
-    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None) -> None:
-        """Take the tokens that the backend has reported for a request; `whole` is None where the conversation is short.
-        Where much has been reported, most reports of those are skipped.
-        """
-        key = (self.tenant, request.model)
-        if (model := self.models.get(key)) is None:
-            self.models.put(key, model := ModelRate())
-        model.seen += 1
-        if whole is None and model.seen > _FEW_REPORTS and model.seen % _FEW_REPORTS:
+    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest, *, is_long: bool) -> None:
+        """Take the tokens that the backend has reported for a request. Only a long conversation is remembered."""
+        if tokens < _MIN_TOKENS:
             return
+        model = self._model(request.model)
+        if model.reports >= _FEW_REPORTS and not is_long:
+            model.skipped += 1
+            if model.skipped % _MEASURED_OF:
+                return
         size = size_of(request)
         text_tokens = tokens - size.fixed
-        if size.attachments or size.text < _MIN_TEXT_BYTES or text_tokens < size.text * _MIN_RATE:
-            return
-        factor = min(text_tokens, size.text * _MAX_RATE) / size.guess
-        model.reports += 1
-        model.factor += (factor - model.factor) * _MEAN_WEIGHT
-        if whole is not None:
-            self._remember(whole, factor=factor)
+        if not size.attachments and size.text >= _MIN_TEXT_BYTES and text_tokens >= size.text * _MIN_RATE:
+            rate = min(text_tokens / size.text, _MAX_RATE)
+            known = INITIAL_RATE if model.mean is None else model.mean
+            mean = known + (rate - known) * _MEAN_WEIGHT
+            self.models.put((self.tenant, request.model), ModelRate(mean, model.reports + 1, model.skipped))
+            if is_long:
+                self._remember(whole, rate=rate)
 
     def learned_limit(self, whole: ChatRequest) -> LearnedLimit | None:
         """Return what refusals have told about the length that fits."""
@@ -276,39 +238,30 @@ class TokenEstimator(msgspec.Struct, frozen=True, eq=False):
     def learn_limit(self, whole: ChatRequest, fits: int, refused: int | None) -> None:
         self._remember(whole, limit=LearnedLimit(fits, refused, self.clock()))
 
-    # ---- conversations ----
+    def _model(self, model: str) -> ModelRate:
+        return self.models.get((self.tenant, model), _UNKNOWN_MODEL)
 
     def _remember(self, whole: ChatRequest, **news: object) -> None:
-        known = self._conversation(whole)
-        *_, key = self._keys(whole)
-        self.conversations.put(key, msgspec.structs.replace(known, **news))
+        known = msgspec.structs.replace(self._conversation(whole), **news)
+        self.conversations.put(self._keys(whole)[0], known)
 
-    def _conversation(self, whole: ChatRequest) -> ConversationRate:
-        if not self.conversations:
-            return _UNKNOWN_CONVERSATION
-        found = (self.conversations.get(key) for key in reversed(self._keys(whole)))
-        return next(filter(None, found), _UNKNOWN_CONVERSATION)
+    def _conversation(self, whole: ChatRequest) -> Conversation:
+        keys = self._keys(whole) if self.conversations else ()
+        return next((self.conversations[key] for key in keys if key in self.conversations), _UNKNOWN_CONVERSATION)
 
     def _keys(self, whole: ChatRequest) -> list[int]:
-        """Return what identifies the conversation, the best last: its messages up to the model's first answer, as many
-        conversations begin alike. One that has a single answer is also known by what was asked first. Clients change
-        instructions on the way. Before an answer only so many messages count as can be looked at without a pause.
+        """Return what identifies the conversation, the best first: the messages up to the model's first answer, as many
+        conversations begin alike; while that is the only one, also what was asked before it. Clients change
+        instructions on the way. Only so many messages count as can be looked at without a pause.
         """
-        beginning: list[object] = [self.tenant, whole.model]
-        keys: list[int] = []
-        spoken = (message for message in whole.messages if message.role not in _INSTRUCTIONS)
-        for message in islice(spoken, ITEMS_PER_STEP):
-            is_answer = message.role == "assistant"
-            if is_answer and len(keys) == 2:
-                return keys[1:]
-            if is_answer and not keys:
-                keys.append(hash(tuple(beginning)))
-            if len(keys) < 2:
-                beginning += (message.role, *_texts(message))
-            if is_answer:
-                keys.append(hash(tuple(beginning)))
-        return keys or [hash(tuple(beginning))]
+        spoken = [each for each in whole.messages[:ITEMS_PER_STEP] if each.role not in INSTRUCTIONS]
+        answers = [at for at, each in enumerate(spoken) if each.role == "assistant"]
+        ends = [answers[0] + 1, answers[0]] if answers else [len(spoken)]
+        if len(answers) > 1:
+            ends.pop()
+        texts = [(each.role, *_texts(each)) for each in spoken[: ends[0]]]
+        return [hash((self.tenant, whole.model, *texts[:end])) for end in ends]
 
 
 _UNKNOWN_MODEL = ModelRate()
-_UNKNOWN_CONVERSATION = ConversationRate()
+_UNKNOWN_CONVERSATION = Conversation()

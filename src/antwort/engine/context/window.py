@@ -10,7 +10,6 @@ import math
 from contextlib import suppress
 
 import msgspec
-from msgspec import structs
 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
@@ -63,7 +62,7 @@ class Count(msgspec.Struct, frozen=True):
         return self.minimum == self.tokens
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class Window(msgspec.Struct, kw_only=True, eq=False):
     """The context of one inference. Far from its end no token is counted and nothing waits."""
 
     estimator: TokenEstimator
@@ -76,8 +75,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Whether truncation is not logged, because nothing is sent."""
     compacts_from: int | None = None
     """Tokens from which on the conversation is compacted."""
-    refusals: tuple[ContextTooLong, ...] = ()
-    refused: int | None = None
+    refusals: int = 0
+    refusal: ContextTooLong | None = None
+    """The last one."""
+    refused: int = 0
     """The weight of the request that was refused last: as much is not sent again."""
     scale: float = 1.0
     """How many times the counted tokens the request has, by these refusals."""
@@ -105,50 +106,44 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             return request
         size = await in_turns(size_steps(request))
         if not self.truncates:
-            if self.estimator.is_near(request, size, length - 1):
-                counted = await self._count(request, request, size)
-                if counted.minimum >= length:
-                    advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
-                    raise _too_long(counted, length, advice)
+            counted = await self._count(request, request, size)
+            if counted.minimum >= length:
+                advice = "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
+                raise _too_long(counted, length, advice)
             return request
         try:
             fitted = await self._fitted(request, size, length)
         except ContextTooLong as error:
-            raise (self.refusals or (error,))[-1] from None
-        if self.refused is not None and _total_weight(fitted, size_of(fitted)) >= self.refused:
-            raise self.refusals[-1]
+            raise (self.refusal or error) from None
+        if self.refusal is not None and _total_weight(fitted, size_of(fitted)) >= self.refused:
+            raise self.refusal
         return fitted
 
     # ---- what the backend reports ----
 
-    def narrowed(self, error: Exception, sent: ChatRequest, whole: ChatRequest) -> Window | None:
-        """Return the window for another attempt after `sent` was refused for its length, or None. It was made from the
-        `whole` request.
+    def narrow(self, error: Exception, sent: ChatRequest, whole: ChatRequest) -> bool:
+        """Take what the refusal of a request tells, which was made from the `whole` one. Return whether to ask again
+        with less.
         """
-        if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _MAX_REFUSALS:
-            return None
-        size, wanted, scale = size_of(sent), max_answer(sent), self.scale
+        if not isinstance(error, ContextTooLong) or not self.truncates or self.refusals >= _MAX_REFUSALS:
+            return False
+        size, wanted = size_of(sent), max_answer(sent)
         estimate = self.estimator.estimate_size(whole, size) + PER_REQUEST
-        too_much = None
+        self.is_length_learned = self.is_length_learned or self.length is None
         if error.limit is None:
-            too_much = int(estimate * scale) + wanted
+            self.too_much = int(estimate * self.scale) + wanted
+            self.length = int(self.too_much * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
             learned = self.estimator.learned_limit(whole)
-            length = int(too_much * (_NEXT_SHARE if self.refusals else _FIRST_SHARE))
-            if learned is not None and learned.fits < too_much:
-                length = learned.fits
+            if learned is not None and learned.fits < self.too_much:
+                self.length = learned.fits
         else:
-            length = error.limit if self.length is None else min(error.limit, self.length)
+            self.too_much = None
+            self.length = error.limit if self.length is None else min(error.limit, self.length)
             had = error.asked if error.asked is not None and not wanted else _REFUSED_SHARE * (error.limit - wanted)
-            scale = max(scale, had / estimate)
-        return structs.replace(
-            self,
-            length=length,
-            too_much=too_much,
-            scale=scale,
-            refusals=(*self.refusals, error),
-            refused=_total_weight(sent, size),
-            is_length_learned=self.is_length_learned or self.length is None,
-        )
+            self.scale = max(self.scale, had / estimate)
+        self.refusal, self.refused = error, _total_weight(sent, size)
+        self.refusals += 1
+        return True
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """Take what an answered inference tells: its usage, where the backend reports it, and that it did fit."""
@@ -156,7 +151,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if usage is not None:
             length = self.length or _LONG * 2
             is_long = usage.input_tokens * 2 >= min(length, self.compacts_from or length)
-            estimator.learn(sent, usage.input_tokens, whole if is_long or not is_whole else None)
+            estimator.learn(sent, usage.input_tokens, whole, is_long=is_long or not is_whole)
         if is_whole:
             return
         learned = estimator.learned_limit(whole)
@@ -229,7 +224,8 @@ def window_of(plan: Plan, provider: Provider) -> Window:
 async def count_input(plan: Plan, provider: Provider) -> int:
     """Return the tokens of the plan's first inference as it would be sent; all of them if it cannot be sent."""
     request = await in_turns(Prompt(plan).request_steps(Run(plan.response)))
-    window = structs.replace(window_of(plan, provider), is_silent=True)
+    window = window_of(plan, provider)
+    window.is_silent = True
     if window.truncates:
         with suppress(ContextTooLong):
             request = await window.fit(request)
@@ -259,9 +255,8 @@ def _with_max_answer(request: ChatRequest, left: int) -> ChatRequest:
     """Lower the maximum for the answer to what is left for it: some backends refuse what might not fit."""
     if max_answer(request) <= left:
         return request
-    if request.max_tokens is not UNSET:
-        return replace(request, max_tokens=max(left, 1))
-    return replace(request, max_completion_tokens=max(left, 1))
+    field = "max_completion_tokens" if request.max_tokens is UNSET else "max_tokens"
+    return replace(request, **{field: max(left, 1)})
 
 
 def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:

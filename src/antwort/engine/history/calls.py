@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import isinf
-from typing import Any, Final, Literal, TypeAlias, TypeGuard, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -43,11 +43,12 @@ from antwort.engine.prompt.tool_names import legal_name
 from antwort.ids import new_id
 from antwort.tools.base import Output
 
+T = TypeVar("T")
+R = TypeVar("R")
 FunctionKind: TypeAlias = FunctionCall | CustomToolCall
 """Calls whose result is an item of its own."""
 Call: TypeAlias = FunctionKind | McpCall
-CallOutput: TypeAlias = FunctionCallOutput | CustomToolCallOutput
-CallItem: TypeAlias = Call | CallOutput | McpApprovalRequest | McpApprovalResponse
+CallItem: TypeAlias = Call | FunctionCallOutput | CustomToolCallOutput | McpApprovalRequest | McpApprovalResponse
 
 Part: TypeAlias = Literal["call", "request", "decision", "run", "result"]
 Owner: TypeAlias = Literal["function", "server", "foreign"]
@@ -199,6 +200,16 @@ ITEMS_PER_STEP = 256
 """Items of a long history that are looked at between two yields: about 1 ms."""
 
 
+def map_steps(function: Callable[[T], R], items: Sequence[T]) -> Steps[list[R]]:
+    """Return what the function makes of each item, in pieces."""
+    found: list[R] = []
+    for start in range(0, len(items), ITEMS_PER_STEP):
+        if start:
+            yield
+        found += map(function, items[start : start + ITEMS_PER_STEP])
+    return found
+
+
 def calls_in(items: Iterable[InputItem]) -> list[CallView]:
     """Return what the items say about calls, in order."""
     return [view for item in items if type(item) in CALL_TYPES and (view := CallView.of(item)) is not None]
@@ -214,11 +225,7 @@ class CallIndex(msgspec.Struct, frozen=True):
     @classmethod
     def steps(cls, items: Sequence[InputItem]) -> Steps[CallIndex]:
         """Make the index in pieces."""
-        views: list[CallView] = []
-        for start in range(0, len(items), ITEMS_PER_STEP):
-            if start:
-                yield
-            views += calls_in(items[start : start + ITEMS_PER_STEP])
+        views = [view for view in (yield from map_steps(CallView.of, items)) if view is not None]
         return cls(views, answered_by(views))
 
 
@@ -268,28 +275,15 @@ def lost_calls(
 # ---- one question about an item ----
 
 
-@overload
-def call_id_of(item: CallItem) -> str: ...
-@overload
-def call_id_of(item: InputItem) -> str | None: ...
-def call_id_of(item: InputItem) -> str | None:
-    """Return the id of the call that an item asks for, decides about or answers; None for any other item."""
-    if isinstance(item, McpCall):
-        if item.approval_request_id is not UNSET:  # whatever call id a client sends with it
-            return requested_call(item.approval_request_id)
-        return (call_shown_by(item.id) or item.id) if item.call_id is UNSET else item.call_id
-    return None if (view := CallView.of(item)) is None else view.call_id
+def call_id_of(item: Call) -> str:
+    """Return the id of the call that an item asks for or shows."""
+    if not isinstance(item, McpCall):
+        return item.call_id
+    if item.approval_request_id is not UNSET:  # whatever call id a client sends with it
+        return requested_call(item.approval_request_id)
+    return (call_shown_by(item.id) or item.id) if item.call_id is UNSET else item.call_id
 
 
-def is_function(item: InputItem) -> TypeGuard[FunctionKind]:
-    """Return whether an item is a call whose result is an item of its own."""
-    return type(item) is FunctionCall or type(item) is CustomToolCall
-
-
-@overload
-def result_of(item: CallOutput) -> Output: ...
-@overload
-def result_of(item: InputItem) -> Output | None: ...
 def result_of(item: InputItem) -> Output | None:
     """Return what the call of an item came to, as the model reads it; None if the item does not say."""
     return None if (view := CallView.of(item)) is None else view.result

@@ -100,7 +100,7 @@ class Conversations:
         read, raw = await in_turns(added_steps(items, self._limits))
         await in_turns(media_steps(read, "items", self._media))
         sealed = SealedItems(self._vault, identity)
-        sealed.opened_input(read, "items")
+        sealed.check_input(read, "items")
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}
         entries = []

@@ -7,8 +7,8 @@ input: an equal result is ignored, a different one is an error.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -19,7 +19,9 @@ from antwort.api.items import (
     Compaction,
     ContentPart,
     CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
+    FunctionCallOutput,
     InputItem,
     ItemReference,
     McpApprovalRequest,
@@ -30,7 +32,7 @@ from antwort.api.items import (
     ResultPart,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import UNSET, Plain, UnsetType, encode, replace, to_plain
+from antwort.api.wire import UNSET, UnsetType, encode, replace, to_plain
 from antwort.engine.history.approvals import contradiction
 from antwort.engine.history.calls import (
     ITEMS_PER_STEP,
@@ -38,15 +40,13 @@ from antwort.engine.history.calls import (
     CallView,
     FunctionKind,
     calls_in,
-    is_function,
     is_made_here,
     is_same,
-    is_same_value,
+    map_steps,
     result_of,
     value_key,
 )
 from antwort.errors import InvalidField
-from antwort.storage.base import Link
 from antwort.tools.base import Output
 
 Form: TypeAlias = tuple[object, ...]
@@ -75,61 +75,52 @@ def referring(request: CreateRequest, known: frozenset[int]) -> CreateRequest:
 # ---- items that stand in the history already ----
 
 
-def known_items(chain: Sequence[Link]) -> Iterator[InputItem]:
-    """Return the items of a chain that a request may repeat: all but messages of the client.
-
-    A client chooses the ids of its messages, and may use one again for the same words, and mean to say them twice.
-    """
-    for link in chain:
-        yield from (item for item in link.input if not _is_from_client(item))
-        yield from link.output
-
-
 def known_steps(
-    items: Sequence[InputItem],
-    known: Sequence[InputItem],
-    calls: CallIndex,
-    messages: Sequence[Message] = (),
-    raw: Sequence[bytes] = (),
+    request: CreateRequest, earlier: Sequence[InputItem], answered: frozenset[str]
 ) -> Steps[frozenset[int]]:
-    """Return the places of the items that are `known` already, in pieces; `calls` are those among the known items.
-    Behind a new compaction, nothing is known.
+    """Return the places of the items that are among the `earlier` ones already, in pieces. The calls of the ids
+    `answered` have results there. Behind a new compaction, nothing is known.
 
     A message of the client is known where a known item of the model follows: then the client sends the history back.
-    A message behind that is new, whatever its id. The same holds for `messages` of the history that come without an
-    id, as most clients give none; `raw` are the items as they came.
+    A message behind that is new, whatever its id: a client chooses the ids of its messages, and may use one again for
+    the same words, and mean to say them twice. Most clients give none.
 
     Raises `InvalidField` for an open call that was changed.
     """
-    if not items or not known:
+    items = request.input
+    if not items or not earlier:
         return frozenset()
-    index, found, last = (yield from _KnownItems.steps(items, known, calls)), set[int](), -1
-    unknown: dict[int, Message] = {}
+    index, found, last = _KnownItems(items, answered), set[int](), -1
+    is_conversation = request.conversation is not None  # its items have ids that are not used again
+    yield from map_steps(index.add, [item for item in earlier if is_conversation or not _is_from_client(item)])
+    messages: dict[int, Message] = {}
     for place, item in enumerate(items):
         if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
             yield
         if (field := index.changed_field(item)) is not None:
             problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
             raise InvalidField(f"input[{place}].{field}", problem)
-        if index.has(item):
+        if not _is_from_client(item) and index.has(item):
             found.add(place)
             last = place if index.is_models(item) else last
         elif isinstance(item, Compaction):
             break
         elif isinstance(item, Message):
-            unknown[place] = item
-    if messages and (sent_back := {place: item for place, item in unknown.items() if place < last}):
-        forms = set[tuple[str, str, Form]]()
-        for at, message in enumerate(messages):
-            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
-                yield
-            words = words_of(message.content)
-            forms |= {(message.id, message.role, words), ("", message.role, words)}
+            messages[place] = item
+    if sent_back := {place: item for place, item in messages.items() if place < last}:
+        known = set[tuple[str, Form]]()
+
+        def add(item: InputItem) -> None:
+            if isinstance(item, Message):
+                form = _forms(item)[0]
+                known.update(((item.id, form), ("", form)))
+
+        yield from map_steps(add, earlier)
         for place, item in sent_back.items():
-            item_id = item.id if _has_id(raw[place]) else ""
-            if (item_id, item.role, words_of(item.content)) in forms:
+            item_id = item.id if _has_id(request.raw_input[place]) else ""
+            if (item_id, _forms(item)[0]) in known:
                 found.add(place)
-    return frozenset(place for place in found if place < last or not _is_from_client(items[place]))
+    return frozenset(found)
 
 
 class _Identified(msgspec.Struct):
@@ -147,105 +138,78 @@ class _KnownItems:
     Ids may repeat, so an item is not compared with each known one of the same id.
     """
 
-    def __init__(self, answered: frozenset[str]) -> None:
+    def __init__(self, items: Sequence[InputItem], answered: frozenset[str]) -> None:
+        """`items` are the input."""
+        self._answered = answered
+        self._wanted = {item.id for item in items}, {view.call_id for view in calls_in(items)}
         self._ids: dict[str, bool] = {}
         """The ids of all known items; whether the model wrote one of them."""
-        self._by_id: set[tuple[str, object]] = set()
-        """Each known item by its id, with its type and with what it says."""
-        self._by_call: set[tuple[str, object]] = set()
-        """The same for calls and results, by the id of the call."""
-        self._asked: dict[str, FunctionKind] = {}
-        """By call id, the first function's call that was not cut off."""
+        self._said: set[tuple[str, object]] = set()
+        """The types of the items of an id, and what they say. Calls and results are also known by the id of the call,
+        and so are decisions: clients may change the ids of the items.
+        """
+        self._asked: dict[tuple[str, str], FunctionKind | McpCall] = {}
+        """By owner and call id, the first call that was not cut off."""
         self._reasoning: dict[str, deque[Reasoning]] = {}
-        self._decisions: set[tuple[str, bool]] = set()
-        self._answered = answered
 
-    @classmethod
-    def steps(cls, items: Sequence[InputItem], known: Sequence[InputItem], calls: CallIndex) -> Steps[_KnownItems]:
-        """Index what may be repeated in the `items`, in pieces."""
-        index = cls(calls.answered)
-        ids, call_ids = {item.id for item in items}, {view.call_id for view in calls_in(items)}
-        for at, item in enumerate(known):
-            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
-                yield
-            if item.id in ids:
-                index._add(item)
-        for at, view in enumerate(calls.views):
-            if at % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
-                yield
-            if view.call_id in call_ids:
-                index._add_call(view)
-        return index
-
-    def _add(self, item: InputItem) -> None:
-        self._ids[item.id] = self._ids.get(item.id, False) or _is_models(item)
-        self._by_id.add((item.id, type(item)))
+    def add(self, item: InputItem) -> None:
+        ids, call_ids = self._wanted
+        keys = [item.id] if item.id in ids else []
+        if keys:
+            self._ids[item.id] = self._ids.get(item.id, False) or _is_models(item)
         if isinstance(item, Reasoning):
-            self._reasoning.setdefault(item.id, deque(maxlen=_MOST_REASONING)).append(item)
-        else:
-            self._by_id.update((item.id, key) for key in _keys(item))
-
-    def _add_call(self, view: CallView) -> None:
-        item = view.item
-        if isinstance(item, McpApprovalResponse):
-            self._decisions.add((item.approval_request_id, item.approve))
-        elif _has_call_id(view):
-            self._by_call.add((view.call_id, type(item)))
-            self._by_call.update((view.call_id, key) for key in _keys(item))
-            if is_function(item) and not view.is_cut:
-                self._by_call.add((view.call_id, _question(item)))
-                self._asked.setdefault(view.call_id, item)
+            if keys:
+                self._reasoning.setdefault(item.id, deque(maxlen=_MOST_REASONING)).append(item)
+            return
+        view = CallView.of(item)
+        if view is not None and view.owner != "foreign" and view.call_id in call_ids:
+            keys.append(view.call_id)
+            if isinstance(item, FunctionKind | McpCall) and not (view.owner == "function" and view.is_cut):
+                self._asked.setdefault((view.owner, view.call_id), item)
+                self._said.add((view.call_id, _question(item)))
+        if keys:
+            said = [type(item), *_forms(item)]
+            self._said.update((key, each) for key in keys for each in said)
 
     def has(self, item: InputItem) -> bool:
         """Whether the item is known: by its id, or as a call or a result by the id of the call."""
         if isinstance(item, ItemReference):
             return item.id in self._ids
-        if isinstance(item, McpApprovalResponse):  # clients give it no id
-            return (item.approval_request_id, item.approve) in self._decisions
         if isinstance(item, Reasoning):
             return any(_is_same_reasoning(item, each) for each in self._reasoning.get(item.id, ()))
-        view = CallView.of(item)
-        may_be_call = view is not None and (view.call_id, type(item)) in self._by_call
-        if not may_be_call and (item.id, type(item)) not in self._by_id:
+        keys = [item.id]
+        if (view := CallView.of(item)) is not None and self._is_known_by_call(view):
+            keys.append(view.call_id)
+        keys = [key for key in keys if (key, type(item)) in self._said]
+        if not keys:
             return False
-        key = _keys(item)[-1]
-        if (item.id, key) in self._by_id:
+        form = _forms(item)[-1]
+        return any((key, form) in self._said for key in keys)
+
+    def _is_known_by_call(self, view: CallView) -> bool:
+        """A client's own call ids may repeat: such a call is known while it is open."""
+        if view.part == "decision" or is_made_here(view.call_id):
             return True
-        # A client's own call ids may repeat: such a call is known while it is open.
-        return (
-            view is not None
-            and _has_call_id(view)
-            and (is_made_here(view.call_id) or (is_function(item) and view.call_id not in self._answered))
-            and (view.call_id, key) in self._by_call
-        )
+        return view.part == "call" and view.owner == "function" and view.call_id not in self._answered
 
     def changed_field(self, item: InputItem) -> str | None:
         """Return the field in which a call differs from the known one that waits for its result or its approval."""
-        view = CallView.of(item)
-        if view is None or view.owner == "foreign" or (view.is_cut and view.owner == "function"):
-            return None
         if isinstance(item, McpApprovalRequest):
-            is_changed = (item.id, type(item)) in self._by_id and (item.id, _keys(item)[0]) not in self._by_id
+            is_changed = (item.id, type(item)) in self._said and (item.id, _forms(item)[0]) not in self._said
             return "arguments" if is_changed else None
-        if view.part not in ("call", "run") or view.call_id in self._answered:
+        if not isinstance(item, FunctionKind | McpCall):
             return None
-        call_id = view.call_id
-        if view.owner == "server":  # a client may answer an open call by sending it back with an output
-            if view.result is None or not is_made_here(call_id) or (call_id, type(item)) not in self._by_call:
-                return None
-            return None if (call_id, _keys(item)[0]) in self._by_call else "arguments"
-        assert is_function(item), "nothing else is a function's call"
-        known = self._asked.get(call_id)
-        return None if known is None or (call_id, _question(item)) in self._by_call else _difference(item, known)
+        view = CallView.of(item)
+        known = self._asked.get((view.owner, view.call_id))
+        if known is None or view.call_id in self._answered or (view.call_id, _question(item)) in self._said:
+            return None
+        if isinstance(item, McpCall):  # a client may answer an open call by sending it back with an output
+            return "arguments" if view.result is not None and is_made_here(view.call_id) else None
+        return None if view.is_cut or isinstance(known, McpCall) else _difference(item, known)
 
     def is_models(self, item: InputItem) -> bool:
         """Whether the model wrote the item, or the one that it refers to."""
         return self._ids.get(item.id, False) if isinstance(item, ItemReference) else _is_models(item)
-
-
-def _has_call_id(view: CallView) -> bool:
-    """Whether the item carries the id of the call: clients may change that of the item."""
-    return view.owner == "function" or view.is_mcp_call
 
 
 def _is_from_client(item: InputItem) -> bool:
@@ -261,26 +225,30 @@ def _is_models(item: InputItem) -> bool:
 # ---- whether two items are the same ----
 
 
-def _keys(item: InputItem) -> tuple[Form, ...]:
+def _forms(item: InputItem) -> tuple[Form, ...]:
     """Return what the item says but for its ids, and what of it clients may leave out: it is known under all of these,
     and repeats what is known under the last one.
     """
-    view = CallView.of(item)
-    if is_function(item):
-        # One that was cut off and comes back whole is new.
-        cut, whole = ((type(item), item.call_id, item.name, is_whole) for is_whole in (False, True))
-        return (cut,) if item.status == "incomplete" else (cut, whole)
-    if isinstance(item, McpCall | McpApprovalRequest):
-        asked = (type(item), item.server_label, item.name, value_key(item.arguments))
-        if isinstance(item, McpApprovalRequest):
-            return (asked,)
-        answered = (*asked, item.output, item.error_text)
-        return (answered, asked) if result_of(item) is None else (asked, answered)
-    if view is not None and view.owner == "function":
-        return ((type(item), view.call_id, *_forms(view)),)
-    if isinstance(item, Message):
-        return ((Message, item.role, words_of(item.content)),)
-    return ((type(item), value_key(encode(_content(item)).decode())),)
+    match item:
+        case FunctionCall() | CustomToolCall():
+            # One that was cut off and comes back whole is new.
+            cut, whole = ((type(item), item.call_id, item.name, is_whole) for is_whole in (False, True))
+            return (cut,) if item.status == "incomplete" else (cut, whole)
+        case McpApprovalRequest():
+            return (_question(item),)
+        case McpCall():
+            asked, answered = _question(item), (*_question(item), item.output, item.error_text)
+            return (answered, asked) if result_of(item) is None else (asked, answered)
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return ((type(item), item.call_id, form_of(item.output)),)
+        case McpApprovalResponse():
+            return ((McpApprovalResponse, item.approval_request_id, item.approve),)
+        case Message():
+            return ((Message, item.role, words_of(item.content)),)
+        case _:
+            plain = without_inner_nulls(to_plain(item))
+            content = {key: value for key, value in plain.items() if key not in ("id", "status")}
+            return ((type(item), value_key(encode(content).decode())),)
 
 
 def _is_same_reasoning(item: Reasoning, known: Reasoning) -> bool:
@@ -290,10 +258,10 @@ def _is_same_reasoning(item: Reasoning, known: Reasoning) -> bool:
     return all(not own or not other or own == other for own, other in pairs)
 
 
-def _question(item: FunctionKind) -> Form:
+def _question(item: FunctionKind | McpCall | McpApprovalRequest) -> Form:
     """Return what a call asks of which tool."""
-    asked = value_key(item.arguments) if isinstance(item, FunctionCall) else item.input
-    return type(item), item.name, asked
+    asked = item.input if isinstance(item, CustomToolCall) else value_key(item.arguments)
+    return type(item), getattr(item, "server_label", None), item.name, asked
 
 
 def _difference(item: FunctionKind, known: FunctionKind) -> str | None:
@@ -302,10 +270,9 @@ def _difference(item: FunctionKind, known: FunctionKind) -> str | None:
         return "type"
     if item.name != known.name:
         return "name"
-    field = "arguments" if isinstance(item, FunctionCall) else "input"
-    own, other = getattr(item, field), getattr(known, field)
-    is_equal = own == other if field == "input" else is_same_value(own, other)
-    return None if is_equal else field
+    if _question(item) == _question(known):
+        return None
+    return "arguments" if isinstance(item, FunctionCall) else "input"
 
 
 def form_of(output: Output) -> Form:
@@ -316,11 +283,6 @@ def form_of(output: Output) -> Form:
 def words_of(parts: Sequence[ContentPart] | Sequence[ResultPart]) -> Form:
     """Return what is said, without annotations."""
     return tuple(part.text if isinstance(part, TEXTS) else part for part in parts)
-
-
-def _content(item: InputItem) -> Plain:
-    plain: Plain = without_inner_nulls(to_plain(item))
-    return {key: value for key, value in plain.items() if key not in ("id", "status")}
 
 
 # ---- results and decisions that were sent before ----
@@ -337,10 +299,7 @@ def repeated_steps(items: Sequence[InputItem], earlier: Sequence[InputItem], fir
     if not any(view is not None and view.part != "request" for view in new):
         return frozenset()
     calls, found = _KnownCalls([view for view in new if view is not None]), set[int]()
-    for start in range(0, len(earlier), ITEMS_PER_STEP):
-        for view in calls_in(earlier[start : start + ITEMS_PER_STEP]):
-            calls.add(view)
-        yield
+    yield from map_steps(calls.add, (yield from CallIndex.steps(earlier)).views)
     for place, new_view in enumerate(new, first):
         if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
             yield
@@ -349,66 +308,79 @@ def repeated_steps(items: Sequence[InputItem], earlier: Sequence[InputItem], fir
     return frozenset(found)
 
 
+class _CallState(msgspec.Struct):
+    """What is known so far of the calls of one id. A client may use an id again."""
+
+    open: int = 0
+    """How many calls have no result, where that is another item. Less than 0: results came before their calls."""
+    later: int = 0
+    """How many of those calls are behind this point of the input."""
+    is_called: bool = False
+    results: set[Form] = msgspec.field(default_factory=set)
+    server_call: CallView | None = None
+    is_server_call_sent: bool = False
+    request_id: str | None = None
+    """Of the request for its approval."""
+    sent: FunctionKind | None = None
+    """The call in the input, if its id was made here: then it is one call."""
+
+    def answer(self, view: CallView) -> None:
+        self.open -= self.open > 0
+        self.results.update(_results_of(view))
+
+
 class _KnownCalls:
-    """The calls so far, and the results of each."""
+    """The calls so far, their results and the decisions about them."""
 
     def __init__(self, new: Sequence[CallView]) -> None:
         """`new` are all items of the input: a result may stand before its call."""
-        self._open: Counter[str] = Counter()
-        self._results: dict[str, set[Form]] = defaultdict(set)
-        self._servers: dict[str, CallView] = {}
-        self._requests: dict[str, str] = {}
-        """The ids of approval requests, by the ids of their calls."""
+        self._calls: defaultdict[str, _CallState] = defaultdict(_CallState)
         self._request_ids = {view.item.id for view in new if view.part == "request"}
         self._decisions: dict[str, bool] = {}
         self._given: dict[str, bool] = {}
         """The decisions of the input."""
-        self._sent: dict[str, FunctionKind] = {}
-        """The calls of the input whose ids were made here: each of those is one call."""
-        self._later = Counter(view.call_id for view in new if view.part == "call" and view.owner != "server")
-        self._early: Counter[str] = Counter()
-        """How many results came before their calls."""
-        self._later_servers = {view.call_id for view in new if view.is_mcp_call}
+        for view in new:
+            call = self._calls[view.call_id]
+            if view.is_mcp_call:
+                call.is_server_call_sent = True
+            elif view.part == "call":
+                call.is_called = True
+                call.later += 1
 
     def add(self, view: CallView) -> None:
-        item = view.item
-        if view.is_mcp_call:
-            self._servers.setdefault(view.call_id, view)
-            if view.result is not None:
-                self._answer(view)
-        elif isinstance(item, McpApprovalResponse):
+        item, call = view.item, self._calls[view.call_id]
+        if isinstance(item, McpApprovalResponse):
             self._decisions.setdefault(item.approval_request_id, item.approve)
-        elif view.part == "call":
-            self._open[view.call_id] += 1
         elif view.part == "request":
-            self._requests[view.call_id] = item.id
+            call.request_id = item.id
             self._request_ids.add(item.id)
+        elif view.is_mcp_call:
+            call.server_call = call.server_call or view
+            if view.result is not None:
+                call.answer(view)
+        elif view.part == "call":
+            call.is_called = True
+            call.open += 1
         else:
-            self._answer(view)
+            call.answer(view)
 
     def repeats(self, view: CallView, path: str) -> bool:
         """Whether an item of the input repeats a known call or result. It is added where it does not."""
-        item, call_id = view.item, view.call_id
+        item, call = view.item, self._calls[view.call_id]
         if view.part == "result":
-            return self._repeats_result(view, path)
+            return self._repeats_result(view, call, path)
         if isinstance(item, McpApprovalResponse):
             if self._repeats_decision(item, f"{path}.approval_request_id"):
                 return True
         elif view.is_mcp_call:
-            if view.result is not None and self._repeats_run(view, path):
+            if view.result is not None and self._repeats_run(view, call, path):
                 return True
         elif view.part == "call":
-            self._later[call_id] -= 1
-            if is_function(item) and is_made_here(call_id):
-                sent = self._sent.get(call_id)
-                # Both are whole, or both were cut off.
-                is_alike = sent is not None and (item.status == "incomplete") is (sent.status == "incomplete")
-                if sent is not None and is_alike and _difference(item, sent) is None:
+            call.later -= 1
+            if isinstance(item, FunctionKind) and is_made_here(view.call_id):
+                sent, call.sent = call.sent, item
+                if sent is not None and view.is_cut is (sent.status == "incomplete") and not _difference(item, sent):
                     return True
-                self._sent[call_id] = item
-            if self._early[call_id]:
-                self._early[call_id] -= 1
-                return False
         self.add(view)
         return False
 
@@ -426,55 +398,46 @@ class _KnownCalls:
         self._given[request_id] = is_approved
         return False
 
-    def _repeats_run(self, view: CallView, path: str) -> bool:
-        call_id, known = view.call_id, self._servers.get(view.call_id)
-        if known is not None and not is_same(view.item, known.item):
+    def _repeats_run(self, view: CallView, call: _CallState, path: str) -> bool:
+        if call.server_call is not None and not is_same(view.item, call.server_call.item):
             return False  # ids may repeat in a client's history: this is another call
-        if call_id in self._requests and view.part != "run":
-            self._check_approved(call_id, f"{path}.id")
-        if not self._results[call_id]:
+        if view.part != "run":
+            self._check_approved(call, f"{path}.id")
+        if not call.results:
             return False
-        if not self._results[call_id].isdisjoint(_forms(view)):
+        if not call.results.isdisjoint(_results_of(view)):
             return True
         field = "error" if getattr(view.item, "error", None) is not None else "output"
-        raise _duplicate(f"{path}.{field}", call_id)
+        raise _duplicate(f"{path}.{field}", view.call_id)
 
-    def _repeats_result(self, view: CallView, path: str) -> bool:
-        call_id = view.call_id
-        if view.owner == "foreign" and not (call_id in self._open or call_id in self._later):
+    def _repeats_result(self, view: CallView, call: _CallState, path: str) -> bool:
+        if view.owner == "foreign" and not call.is_called:
             return False  # the result of an unknown call says nothing to the model
-        if self._open[call_id] <= 0:
-            if not self._results[call_id].isdisjoint(_forms(view)):
+        if call.open <= 0:
+            if not call.results.isdisjoint(_results_of(view)):
                 return True
-            if self._later[call_id] > self._early[call_id]:
-                self._early[call_id] += 1
-                self._results[call_id].update(_forms(view))
-                return False
-            if self._results[call_id]:
-                raise _duplicate(f"{path}.call_id", call_id)
-            if call_id not in self._servers and call_id not in self._later_servers:
-                if call_id not in self._requests:
-                    problem = f"no call with id {call_id[:_LONGEST_ID]!r} in this conversation."
+            if call.later + call.open > 0:
+                call.open -= 1
+            elif call.results:
+                raise _duplicate(f"{path}.call_id", view.call_id)
+            elif call.server_call is None and not call.is_server_call_sent:
+                if call.request_id is None:
+                    problem = f"no call with id {view.call_id[:_LONGEST_ID]!r} in this conversation."
                     raise InvalidField(f"{path}.call_id", problem, code="unknown_call_id")
-                self._check_approved(call_id, f"{path}.call_id")
-        self._answer(view)
+                self._check_approved(call, f"{path}.call_id")
+        call.answer(view)
         return False
 
-    def _check_approved(self, call_id: str, place: str) -> None:
+    def _check_approved(self, call: _CallState, place: str) -> None:
         """Refuse a client's own answer to a call before its approval is decided about."""
-        request_id = self._requests[call_id]
-        is_approved = self._decisions.get(request_id)
+        if call.request_id is None:
+            return
+        is_approved = self._decisions.get(call.request_id)
         if is_approved is None:
-            problem = (
-                f"the call waits for an approval. Send an 'mcp_approval_response' for {request_id[:_LONGEST_ID]!r}."
-            )
-            raise InvalidField(place, problem, code="not_a_client_call")
-        if not is_approved and not self._results[call_id]:
+            send = f"Send an 'mcp_approval_response' for {call.request_id[:_LONGEST_ID]!r}."
+            raise InvalidField(place, f"the call waits for an approval. {send}", code="not_a_client_call")
+        if not is_approved and not call.results:
             raise InvalidField(place, "the call was denied.", code="duplicate_output")
-
-    def _answer(self, view: CallView) -> None:
-        self._open[view.call_id] -= self._open[view.call_id] > 0
-        self._results[view.call_id].update(_forms(view))
 
 
 def _duplicate(place: str, call_id: str) -> InvalidField:
@@ -482,7 +445,7 @@ def _duplicate(place: str, call_id: str) -> InvalidField:
     return InvalidField(place, problem, code="duplicate_output")
 
 
-def _forms(view: CallView) -> list[Form]:
+def _results_of(view: CallView) -> list[Form]:
     """Return all forms of a result: of a server's call, clients leave out the error or the output."""
     item = view.item
     if not isinstance(item, McpCall):

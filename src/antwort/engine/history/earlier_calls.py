@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.decoding import at_once
+from antwort.api.decoding import UNLIMITED, at_once
 from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -46,7 +46,7 @@ from antwort.engine.history.refusals import (
 from antwort.engine.history.sealed_items import Parent, SealedItems, with_newer_credentials
 from antwort.engine.history.turns import last_turn_steps, turn_steps
 from antwort.engine.plan import Leftover, budget_of
-from antwort.engine.prompt.declared_tools import UNBOUNDED, declared_in
+from antwort.engine.prompt.declared_tools import declared_in
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import model_name
 from antwort.engine.prompt.toolbox import rebuild_toolbox
@@ -214,12 +214,12 @@ class EarlierCalls:
         chain of this request, those of the conversation count that it continues.
         """
         chain, request = self._earlier.chain, self._request
-        parent = self._sealed.made_under(link, request)
+        parent = at_once(self._sealed.parent_steps(link, request))
         at = next((at for at, each in enumerate(chain) if each.response.id == link.response.id), None)
         links = [link] if at is None else chain[: at + 1]
         items = [item for each in links for item in (*each.input, *each.output)]
         declared = [*declared_in(items, self._sealed, "previous_response_id")]
-        found = at_once(declared_steps(declared, UNBOUNDED))
+        found = at_once(declared_steps(declared, UNLIMITED.tools))
         newer = [each.tool for each in request.declarations]
         additional = [replace(each, tool=with_newer_credentials(each.tool, newer)) for each in found]
         if at is None:

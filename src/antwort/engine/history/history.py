@@ -110,6 +110,7 @@ async def assemble(
     that wait for approval, by the ids of the requests, where the chain does not tell.
     """
     history = _stretches(request, chain, conversation)
+    history = replace(history, stretches=(*history.stretches[:-1], sealed.opened(request.input)))
     counted = _since_compaction(history, sealed.memories, request)
     ordered = await in_turns(uninterrupted_steps(counted.stretches, counted.inputs))
     items = [item for stretch in ordered for item in stretch]

@@ -1,4 +1,4 @@
-"""Limit the size of a history that a request reads, and the memory that all histories take at once."""
+"""Read the history of a request, and limit its size and the memory that all histories take at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from antwort.api.decoding import Limits
 from antwort.api.items import InputItem
-from antwort.engine.history.recent_responses import HistorySource
+from antwort.engine.history.recent_responses import RecentResponses
 from antwort.errors import ContextTooLong, HistoryMemoryFull
 from antwort.identity import Identity
 from antwort.limiter import Limiter
-from antwort.storage.base import Bound, HistoryTooLarge, Link
+from antwort.storage.base import Bound, HistoryTooLarge, Link, ResponseStore
 
 T = TypeVar("T")
 
@@ -29,17 +29,22 @@ class HistoryReader:
         self,
         memory: Limiter,
         limits: Limits,
-        source: HistorySource,
+        store: ResponseStore,
+        recent: RecentResponses | None,
         identity: Identity,
         *,
         truncates: bool,
         seconds: float | None,
     ) -> None:
-        """`memory` has bytes for slots, and an owner is a tenant. `truncates`: of a history that is too large, the
-        newest part is read. A request waits `seconds` for memory; None: as long as it takes.
+        """`memory` has bytes for slots, and an owner is a tenant. What the connection remembers as `recent` is found
+        before what the store has. `truncates`: of a history that is too large, the newest part is read. A request waits
+        `seconds` for memory; None: as long as it takes.
         """
         self._memory, self._limit, self._tenant = memory, limits.history_bytes, identity.tenant
-        self._source, self._identity = source, identity
+        self._store, self._recent, self._identity = store, recent, identity
+        self._latest = None if recent is None else recent.response_id
+        self._recent_links: tuple[Link, ...] | None = None
+        """Decoded once."""
         self._truncates, self._seconds = truncates, seconds
         self.size = 0
         """Bytes that it holds; 0 for a small history."""
@@ -48,14 +53,29 @@ class HistoryReader:
 
     async def items(self, ids: Iterable[str]) -> Mapping[str, InputItem]:
         """Return the newest item under each id, as far as found."""
-        wanted = [*dict.fromkeys(ids)]
-        return await self.read(lambda bound: self._source.items(self._identity, wanted, bound), "input")
+        wanted = dict.fromkeys(ids)
+
+        async def find(bound: Bound) -> Mapping[str, InputItem]:
+            links = self._remembered(bound)
+            found = {item.id: item for link in links for item in (*link.input, *link.output) if item.id in wanted}
+            missing = [item_id for item_id in wanted if item_id not in found]
+            return {**await self._store.items(self._identity, missing, bound), **found} if missing else found
+
+        return await self.read(find, "input")
 
     async def chain(self, response_id: str) -> tuple[Link, ...]:
         """Return the response and its ancestors, oldest first; nothing if not found."""
-        return await self.read(
-            lambda bound: self._source.chain(self._identity, response_id, bound), "previous_response_id"
-        )
+
+        async def find(bound: Bound) -> tuple[Link, ...]:
+            found = self._remembered(bound) if response_id == self._latest else ()
+            return found or await self._store.chain(self._identity, response_id, bound)
+
+        return await self.read(find, "previous_response_id")
+
+    def _remembered(self, bound: Bound) -> tuple[Link, ...]:
+        if self._recent_links is None:
+            self._recent_links = () if self._recent is None else self._recent.links(bound)
+        return self._recent_links
 
     async def read(self, ask: Callable[[Bound], Awaitable[T]], param: str) -> T:
         """Return what `ask` finds within a bound. Most histories are small, and read by the first call.
@@ -66,6 +86,7 @@ class HistoryReader:
             return await ask(Bound(most=min(SMALL_BYTES, self._limit)))
         except HistoryTooLarge as found:
             size, recent = found.size, found.recent
+            found.__traceback__ = None  # its frames would hold what is read below until a garbage collection
         left = self._limit - self.size
         needed = size if size <= left else recent
         if needed > left and not self._truncates:

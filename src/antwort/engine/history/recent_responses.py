@@ -7,8 +7,7 @@ connections are idle most of the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,8 +17,7 @@ from antwort.api.requests import less_input
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
 from antwort.caching import Cache
-from antwort.identity import Identity
-from antwort.storage.base import Bound, HistoryTooLarge, Link
+from antwort.storage.base import Bound, Link
 from antwort.storage.bounds import declaring_links, first_within
 
 CONNECTION_BYTES = 32 * 2**20
@@ -29,20 +27,6 @@ TOTAL_BYTES = 256 * 2**20
 
 _LINK_OVERHEAD_BYTES = 600
 """The size of a packed response without its contents, approximately."""
-
-
-class HistorySource(Protocol):
-    """Where earlier responses and their items are found. Every store is one."""
-
-    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        """Return the response and its ancestors, oldest first; nothing if not found. Raises `HistoryTooLarge`."""
-        ...
-
-    async def items(
-        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
-    ) -> Mapping[str, InputItem]:
-        """Return the newest item under each id, as far as found. Raises `HistoryTooLarge`."""
-        ...
 
 
 RecentMemory: TypeAlias = Cache["RecentResponses", tuple["PackedLink", ...]]
@@ -99,47 +83,13 @@ class RecentResponses:
     def clear(self) -> None:
         self._memory.discard(self)
 
-    def before(self, source: HistorySource) -> HistorySource:
-        """Return a source that looks here first."""
-        return _RecentFirst(self, source) if self._chain else source
-
     def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
         """Raises `HistoryTooLarge`."""
         chain = self._chain
         first = first_within([(link.size, link.is_compacted) for link in chain], bound)
-        if isinstance(first, HistoryTooLarge):
-            raise first
         left_out = chain[:first] if bound is not None and bound.cut == "oldest" else ()
         declaring = declaring_links(link.unpacked() for link in left_out if link.is_declaring)
         return (*declaring, *(link.unpacked() for link in chain[first:]))
-
-
-class _RecentFirst:
-    """Decodes the remembered responses once, for one plan."""
-
-    __slots__ = ("_latest", "_links", "_recent", "_source")
-
-    def __init__(self, recent: RecentResponses, source: HistorySource) -> None:
-        self._recent, self._source = recent, source
-        self._latest = recent.response_id
-        self._links: tuple[Link, ...] | None = None
-
-    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
-        found = self._remembered(bound) if response_id == self._latest else ()
-        return found or await self._source.chain(identity, response_id, bound)
-
-    async def items(
-        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
-    ) -> Mapping[str, InputItem]:
-        wanted, links = {*ids}, self._remembered(bound) if ids else ()
-        found = {item.id: item for link in links for item in (*link.input, *link.output) if item.id in wanted}
-        missing = [item_id for item_id in ids if item_id not in found]
-        return {**await self._source.items(identity, missing, bound), **found} if missing else found
-
-    def _remembered(self, bound: Bound | None) -> tuple[Link, ...]:
-        if self._links is None:
-            self._links = self._recent.links(bound)
-        return self._links
 
 
 # ---- packed responses ----

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+from antwort.api.decoding import Steps
 from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
@@ -17,6 +18,7 @@ from antwort.engine.history.calls import (
     call_shown_by,
     calls_in,
     is_same,
+    map_steps,
     result_of,
     results_in,
     run_id_of,
@@ -26,6 +28,7 @@ from antwort.engine.history.calls import (
 from antwort.engine.history.memory_limit import HistoryReader
 from antwort.engine.history.refusals import CHANGED
 from antwort.errors import ItemNotFound
+from antwort.event_loop import in_turns
 from antwort.ids import new_id
 from antwort.storage.base import Link
 
@@ -58,9 +61,10 @@ async def resolve_references(
     another follow-up may have run them, such as the same request that was sent once more, or one after an error. A run
     that has only begun is added, too.
     """
-    unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
+    may_be_stored = await in_turns(map_steps(is_known_by_id, request.input))
+    unknown = [item for at, item in enumerate(request.input) if at not in known and may_be_stored[at]]
     outputs = (item for link in chain for item in link.output)
-    answered = results_in(request.input)
+    answered = (await in_turns(CallIndex.steps(request.input))).answered
     settled = answered | calls.answered
     asked = [
         call
@@ -155,9 +159,10 @@ def _missing_runs(
 # ---- results for the calls of servers ----
 
 
-def results_by_call_id(request: CreateRequest, earlier: CallIndex) -> CreateRequest:
-    """Return the request with its input as `with_call_ids` gives it."""
-    items = with_call_ids(request.input, earlier)
+def results_by_call_id_steps(request: CreateRequest, earlier: CallIndex) -> Steps[CreateRequest]:
+    """Return the request with its input as `call_id_steps` gives it."""
+    items = yield from call_id_steps(request.input, earlier)
+    yield
     sent = [*zip(items, request.input, request.raw_input, strict=True)]
     if all(item is given for item, given, _ in sent):
         return request
@@ -165,19 +170,21 @@ def results_by_call_id(request: CreateRequest, earlier: CallIndex) -> CreateRequ
     return replace(request, input=items, raw_input=raw)
 
 
-def with_call_ids(items: Sequence[InputItem], earlier: CallIndex) -> tuple[InputItem, ...]:
-    """Return the items with each client's result for a server's call as an output that carries the `call_id`.
+def call_id_steps(items: Sequence[InputItem], earlier: CallIndex) -> Steps[tuple[InputItem, ...]]:
+    """Return the items with each client's result for a server's call as an output that carries the `call_id`, in
+    pieces.
 
     A client may name such a call by its `call_id` or by the `id` of the `mcp_call` item, or send that item back with an
     output. Everything behind this point sees one form.
     """
-    views = [CallView.of(item) for item in items]
+    views = yield from map_steps(CallView.of, items)
     if not any(
         view is not None and ((view.owner == "function" and view.part == "result") or view.is_mcp_call)
         for view in views
     ):
         return tuple(items)
     call_ids = _call_ids_by_item(items, [*earlier.views, *filter(None, views)])
+    yield
     asked: dict[str, InputItem] = {
         view.call_id: view.item for view in earlier.views if view.is_mcp_call and view.result is None
     }

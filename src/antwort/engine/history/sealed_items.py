@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import Limits, Steps, at_once, body_steps, known_fields
+from antwort.api.decoding import UNLIMITED, Steps, body_steps, known_fields
 from antwort.api.items import Compaction, InputItem, OpaqueItem, Reasoning, ReasoningText
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.tool_parsing import KEY, Declared, entries_of, may_hold_logins, take_logins
-from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
-from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
+from antwort.api.tools import SECRET, McpTool, Tool, brought_by, has_credentials, same_place, shown_url
+from antwort.api.wire import UNSET, Plain, decode_object, encode, replace
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.calls import REQUEST_ID, canonical_arguments, request_id
 from antwort.errors import InvalidField
@@ -39,6 +39,8 @@ _INCLUDE = "reasoning.encrypted_content"
 """The `include` entry that asks for sealed reasoning."""
 _REASONING, _APPROVAL = "reasoning", "approval"
 """What a text is sealed, or an id signed, for: it counts for nothing else."""
+_REQUEST, _ITEM = "credentials", "additional_tools"
+"""What credentials are sealed for: those of a request, or of an item."""
 _NONCE_BYTES = _MAC_BYTES = 8
 _CANNOT_OPEN = (
     "it cannot be opened: it was changed since this server gave it out, or it is somebody else's. Send it as it was "
@@ -48,29 +50,9 @@ _CANNOT_OPEN = (
 _FIELDS = known_fields(*REQUEST_FIELDS, KEY)
 _REWRITTEN = tuple(name for name in REQUEST_FIELDS if name not in ("input", "metadata", "prompt"))
 """The fields that are read again from the JSON of a request; metadata is read from the response."""
-_MANY = 2**31
-_UNBOUNDED = Limits(
-    input_items=_MANY,
-    part_bytes=2**40,
-    tools=_MANY,
-    servers=_MANY,
-    metadata_keys=_MANY,
-    body_values=2**40,
-    item_values=2**40,
-)
-
-
-class _ServerCredentials(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The credentials in one declaration of a server."""
-
-    authorization: str | UnsetType = UNSET
-    headers: dict[str, str] | UnsetType = UNSET
-    server_url: str | UnsetType = UNSET
-
-
-_read_credentials = msgspec.json.Decoder(dict[int, _ServerCredentials])
-_read_raw_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_read_fields: msgspec.json.Decoder[dict[int, Plain]] = msgspec.json.Decoder(dict[int, dict[str, Any]])
+_CREDENTIALS = (*SECRET, "server_url")
+_read_credentials: msgspec.json.Decoder[dict[int, Plain]] = msgspec.json.Decoder(dict[int, dict[str, Any]])
+"""By the places of the declarations."""
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -87,6 +69,7 @@ class SealedItems:
     def __init__(self, vault: Vault, identity: Identity) -> None:
         self._vault, self._tenant, self._owner = vault, identity.tenant, identity.owner
         self.memories = Memories(vault, identity.tenant)
+        self._texts: dict[str, str] = {}
 
     # ---- reasoning and compactions ----
 
@@ -97,47 +80,42 @@ class SealedItems:
     def _seal(self, text: str) -> str:
         return self._vault.seal(_REASONING, self._tenant, text.encode())
 
-    def _opened(self, item: InputItem) -> InputItem:
+    def _open(self, item: InputItem) -> InputItem:
         """Return the item with the text that is sealed in it, whatever else it says. Raises `CannotOpen`."""
         if not isinstance(item, Reasoning) or item.encrypted_content is UNSET:
             return item
-        text = self._vault.open(_REASONING, self._tenant, item.encrypted_content).decode()
+        if (text := self._texts.get(item.encrypted_content)) is None:
+            text = self._vault.open(_REASONING, self._tenant, item.encrypted_content).decode()
+            self._texts[item.encrypted_content] = text
         return replace(item, content=(ReasoningText(text=text),), encrypted_content=UNSET)
 
-    def opened_input(self, items: Sequence[InputItem], path: str = "input") -> tuple[InputItem, ...]:
-        """Return the items that a client sends at `path`, opened. Raises `InvalidField`.
+    def check_input(self, items: Sequence[InputItem], path: str = "input") -> None:
+        """Raise `InvalidField` where an item that a client sends at `path` cannot be opened.
 
         Of compactions the last must open: it stands for those before it.
         """
-        found: list[InputItem] = []
         last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
         for i, item in enumerate(items):
             try:
-                found.append(self._opened(item))
+                self._open(item)
                 if isinstance(item, Compaction) and item is last:
                     self.memories.opened(item)
             except CannotOpen as exc:
                 place = f"{path}[{i}].encrypted_content"
                 raise InvalidField(place, _CANNOT_OPEN, code="invalid_encrypted_content") from exc
-        return tuple(found)
 
     def opened_chain(self, chain: Sequence[Link]) -> tuple[Link, ...]:
         """Return the earlier responses with opened inputs. Their outputs are stored with the text."""
-        return tuple(replace(link, input=self.opened_stored(link.input)) for link in chain)
+        return tuple(replace(link, input=self.opened(link.input)) for link in chain)
 
-    def opened_last(self, items: Sequence[InputItem], own: Sequence[InputItem]) -> tuple[InputItem, ...]:
-        """Return the new input opened: `own` is what `opened_input` gave before its references were resolved."""
-        pairs = zip(items, (*own, *items[len(own) :]), strict=True)  # runs of calls stand behind what was sent
-        return self.opened_stored(given if isinstance(given, Reasoning) else item for item, given in pairs)
-
-    def opened_stored(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
+    def opened(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
         """Return stored items, opened. One that cannot be opened any more counts by its plain text, or is left out: the
         key is gone, and the conversation goes on.
         """
         found: list[InputItem] = []
         for item in items:
             try:
-                found.append(self._opened(item))
+                found.append(self._open(item))
             except CannotOpen:
                 assert isinstance(item, Reasoning), "nothing else is opened"
                 has_text = any(part.text for part in item.content or ()) or any(part.text for part in item.summary)
@@ -176,27 +154,43 @@ class SealedItems:
         if not request.tools:
             return plain_request
         credentials = {
-            i: _ServerCredentials(tool.authorization, tool.headers, tool.server_url)
-            for i, tool in enumerate(request.tools)
+            at: {name: value for name in _CREDENTIALS if (value := getattr(tool, name)) is not UNSET}
+            for at, tool in enumerate(request.tools)
             if isinstance(tool, McpTool) and has_credentials(tool)
         }
         if not credentials:
             return plain_request
-        token = self._vault.seal(self._purpose("credentials", response_id), self._tenant, encode(credentials))
-        plain: Plain = decode_object(plain_request)
-        return encode({**plain, KEY: {"tools": list(credentials), "sealed": token}})
+        sealed = self._seal_credentials(credentials, _REQUEST, response_id)
+        return encode({**decode_object(plain_request), KEY: sealed})
 
     def sealed_item(self, item: InputItem) -> InputItem:
         """Return an item with the credentials of the tools that it declares sealed."""
         if not isinstance(item, OpaqueItem) or not item.brought:
             return item
-        token = self._vault.seal(self._purpose("additional_tools"), self._tenant, encode(item.brought))
-        return OpaqueItem(item.type, item.id, {**item.fields, KEY: {"tools": list(item.brought), "sealed": token}})
+        sealed = self._seal_credentials(item.brought, _ITEM)
+        return OpaqueItem(item.type, item.id, {**item.fields, KEY: sealed})
 
-    def _purpose(self, *words: str) -> str:
+    def _seal_credentials(
+        self, credentials: Mapping[int, Mapping[str, Any]], kind: str, response: str | None = None
+    ) -> Plain:
+        token = self._vault.seal(self._purpose(kind, response), self._tenant, encode(credentials))
+        return {"tools": list(credentials), "sealed": token}
+
+    def _open_credentials(
+        self, sealed: Plain, kind: str, response: str | None = None, item: str | None = None
+    ) -> Mapping[int, Plain] | None:
+        """Return None if their key is gone."""
+        try:
+            opened = self._vault.open(self._purpose(kind, response), self._tenant, sealed["sealed"])
+        except CannotOpen:
+            text = "kept credentials cannot be opened: their key is gone"
+            note(_log, logging.WARNING, text, response=response, item=item)
+            return None
+        return _read_credentials.decode(opened)
+
+    def _purpose(self, kind: str, response: str | None) -> str:
         """Return what credentials are sealed for, as JSON: no two pairs of owner and response are the same."""
-        kind, *rest = words
-        return encode([kind, self._owner, *rest]).decode()
+        return encode([kind, self._owner, *([] if response is None else [response])]).decode()
 
     def declared_in(self, item: OpaqueItem, path: str, *, is_inherited: bool = False) -> Declared:
         """Return the tools of an `additional_tools` item with their credentials, without those whose credentials cannot
@@ -205,60 +199,44 @@ class SealedItems:
         entries = entries_of(item)
         if (kept := item.fields.get(KEY)) is None:
             return Declared(entries, path, is_inherited)
-        try:
-            sealed = self._vault.open(self._purpose("additional_tools"), self._tenant, kept["sealed"])
-            credentials = _read_fields.decode(sealed)
-        except CannotOpen:
-            note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", item=item.id)
+        credentials = self._open_credentials(kept, _ITEM, item=item.id)
+        if credentials is None:
             lost = [entries[at] for at in kept["tools"]]
             rest = [entry for at, entry in enumerate(entries) if at not in kept["tools"]]
             return Declared(rest, path, is_inherited, frozenset(str(entry.get("server_label")) for entry in lost))
         return Declared(entries_of(OpaqueItem(item.type, item.id, item.fields, credentials)), path, is_inherited)
 
-    def made_under(self, link: Link, now: CreateRequest) -> Parent:
-        """Do what `parent_steps` does, at once."""
-        return at_once(self.parent_steps(link, now))
-
     def parent_steps(self, link: Link, now: CreateRequest) -> Steps[Parent]:
-        """Return the request of an earlier response with its credentials. Those of the request `now` for the same
-        server come first: they are newer, and may be the only ones. In pieces.
+        """Return the request of an earlier response with its credentials, in pieces. Those of the request `now` for the
+        same server come first: they are newer, and may be the only ones. A server that has none left is locked.
         """
-        plain, _ = yield from body_steps(link.request, _FIELDS, _UNBOUNDED)
+        plain, _ = yield from body_steps(link.request, _FIELDS, UNLIMITED)
         kept = plain.pop(KEY, None)
         # Its metadata may have been accepted under other limits.
-        request = yield from read_steps({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
-        request = replace(request, additional=())  # read from the items again
+        request = yield from read_steps({**plain, "metadata": None}, UNLIMITED, raw=link.request)
         newer = [each.tool for each in now.declarations]
-        opened: dict[int, _ServerCredentials] = {}
+        opened: Mapping[int, Plain] | None = {}
         if kept is not None:
-            try:
-                purpose = self._purpose("credentials", link.response.id)
-                opened = _read_credentials.decode(self._vault.open(purpose, self._tenant, kept["sealed"]))
-            except CannotOpen:
-                text = "kept credentials cannot be opened: their key is gone"
-                note(_log, logging.WARNING, text, response=link.response.id)
-                return _without_lost(request, kept["tools"], newer)
-        own = [
-            _with_credentials(tool, opened[i]) if i in opened and isinstance(tool, McpTool) else tool
-            for i, tool in enumerate(request.tools)
-        ]
-        return Parent(replace(request, tools=tuple(with_newer_credentials(tool, newer) for tool in own)))
+            opened = self._open_credentials(kept, _REQUEST, response=link.response.id)
+        tools, locked = list[Tool](), set[str]()
+        for at, tool in enumerate(request.tools):
+            if not isinstance(tool, McpTool):
+                tools.append(tool)
+            elif opened is not None or at not in kept["tools"]:
+                tools.append(with_newer_credentials(replace(tool, **(opened or {}).get(at, {})), newer))
+            elif (other := _newer_for(tool, newer)) is not None:
+                tools.append(_with_credentials(tool, other))
+            else:
+                locked.add(tool.server_label)
+        # Additional tools are read from the items again.
+        return Parent(replace(request, tools=tuple(tools), additional=()), frozenset(locked))
 
 
-def rewritten_steps(request: CreateRequest) -> Steps[CreateRequest]:
-    """Return the request with JSON that agrees with its fields, in pieces: a program may have changed them after they
-    were parsed, or never had any JSON.
+def rewritten(request: CreateRequest) -> CreateRequest:
+    """Return the request with JSON that agrees with its fields: a program may have changed them after they were parsed,
+    or never had any JSON. The input is stored as items.
     """
-    plain, _ = yield from body_steps(request.raw, _FIELDS, _UNBOUNDED)
-    parsed = yield from read_steps({**plain, "metadata": None}, _UNBOUNDED, raw=request.raw)
-    changed = [name for name in _REWRITTEN if getattr(request, name) != getattr(parsed, name)]
-    has_other_input = "input" in plain and request.raw_input != parsed.raw_input
-    if not changed and not has_other_input:
-        return request
-    fields = _read_raw_fields.decode(request.raw)
-    if has_other_input:
-        del fields["input"]  # it is stored as items
-    fields |= {name: msgspec.Raw(encode(getattr(request, name))) for name in changed}
+    fields = {name: value for name in _REWRITTEN if (value := getattr(request, name)) is not None}
     return replace(request, raw=encode(fields))
 
 
@@ -286,26 +264,15 @@ def with_newer_credentials(tool: Tool, newer: Sequence[Tool]) -> Tool:
     return _with_credentials(tool, other)
 
 
-def _without_lost(request: CreateRequest, lost: Sequence[int], newer: Sequence[Tool]) -> Parent:
-    """Return a request whose own credentials are lost, and with them the rest of the addresses, with newer ones, and
-    without the servers that have none.
-    """
-    tools, locked = list[Tool](), set[str]()
-    for at, tool in enumerate(request.tools):
-        if at not in lost or not isinstance(tool, McpTool):
-            tools.append(tool)
-            continue
-        other = _declared_in(newer, tool.server_label)
-        shown = UNSET if other is None or other.server_url is UNSET else shown_url(other.server_url)
-        if other is not None and shown == tool.server_url and has_credentials(other):
-            tools.append(_with_credentials(tool, other))
-        else:
-            locked.add(tool.server_label)
-    return Parent(replace(request, tools=tuple(tools)), frozenset(locked))
+def _newer_for(tool: McpTool, newer: Sequence[Tool]) -> McpTool | None:
+    """Return the newer declaration of a server of whose address only the part that is shown is left."""
+    other = _declared_in(newer, tool.server_label)
+    shown = UNSET if other is None or other.server_url is UNSET else shown_url(other.server_url)
+    return other if other is not None and shown == tool.server_url and has_credentials(other) else None
 
 
-def _with_credentials(tool: McpTool, other: McpTool | _ServerCredentials) -> McpTool:
-    return replace(tool, authorization=other.authorization, headers=other.headers, server_url=other.server_url)
+def _with_credentials(tool: McpTool, other: McpTool) -> McpTool:
+    return replace(tool, **{name: getattr(other, name) for name in _CREDENTIALS})
 
 
 def _declared_in(tools: Sequence[Tool], label: str) -> McpTool | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from antwort.api.decoding import Steps
 from antwort.api.items import InputItem, Message, OpaqueItem, Reasoning
-from antwort.engine.history.calls import CALL_TYPES, ITEMS_PER_STEP, CallView, is_made_here
+from antwort.engine.history.calls import CALL_TYPES, ITEMS_PER_STEP, CallView, is_made_here, map_steps
 from antwort.engine.history.deduplication import words_of
 
 # ---- where turns begin ----
@@ -67,13 +67,8 @@ def last_turn_steps(items: Sequence[InputItem]) -> Steps[Sequence[InputItem]]:
 
 
 def _start_steps(items: Sequence[InputItem]) -> Steps[list[int]]:
-    counter, starts = TurnCounter(), list[int]()
-    for place, item in enumerate(items):
-        if counter.add(item):
-            starts.append(place)
-        if place % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
-            yield
-    return starts
+    begins = yield from map_steps(TurnCounter().add, items)
+    return [place for place, is_first in enumerate(begins) if is_first]
 
 
 def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem]:

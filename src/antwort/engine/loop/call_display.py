@@ -41,13 +41,13 @@ class Shown(msgspec.Struct, frozen=True):
     turn count before this one. Such a call is held; as long as this is set, it shows as a request for approval."""
 
 
-def display_of(plan: Plan, name: str, run: Run, checks: Checks) -> Shown:
+def display_of(plan: Plan, name: str, run: Run, checks: Checks, *, is_refused: bool = False) -> Shown:
     """Return how a call to `name` shows: never as a client's call if the client must not run it. `checks` are those of
-    free-form inputs.
+    free-form inputs. In a turn without tools, each `is_refused`.
     """
     way, definition = route(name, plan.toolbox), plan.toolbox.tools.get(name)
-    is_ours, is_clients = way is Route.SERVER, way is Route.CLIENT
-    is_refused = way is Route.REJECTED or way is Route.UNKNOWN
+    is_refused = is_refused or way is Route.REJECTED or way is Route.UNKNOWN
+    is_ours, is_clients = way is Route.SERVER and not is_refused, way is Route.CLIENT and not is_refused
     if definition is not None and (definition.kind not in OWN or (is_ours and definition.needs_approval)):
         label = definition.server_label or HOUSE_LABEL
         if is_ours and definition.needs_approval:
@@ -62,16 +62,6 @@ def display_of(plan: Plan, name: str, run: Run, checks: Checks) -> Shown:
         return Shown(own, namespace=namespace, is_clients=is_clients, counts=is_ours)
     fits = _input_check(definition, run, plan, checks)
     return Shown(own, namespace=namespace, is_custom=True, is_clients=is_clients, fits=fits)
-
-
-def display_of_refused(plan: Plan, name: str) -> Shown:
-    """Return how a call to `name` shows that is refused in any case."""
-    definition = plan.toolbox.tools.get(name)
-    if definition is not None and definition.kind not in OWN:
-        return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
-    if _refuses_as_server(plan):
-        return Shown(name, HOUSE_LABEL)
-    return Shown(name) if definition is None else Shown(definition.own_name, namespace=definition.namespace)
 
 
 def _refuses_as_server(plan: Plan) -> bool:

@@ -89,11 +89,6 @@ class Finish(msgspec.Struct, frozen=True):
 # ---- the fold ----
 
 
-def apply(run: Run, event: RunEvent) -> Run:
-    """Return the run after one event."""
-    return fold(run, (event,))
-
-
 def fold(run: Run, events: Sequence[RunEvent]) -> Run:
     """Return the run after `events`. A delta changes nothing: the `done` event of its item carries the whole.
 

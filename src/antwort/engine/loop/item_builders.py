@@ -47,10 +47,10 @@ from antwort.api.items import (
 )
 from antwort.api.requests import ReasoningOptions
 from antwort.api.wire import replace
-from antwort.engine.history.calls import call_id_of
+from antwort.engine.history.calls import Call, PendingCall, call_id_of
 from antwort.engine.history.sealed_items import Seal
 from antwort.engine.loop.custom_input import InputReader, is_object
-from antwort.providers.base import TextDelta
+from antwort.providers.base import ReasoningDelta, RefusalDelta, TextDelta
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 ReasoningStyle: TypeAlias = Literal["text", "summary"]
@@ -65,33 +65,32 @@ def reasoning_style(options: ReasoningOptions) -> ReasoningStyle:
 class OpenReasoning:
     """Reasoning being written, as raw text or as a summary; with `seal`, what it comes to is given out sealed, too."""
 
-    def __init__(self, index: int, style: ReasoningStyle, item_id: str, seal: Seal | None = None) -> None:
-        self.index, self._style, self._seal = index, style, seal
+    def __init__(
+        self, index: int, style: ReasoningStyle, item_id: str, events: Batch, seal: Seal | None = None
+    ) -> None:
+        self.index, self.style, self._seal = index, style, seal
         self._item = Reasoning(id=item_id, status="in_progress")
         self._pieces: list[str] = []
-
-    def announce(self, events: Batch) -> None:
-        at, item = self.index, self._item
-        if self._style == "summary":
+        if style == "summary":
             summary = SummaryText(text="")
-            events.append(OutputItemAdded(output_index=at, item=item))
-            events.append(SummaryPartAdded(item_id=item.id, output_index=at, summary_index=0, part=summary))
+            events.append(OutputItemAdded(output_index=index, item=self._item))
+            events.append(SummaryPartAdded(item_id=item_id, output_index=index, summary_index=0, part=summary))
         else:
             part = ReasoningText(text="")
-            events.append(OutputItemAdded(output_index=at, item=replace(item, content=())))
-            events.append(ContentPartAdded(item_id=item.id, output_index=at, content_index=0, part=part))
+            events.append(OutputItemAdded(output_index=index, item=replace(self._item, content=())))
+            events.append(ContentPartAdded(item_id=item_id, output_index=index, content_index=0, part=part))
 
-    def feed(self, text: str, events: Batch) -> None:
+    def feed(self, delta: ReasoningDelta, events: Batch) -> None:
+        text, at, item_id = delta.text, self.index, self._item.id
         self._pieces.append(text)
-        at, item_id = self.index, self._item.id
-        if self._style == "summary":
+        if self.style == "summary":
             events.append(SummaryTextDelta(item_id=item_id, output_index=at, summary_index=0, delta=text))
         else:
             events.append(ReasoningTextDelta(item_id=item_id, output_index=at, content_index=0, delta=text))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         text, at, item_id = "".join(self._pieces), self.index, self._item.id
-        if self._style == "summary":
+        if self.style == "summary":
             summary = SummaryText(text=text)
             item = replace(self._item, status=status, summary=(summary,))
             events.append(SummaryTextDone(item_id=item_id, output_index=at, summary_index=0, text=text))
@@ -111,51 +110,38 @@ class OpenMessage:
 
     _open: Literal["text", "refusal"] | None = None
 
-    def __init__(self, index: int, item_id: str) -> None:
+    def __init__(self, index: int, item_id: str, events: Batch) -> None:
         self.index, self.id = index, item_id
         self._parts: list[ContentPart] = []
         self._pieces: list[str] = []
         self._logprobs: list[LogProb] = []
+        item = Message(id=item_id, role="assistant", status="in_progress", content=())
+        events.append(OutputItemAdded(output_index=index, item=item))
 
-    def announce(self, events: Batch) -> None:
-        item = Message(id=self.id, role="assistant", status="in_progress", content=())
-        events.append(OutputItemAdded(output_index=self.index, item=item))
-
-    def feed_text(self, delta: TextDelta, events: Batch) -> None:
-        if self._open != "text":
-            self._open_part("text", OutputText(text=""), events)
-        self._pieces.append(delta.text)
-        if delta.logprobs:
-            self._logprobs.extend(delta.logprobs)
-        events.append(
-            OutputTextDelta(
-                item_id=self.id,
-                output_index=self.index,
-                content_index=len(self._parts),
-                delta=delta.text,
-                logprobs=delta.logprobs,
-            )
-        )
-
-    def feed_refusal(self, text: str, events: Batch) -> None:
-        if self._open != "refusal":
-            self._open_part("refusal", Refusal(refusal=""), events)
+    def feed(self, delta: TextDelta | RefusalDelta, events: Batch) -> None:
+        kind: Literal["text", "refusal"] = "refusal" if isinstance(delta, RefusalDelta) else "text"
+        if self._open != kind:
+            if self._open is not None:
+                self._close_part(events)
+            self._open, at = kind, len(self._parts)
+            part = Refusal(refusal="") if kind == "refusal" else OutputText(text="")
+            events.append(ContentPartAdded(item_id=self.id, output_index=self.index, content_index=at, part=part))
+        text, at, item_id = delta.text, len(self._parts), self.id
         self._pieces.append(text)
-        at = len(self._parts)
-        events.append(RefusalDeltaEvent(item_id=self.id, output_index=self.index, content_index=at, delta=text))
+        if isinstance(delta, RefusalDelta):
+            events.append(RefusalDeltaEvent(item_id=item_id, output_index=self.index, content_index=at, delta=text))
+            return
+        if logprobs := delta.logprobs:
+            self._logprobs.extend(logprobs)
+        events.append(
+            OutputTextDelta(item_id=item_id, output_index=self.index, content_index=at, delta=text, logprobs=logprobs)
+        )
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         if self._open is not None:
             self._close_part(events)
         item = Message(id=self.id, role="assistant", status=status, content=tuple(self._parts))
         events.append(OutputItemDone(output_index=self.index, item=item))
-
-    def _open_part(self, kind: Literal["text", "refusal"], part: ContentPart, events: Batch) -> None:
-        if self._open is not None:
-            self._close_part(events)
-        self._open = kind
-        at = len(self._parts)
-        events.append(ContentPartAdded(item_id=self.id, output_index=self.index, content_index=at, part=part))
 
     def _close_part(self, events: Batch) -> None:
         at, text, logprobs = len(self._parts), "".join(self._pieces), tuple(self._logprobs)
@@ -176,31 +162,48 @@ class OpenMessage:
 # ---- calls ----
 
 
-class Arguments:
-    """Arguments that come in pieces. Finds out when they are a whole JSON object, and scans each character once."""
+class OpenCall:
+    """A call being written. It finds out when its arguments are a whole JSON object, and scans each character once."""
 
-    __slots__ = ("_depth", "_is_over", "_is_quoted", "_scanned", "is_whole", "pieces")
+    is_whole = False
+    """Whether they were a whole JSON object when `completes` was called last, and only space has come since."""
+    _delta: ClassVar[type[ArgumentsDelta | McpArgumentsDelta] | None] = ArgumentsDelta
+    _scanned = _depth = 0
+    _is_quoted = _is_over = False
 
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.is_whole = False
-        """Whether they were a whole JSON object when `completes` was called last, and only space has come since."""
-        self._scanned = 0
-        self._depth = 0
-        self._is_quoted = self._is_over = False
-
-    def feed(self, piece: str) -> None:
-        self.pieces.append(piece)
-        if self.is_whole and not piece.isspace():
-            self.is_whole = False  # text behind an object: that is no JSON any more
+    def __init__(self, index: int, item: Call, events: Batch, called: str = "", before: int = 0) -> None:
+        self.index = index
+        self.called = called
+        """What the model calls the tool."""
+        self.before = before
+        """How many calls were shown before it of those that a response runs only so many of."""
+        self._item = item
+        self._pieces: list[str] = []
+        events.append(OutputItemAdded(output_index=index, item=item))
 
     @property
-    def text(self) -> str:
-        return "".join(self.pieces)
+    def call_id(self) -> str:
+        return call_id_of(self._item)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
+
+    def pending(self) -> PendingCall:
+        """Return the call as it stands."""
+        arguments = self.arguments
+        return PendingCall(self.call_id, self.called, arguments, self.index, replace(self._item, arguments=arguments))
+
+    def feed(self, arguments: str, events: Batch) -> None:
+        self._pieces.append(arguments)
+        if self.is_whole and not arguments.isspace():
+            self.is_whole = False  # text behind an object: that is no JSON any more
+        if self._delta is not None:
+            events.append(self._delta(item_id=self._item.id, output_index=self.index, delta=arguments))
 
     def completes(self) -> bool:
         """Return whether the pieces since the last time make the arguments whole: true at most once."""
-        pieces = self.pieces
+        pieces = self._pieces
         if self._is_over or self._scanned == len(pieces):
             return False
         if (last := pieces[-1].rstrip()) and not last.endswith("}"):
@@ -212,43 +215,8 @@ class Arguments:
                 self._depth += 1 if mark == "{" else -1 if mark == "}" else 0
                 self._is_over = self._is_over or (mark == "}" and self._depth <= 0)
         self._scanned = len(pieces)
-        self.is_whole = self._is_over and is_object(self.text)
+        self.is_whole = self._is_over and is_object(self.arguments)
         return self.is_whole
-
-
-class OpenCall:
-    """A call being written."""
-
-    _delta: ClassVar[type[ArgumentsDelta | McpArgumentsDelta]] = ArgumentsDelta
-
-    def __init__(self, index: int, item: FunctionCall | McpCall, called: str = "", before: int = 0) -> None:
-        self.index = index
-        self.called = called
-        """What the model calls the tool."""
-        self.before = before
-        """How many calls were shown before it of those that a response runs only so many of."""
-        self.written = Arguments()
-        self._item = item
-
-    @property
-    def call_id(self) -> str:
-        return call_id_of(self._item) if isinstance(self._item, McpCall) else self._item.call_id
-
-    @property
-    def arguments(self) -> str:
-        return self.written.text
-
-    @property
-    def item(self) -> FunctionCall | McpCall:
-        """Return the item as it stands."""
-        return replace(self._item, arguments=self.arguments)
-
-    def announce(self, events: Batch) -> None:
-        events.append(OutputItemAdded(output_index=self.index, item=self._item))
-
-    def feed(self, arguments: str, events: Batch) -> None:
-        self.written.feed(arguments)
-        events.append(self._delta(item_id=self._item.id, output_index=self.index, delta=arguments))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         arguments, item, at = self.arguments, self._item, self.index
@@ -263,12 +231,9 @@ class OpenServerCall(OpenCall):
     is_written = False
     """Whether its arguments are done; then it is open for its result alone."""
 
-    def announce(self, events: Batch) -> None:
-        item, at = self._item, self.index
-        events += (
-            OutputItemAdded(output_index=at, item=item),
-            McpCallInProgress(item_id=item.id, output_index=at),
-        )
+    def __init__(self, index: int, item: McpCall, events: Batch, called: str = "", before: int = 0) -> None:
+        super().__init__(index, item, events, called, before)
+        events.append(McpCallInProgress(item_id=item.id, output_index=index))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         arguments, item, at = self.arguments, self._item, self.index
@@ -279,40 +244,36 @@ class OpenServerCall(OpenCall):
             events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
 
 
-class OpenCustomCall:
+class OpenCustomCall(OpenCall):
     """A call of a free-form tool being written: its arguments come as JSON, and show as the text in them."""
 
-    def __init__(self, index: int, item: CustomToolCall) -> None:
-        self.index = index
-        self.written = Arguments()
-        self._item = item
-        self._reader = InputReader()
-        self._pieces: list[str] = []
+    _delta = None
 
-    def announce(self, events: Batch) -> None:
-        events.append(OutputItemAdded(output_index=self.index, item=self._item))
+    def __init__(self, index: int, item: CustomToolCall, events: Batch) -> None:
+        super().__init__(index, item, events)
+        self._reader = InputReader()
+        self._text: list[str] = []
 
     def feed(self, arguments: str, events: Batch) -> None:
-        self.written.feed(arguments)
+        super().feed(arguments, events)
         self.feed_text(self._reader.feed(arguments), events)
 
     def feed_text(self, text: str, events: Batch) -> None:
         """Feed a piece of the input itself."""
         if text:
-            self._pieces.append(text)
+            self._text.append(text)
             events.append(CustomInputDelta(item_id=self._item.id, output_index=self.index, delta=text))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         """Close the item. Where the call was cut, it has what was shown of it: the rest may not be what it seems."""
         if status == "completed":
             self.feed_text(self._reader.finish(), events)
-        whole, item, at = "".join(self._pieces), self._item, self.index
+        whole, item, at = "".join(self._text), self._item, self.index
         events.append(CustomInputDone(item_id=item.id, output_index=at, input=whole))
         events.append(OutputItemDone(output_index=at, item=replace(item, status=status, input=whole)))
 
 
-ShownCall: TypeAlias = OpenCall | OpenCustomCall
-OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall | OpenCustomCall
+OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall
 
 
 # ---- items that another process left open ----
@@ -335,18 +296,20 @@ def reopened_items(events: Iterable[RunEvent], seal: Seal | None = None) -> dict
 
 
 def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | None:
+    sent: Batch = []
     match item:
         case Message():
-            return OpenMessage(index, item.id)
+            return OpenMessage(index, item.id, sent)
         case Reasoning():
             # Only summaries are added without content.
-            return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id, seal)
+            style: ReasoningStyle = "text" if isinstance(item.content, tuple) else "summary"
+            return OpenReasoning(index, style, item.id, sent, seal)
         case FunctionCall():
-            return OpenCall(index, item)
+            return OpenCall(index, item, sent)
         case McpCall():
-            return OpenServerCall(index, item)
+            return OpenServerCall(index, item, sent)
         case CustomToolCall():
-            return OpenCustomCall(index, item)
+            return OpenCustomCall(index, item, sent)
         case _:
             return None
 
@@ -357,11 +320,11 @@ def _feed_again(event: RunEvent, opened: dict[int, OpenItem]) -> None:
     sent: Batch = []
     match event, item:
         case OutputTextDelta(), OpenMessage():
-            item.feed_text(TextDelta(event.delta, event.logprobs), sent)
+            item.feed(TextDelta(event.delta, event.logprobs), sent)
         case RefusalDeltaEvent(), OpenMessage():
-            item.feed_refusal(event.delta, sent)
+            item.feed(RefusalDelta(event.delta), sent)
         case ReasoningTextDelta() | SummaryTextDelta(), OpenReasoning():
-            item.feed(event.delta, sent)
+            item.feed(ReasoningDelta(event.delta), sent)
         case ArgumentsDelta() | McpArgumentsDelta(), OpenCall():
             item.feed(event.delta, sent)
         case McpArgumentsDone(), OpenServerCall():

@@ -71,13 +71,16 @@ def calls_left(run: Run, plan: Plan) -> int:
 
 def stop_reason(run: Run, plan: Plan) -> str | None:
     """Return why the model is not asked again when all of its calls are answered."""
-    if _has_called_past_limit(run):
+    if run.over_limit_turns and run.turns > run.over_limit_turns[0]:  # it was asked for an answer, and called again
         return "max_tool_calls"
     if run.turns >= plan.budget.turns:
         return "max_turns"
     if tokens_spent(run) >= plan.budget.tokens:
         return "token_budget"
-    return "stuck" if _is_stuck(run, plan) else None
+    limit = plan.settings.stuck_limit
+    if plan.settings.stuck_after is None or not limit or run.turns < limit:
+        return None
+    return "stuck" if max(turns_without_news(run, plan)) >= limit else None
 
 
 def closing(run: Run, plan: Plan) -> str | None:
@@ -91,10 +94,8 @@ def closing(run: Run, plan: Plan) -> str | None:
         return None
     if run.turns >= budget.turns or tokens_spent(run) >= budget.tokens:
         return None
-    if _has_called_past_limit(run):
-        return "max_tool_calls"
-    if _is_stuck(run, plan):
-        return "stuck"
+    if (reason := stop_reason(run, plan)) is not None:
+        return reason
     if run.turns == budget.turns - 1:
         return "max_turns"
     return "token_budget" if tokens_spent(run) + 2 * last_tokens(run) > budget.tokens else None
@@ -112,18 +113,6 @@ def notice(run: Run, plan: Plan) -> str | None:
         return None
     words = _REPEATED.format(repeated) if repeated >= failed else _FAILED.format(failed)
     return words + (_WILL_END.format(settings.stuck_limit) if settings.stuck_limit else "")
-
-
-def _has_called_past_limit(run: Run) -> bool:
-    """Return whether the model was asked for a final answer, and called again."""
-    return bool(run.over_limit_turns) and run.turns > run.over_limit_turns[0]
-
-
-def _is_stuck(run: Run, plan: Plan) -> bool:
-    limit = plan.settings.stuck_limit
-    if plan.settings.stuck_after is None or not limit or run.turns < limit:
-        return False
-    return max(turns_without_news(run, plan)) >= limit
 
 
 # ---- turns that brought nothing new ----

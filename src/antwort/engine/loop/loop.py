@@ -27,11 +27,11 @@ from antwort.engine.context.token_counter import TokenEstimator, message_size
 from antwort.engine.context.window import window_of
 from antwort.engine.history.calls import lost_calls
 from antwort.engine.history.refusals import NOT_BEGUN, PROCESS_LOST
-from antwort.engine.loop.call_display import display_of, display_of_refused
+from antwort.engine.loop.call_display import display_of
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
-from antwort.engine.loop.result_events import Answers, ask_again, early_results
+from antwort.engine.loop.result_events import answered, ask_again, early_results
 from antwort.engine.loop.steps import Compact, Infer, Refused, RunTools, next_step, open_calls, unanswered_leftovers
 from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
@@ -43,7 +43,6 @@ from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest, Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import ToolResult
-from antwort.tools.grammar import Checks
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -77,7 +76,7 @@ async def run_loop(
                 raise HandedOver
             if isinstance(step, Infer):
                 if live.run.marks:
-                    await signal.race(partial(live.log.checkpoint, live.run))
+                    await signal.race(partial(live.log.recorder.checkpoint, live.run))
                 if plan.compact_threshold is not None:
                     step = await compact_if_due(step, live, prompt)
             match step:
@@ -120,11 +119,10 @@ def _lost_answers(run: Run, plan: Plan) -> Batch:
     """
     calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
     calls += lost_calls(run.lost, run.output, chain.from_iterable(plan.history.stretches))
-    answers = Answers([Refused(call, PROCESS_LOST, is_lost=True) for call in calls], run.output)
-    events = answers.open()
-    for at, call in enumerate(calls):
-        answers.take(at, ToolResult(call.call_id, PROCESS_LOST, is_error=True))
-    return [*events, *answers.batch()]
+    refused = [Refused(call, PROCESS_LOST, "ran") for call in calls]
+    return answered(
+        [(each, ToolResult(each.call.call_id, each.message, is_error=True)) for each in refused], run.output
+    )
 
 
 async def _decline_unbegun(live: LiveRun) -> None:
@@ -178,15 +176,17 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     return [*filter(None, batches)]
 
 
-def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
+def _new_listings(run: Run, plan: Plan) -> Sequence[McpListTools]:
     """Return the tool lists that the run has not shown and that no earlier turn has shown: clients expect each once."""
-    earlier = [item for stretch in plan.history.stretches for item in stretch if isinstance(item, McpListTools)]
-    own = [item.server_label for item in run.output if isinstance(item, McpListTools) and item.status == "completed"]
-    known = [(item.server_label, item.tools) for item in earlier]
+    output, before = run.response.output, [*chain(*plan.history.stretches)]
+    if McpListTools not in map(type, chain(before, output)):
+        return plan.listings
+    shown = [item.server_label for item in output if isinstance(item, McpListTools) and item.status == "completed"]
+    known = [(item.server_label, item.tools) for item in before if isinstance(item, McpListTools)]
     return [
         item
         for item in plan.listings
-        if item.server_label not in own and (item.error is not UNSET or (item.server_label, item.tools) not in known)
+        if item.server_label not in shown and (item.error is not UNSET or (item.server_label, item.tools) not in known)
     ]
 
 
@@ -196,37 +196,47 @@ def _new_listings(run: Run, plan: Plan) -> list[McpListTools]:
 async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
     plan, tools, stats, before, signal = live.plan, live.tools, live.stats, live.run, live.signal
-    stop = closing(before, plan) if plan.settings.final_answer else None
-    turn = _new_turn(plan, before, stop, tools.checks)
+    request, settings, sealed = plan.request, plan.settings, plan.sealed
+    stop = closing(before, plan) if settings.final_answer else None  # why it is the last one, made without tools
+    turn = Turn(
+        len(before.response.output),
+        partial(display_of, plan, run=before, checks=tools.checks, is_refused=stop is not None),
+        "text" if request.reasoning is None else reasoning_style(request.reasoning),
+        None if request.include is None else sealed.seal_for(request),
+        is_eager=stop is None and settings.eager and plan.toolbox.may_run,
+        may_be_resumed=plan.is_durable,
+        sealed=sealed,
+        most_calls=settings.limits.turn_calls,
+    )
     whole, window = await in_turns(prompt.request_steps(before)), window_of(plan, provider)
     has_answered = False
     failure: Exception | None = None
     while True:
-        request = whole if window.is_far(whole) else await signal.race(partial(window.fit, whole))
+        sent = whole if window.is_far(whole) else await signal.race(partial(window.fit, whole))
         stats.is_asking, is_begun = True, False
-        answer = provider.infer(request)
+        answer = provider.infer(sent)
         next_batch = partial(anext, answer, None)
         try:
             while not turn.has_too_many_calls and (deltas := await signal.race(next_batch)) is not None:
-                if not has_answered:
-                    has_answered = True
+                has_answered = True
+                if not live.answered.is_set:
                     live.answered.set(None)
                 is_begun = is_begun or bool(deltas)
                 turn.feed_all(deltas)
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
-                if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
+                if (request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
-                    if turn.has_complete_calls and not turn.is_finished:
+                    if turn.complete_calls and not turn.is_finished:
                         tools.begin_early(turn, before)
         except Exception as error:
-            if not is_begun and (narrower := window.narrowed(error, request, whole)) is not None:
-                window, stats.is_asking = narrower, False  # the context is shorter than was known: ask with what fits
+            if not is_begun and window.narrow(error, sent, whole):
+                stats.is_asking = False  # the context is shorter than was known: ask with what fits
                 continue
             failure = error
         finally:
             await answer.aclose()
         break
-    stats.truncated += request.messages is not whole.messages
+    stats.truncated += sent.messages is not whole.messages
     if failure is None and not turn.is_finished:
         failure = BackendCut("The backend's answer broke off.")
     stats.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
@@ -235,39 +245,25 @@ async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGener
         stopped = await tools.stop_early(turn)
         if not isinstance(failure, DETACHED):  # else another process makes the whole inference again
             results = stopped
-    ended: TurnEnded | None = None
     if failure is None:
         ended = turn.finish(results)
+        if ended.finish in _LIMITS:
+            _log.warning("the run %s was cut: the model wrote more than %s", plan.response.id, _LIMITS[ended.finish])
+        batch = turn.take()
+        if stop is not None or ended.usage is UNSET:
+            written = fold(live.run, batch).output[len(before.output) :]
+            batch[-1] = _accounted(ended, stop, sent, written, window.estimator)
     else:
         turn.abort(results)
-    if ended is not None and ended.finish in _LIMITS:
-        _log.warning("the run %s was cut: the model wrote more than %s", plan.response.id, _LIMITS[ended.finish])
-    if batch := turn.take():
-        if ended is not None and (stop is not None or ended.usage is UNSET):
-            written = fold(live.run, batch).output[len(before.output) :]
-            batch[-1] = _accounted(ended, stop, request, written, window.estimator)
+        batch = turn.take()
+    if batch:
         yield batch
     is_broken = failure is not None and not isinstance(failure, DETACHED)
     if (results or is_broken) and (batch := early_results(results, live.run, plan, is_broken=is_broken)):
         yield batch
     if failure is not None:
         raise failure
-    window.learn(whole, request, turn.usage)
-
-
-def _new_turn(plan: Plan, run: Run, stop: str | None, checks: Checks) -> Turn:
-    """Return the turn of the next inference; `stop` says why it is the last one, made without tools."""
-    request, settings, sealed = plan.request, plan.settings, plan.sealed
-    return Turn(
-        len(run.response.output),
-        partial(display_of, plan, run=run, checks=checks) if stop is None else partial(display_of_refused, plan),
-        "text" if request.reasoning is None else reasoning_style(request.reasoning),
-        None if request.include is None else sealed.seal_for(request),
-        is_eager=stop is None and settings.eager and plan.toolbox.may_run,
-        may_be_resumed=plan.is_durable,
-        sealed=sealed,
-        most_calls=settings.limits.turn_calls,
-    )
+    window.learn(whole, sent, turn.usage)
 
 
 def _accounted(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.events import Compacted
+from antwort.api.events import CallOutcome, Compacted
 from antwort.api.items import (
     CustomToolCall,
     FunctionCall,
     InputItem,
     McpApprovalRequest,
     McpCall,
-    OutputItem,
 )
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
@@ -30,7 +29,7 @@ from antwort.engine.prompt.tool_names import called_name, model_name
 from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, ToolKind
 from antwort.tools.grammar import Grammar
-from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls, routed
+from antwort.tools.routing import Route, Toolbox, find_executor, refusal, route, routed
 
 UNFIT = "The input does not match the grammar of the tool {!r}.{} Call it again with one that does."
 
@@ -40,25 +39,22 @@ class Infer(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A call to run here, with the tools it was made under."""
+    """A call to run here."""
 
     call: PendingCall
-    toolbox: Toolbox
     definition: ToolDefinition
-    is_search: bool
-    """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-    executor: BaseExecutor | None = None
-    """What runs it, as was found when the step was taken; None: it is looked for when it is run."""
+    executor: BaseExecutor | None
+    """What runs it; None: its tool is gone."""
 
     @property
     def may_be_repeated(self) -> bool:
         """Whether to run it twice does no more than to run it once."""
-        return self.definition.read_only or self.definition.idempotent or self.is_search
+        return self.definition.read_only or self.definition.idempotent or self.definition.is_search
 
-
-def ready(call: PendingCall, toolbox: Toolbox, executor: BaseExecutor | None = None) -> Ready:
-    definition = toolbox.tools[call.name]
-    return Ready(call, toolbox, definition, definition.is_search, executor)
+    @property
+    def outcome(self) -> CallOutcome:
+        """What its result counts as. To look for tools does nothing outside, and counts for nothing."""
+        return "searched" if self.definition.is_search else "ran"
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -66,13 +62,17 @@ class Refused(msgspec.Struct, frozen=True):
 
     call: PendingCall
     message: str
-    is_over_limit: bool = False
-    is_lost: bool = False
-    """It was begun before, and may have run."""
+    outcome: CallOutcome = "refused"
+    """What its result counts as; `ran`: it was begun before, and may have run."""
     is_declined: bool = False
     """The request declines it for good."""
     grammar: Grammar | None = None
     """Of a free-form tool, where the input does not match it: the answer also says where it stops matching."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was begun before, and may have run."""
+        return self.outcome == "ran"
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ def next_step(run: Run, plan: Plan) -> Step:
     if plan.history.leftovers and asked_again(output, plan):
         return Finish("requires_action")
     if last is None:
-        is_spent = tokens_spent(run) >= plan.budget.tokens
+        is_spent = bool(run.marks) and tokens_spent(run) >= plan.budget.tokens  # by a compaction
         return Finish("incomplete", "token_budget") if is_spent else _INFER
     if last.stop is not UNSET:  # made without tools: it ends the response, also where it was cut
         calls = waiting_calls(run, plan.toolbox)
@@ -171,7 +171,8 @@ def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
 def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     """Return its answer by the policy of the response that asked for it, whatever this one says."""
     if left.refusal is None:
-        answer: Ready | Refused = ready(left.call, left.toolbox)
+        definition = left.toolbox.tools[left.call.name]
+        answer: Ready | Refused = Ready(left.call, definition, find_executor(definition, left.toolbox.executors))
     else:
         answer = Refused(left.call, left.refusal, is_declined=left.is_declined)
     return _lost(left.call) if _is_lost(left.call, answer, run) else answer
@@ -182,7 +183,7 @@ def answers_to(calls: Sequence[PendingCall], run: Run, plan: Plan) -> tuple[Read
     looks for tools all the same.
     """
     answers: list[Ready | Refused] = []
-    left: list[PendingCall] = []
+    has_clients = False
     for call in calls:
         if call.call_id in run.handed:
             continue
@@ -190,29 +191,30 @@ def answers_to(calls: Sequence[PendingCall], run: Run, plan: Plan) -> tuple[Read
         if run.lost and _is_lost(call, answer, run):  # whatever would be done with it here, or not at all
             answers.append(_lost(call))
         elif answer is None:
-            left.append(call)
+            has_clients = has_clients or route(call.name, plan.toolbox) is Route.CLIENT
         else:
             answers.append(answer)
     if (may_run := calls_left(run, plan)) < len(answers):
         answers = _within_limit(answers, run, may_run)
-    if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
-        return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
+    if has_clients and plan.settings.mixed_turns == "pause":
+        return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.definition.is_search)
     return tuple(answers)
 
 
 def answer_to(call: PendingCall, plan: Plan) -> Ready | Refused | None:
     """Return the answer to the call by itself, whatever else was called; None: it waits for the client."""
     toolbox = plan.toolbox
-    if is_unfit(call.item, toolbox):
-        return Refused(call, UNFIT.format(call.name, ""), grammar=toolbox.tools[call.name].grammar)
     way, executor = routed(call.name, toolbox)
     if way is Route.SERVER:
-        if not toolbox.tools[call.name].needs_approval:
-            return ready(call, toolbox, executor)
+        definition = toolbox.tools[call.name]
+        if not definition.needs_approval:
+            return Ready(call, definition, executor)
         problem = unasked(call.arguments)  # what can be approved was asked for, and is no open call
-        return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
+        return Refused(call, problem or OVER_LIMIT, "over_limit" if problem is None else "refused")
     if way is Route.REJECTED or way is Route.UNKNOWN:
         return Refused(call, refusal(call.name, toolbox))
+    if is_unfit(call.item, toolbox):
+        return Refused(call, UNFIT.format(call.name, ""), grammar=toolbox.tools[call.name].grammar)
     return None
 
 
@@ -232,10 +234,10 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> li
     """
     kept: list[Ready | Refused] = []
     for answer in answers:
-        if answer.is_lost if isinstance(answer, Refused) else not answer.is_search:
+        if answer.outcome == "ran":
             if left <= 0 and isinstance(answer, Ready):
                 is_lost = answer.call.call_id in run.lost
-                kept.append(_lost(answer.call) if is_lost else Refused(answer.call, OVER_LIMIT, is_over_limit=True))
+                kept.append(_lost(answer.call) if is_lost else Refused(answer.call, OVER_LIMIT, "over_limit"))
                 continue
             left -= 1
         kept.append(answer)
@@ -248,7 +250,7 @@ def _is_lost(call: PendingCall, answer: Ready | Refused | None, run: Run) -> boo
 
 
 def _lost(call: PendingCall) -> Refused:
-    return Refused(call, PROCESS_LOST, is_lost=True)
+    return Refused(call, PROCESS_LOST, "ran")
 
 
 # ---- reading the items ----
@@ -260,23 +262,27 @@ def waiting_calls(run: Run, toolbox: Toolbox) -> list[PendingCall]:
 
     The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
     """
-    output = run.response.output
-    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in run.waiting.items()]
+    return _calls_at(run.waiting, run, toolbox)
 
 
 def open_calls(run: Run, toolbox: Toolbox) -> list[PendingCall]:
     """Return those calls by the items alone, with what is open of a turn that has not ended."""
-    output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
-    found = open_among(output[start:], start)
-    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found.items()]
+    start = (0, 0, *run.turn_ends)[-2]
+    return _calls_at(open_among(run.response.output[start:], start), run, toolbox)
 
 
-def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> PendingCall:
-    if isinstance(item, McpCall):
-        return PendingCall(call_id, model_name(toolbox, item.server_label, item.name), item.arguments, at, item)
-    assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
-    arguments = item.arguments if isinstance(item, FunctionCall) else item.input
-    return PendingCall(call_id, called_name(toolbox, item), arguments, at, item)
+def _calls_at(places: Mapping[str, int], run: Run, toolbox: Toolbox) -> list[PendingCall]:
+    calls: list[PendingCall] = []
+    for call_id, at in places.items():
+        item = run.response.output[at]
+        if isinstance(item, McpCall):
+            name, arguments = model_name(toolbox, item.server_label, item.name), item.arguments
+        else:
+            assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
+            name = called_name(toolbox, item)
+            arguments = item.arguments if isinstance(item, FunctionCall) else item.input
+        calls.append(PendingCall(call_id, name, arguments, at, item))
+    return calls
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -31,7 +30,6 @@ from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import (
-    BaseExecutor,
     ClientsTurn,
     Failure,
     Progress,
@@ -41,7 +39,7 @@ from antwort.tools.base import (
     ToolResult,
 )
 from antwort.tools.grammar import Checks
-from antwort.tools.routing import Route, find_executor, route
+from antwort.tools.routing import Route, route
 
 if TYPE_CHECKING:
     from antwort.engine.runs.live import LiveRun
@@ -70,14 +68,12 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningCall(msgspec.Struct, eq=False):
-    """A call that was started."""
+    """A call that was started, until a step reads its outcome."""
 
     ready: Ready
     task: asyncio.Task[None] | None = None
     outcome: Outcome | Exception | None = None
     """An exception where the call could not be recorded; None until it has ended, or where it was cancelled."""
-    at: int = -1
-    """Its place among the calls of the step; -1 until a step asks for it."""
 
 
 class ToolRunner:
@@ -99,8 +95,7 @@ class ToolRunner:
         """The calls whose outcome no step has read, by their ids."""
         self._ended: list[RunningCall] = []
         """Those of them that have an outcome."""
-        self._next_end: asyncio.Future[None] | None = None
-        """Where the step waits: done as soon as a call has ended."""
+        self._has_ended = asyncio.Event()
         self._asked: set[str] = set()
         """The ids of the calls that were passed to their executors."""
         self._begun: set[str] = set()
@@ -146,7 +141,7 @@ class ToolRunner:
         calls = [*self._open.values()]
         self._signal.fired.set()  # all that a thread can see
         await self.close()
-        whole = {call.call_id for call in turn.calls() if call.written.is_whole}
+        whole = {call.call_id for call in turn.calls() if call.is_whole}
         results: dict[str, ToolResult] = {}
         for call in calls:
             call_id, outcome = call.ready.call.call_id, call.outcome
@@ -166,93 +161,81 @@ class ToolRunner:
         """
         calls = step.calls if (reason := self._signal.reason) is None else _due(step, reason)
         answers = Answers(calls, self._live.run.response.output)
-        if opening := answers.open():
-            yield opening
-        waiting: deque[tuple[int, Ready]] = deque()
+        places: dict[str, int] = {}
+        waiting: deque[Ready] = deque()
+        width = len(calls) if step.is_parallel else 1
         failure: Exception | None = None
+        rest: Batch = []
         try:
             for at, each in enumerate(calls):
                 if isinstance(each, Refused):
                     answers.take(at, await self._refuse(each))
                     continue
-                if not (self._open and await self._take_over(at, each)):
-                    waiting.append((at, each))
-            if len(waiting) + len(self._open) < len(calls) and (batch := answers.batch()):
+                places[each.call.call_id] = at
+                if not (self._open and await self._take_over(each)):
+                    waiting.append(each)
+            if batch := answers.batch():
                 yield batch
-            width = len(calls) if step.is_parallel else 1
             while waiting or self._open:
                 while waiting and len(self._open) < width and self._signal.reason is None:
-                    at, ready = waiting.popleft()
-                    self.running.add(ready.call.call_id)
-                    self._start(ready, at)
-                if not self._ended:
-                    await self._wait()
-                if (failure := self._read(answers)) is not None:
+                    self.running.add(waiting[0].call.call_id)
+                    self._start(waiting.popleft())
+                await self._signal.race(self._has_ended.wait)
+                if (failure := self._read(answers, places)) is not None:
                     raise failure
                 if batch := answers.batch():
                     yield batch
         except Exception as error:
-            failure = error
             await self._stop()
-            self._read(answers)
-            if not isinstance(error, DETACHED):  # the process that resumes the run decides about calls that have begun
+            late = self._read(answers, places)
+            failure = failure or late or error
+            if not isinstance(failure, DETACHED):  # the process that resumes the run decides about begun calls
                 answers.stop(self.has_begun, self.is_queued)
+            rest = answers.batch(is_last=True)
         finally:
             if self._open:
                 await self.close()
-        if rest := answers.rest():
+        if rest:
             yield rest
         if failure is not None:
             raise failure
 
-    async def _take_over(self, at: int, ready: Ready) -> bool:
+    async def _take_over(self, ready: Ready) -> bool:
         """Return whether the call began early. One that has grown since then is stopped: it is another call now."""
         call_id = ready.call.call_id
-        early = self._open.get(call_id)
-        if early is None:
+        if (early := self._open.get(call_id)) is None:
             return False
         if early.ready.call.arguments.rstrip() == ready.call.arguments.rstrip():
-            early.at = at
             if early.outcome is None:
                 self.running.add(call_id)
             return True
-        del self._open[call_id]
         assert early.task is not None, "it was started"
         early.task.cancel()
         await asyncio.wait([early.task])
+        del self._open[call_id]
         if early in self._ended:
             self._ended.remove(early)
         return False
 
-    def _start(self, ready: Ready, at: int = -1) -> None:
+    def _start(self, ready: Ready) -> None:
         self.has_acted = True  # before it can have begun
-        call = self._open[ready.call.call_id] = RunningCall(ready, at=at)
+        call = self._open[ready.call.call_id] = RunningCall(ready)
         call.task = self.group.create_task(self._execute(call))
 
-    async def _wait(self) -> None:
-        """Wait until a call has ended. When the run is stopped, what ends by then still counts: the reason is raised at
-        the next wait.
-        """
-        waiter = self._next_end = asyncio.get_running_loop().create_future()
-        try:
-            await self._signal.race(lambda: waiter)
-        except Exception:
-            await self._stop()
-            if not self._ended:
-                raise
-
-    def _read(self, answers: Answers) -> Exception | None:
+    def _read(self, answers: Answers, places: Mapping[str, int]) -> Exception | None:
         """Take the outcomes of the calls that have ended, in the order of the calls. Return the first exception."""
+        self._has_ended.clear()
         ended, self._ended = self._ended, []
         if len(ended) > 1:
-            ended.sort(key=attrgetter("at"))
+            ended.sort(key=lambda call: places[call.ready.call.call_id])
         failure: Exception | None = None
         for call in ended:
-            del self._open[call.ready.call.call_id]
+            call_id = call.ready.call.call_id
+            del self._open[call_id]
             if isinstance(call.outcome, Exception):
                 failure = failure or call.outcome
-            elif call.outcome is not None and call.at >= 0:
-                answers.take(call.at, call.outcome)
+            elif call.outcome is not None:
+                answers.take(places[call_id], call.outcome)
         return failure
 
     async def _stop(self) -> None:
@@ -273,7 +256,7 @@ class ToolRunner:
     # ---- one call ----
 
     async def _execute(self, call: RunningCall) -> None:
-        """Run a call, record it where another process could settle it too, and report it to the hooks."""
+        """Run a call, and record it where another process could settle it too."""
         ready, call_id = call.ready, call.ready.call.call_id
         records = self._plan.call_records if ready.call.at is None else None
         try:
@@ -281,7 +264,7 @@ class ToolRunner:
             if records is not None:
                 outcome = await records.claim(call_id, ready.may_be_repeated)  # it may have a result already
             if outcome is None:
-                if self._plan.is_durable and not ready.is_search:
+                if self._plan.is_durable and not ready.definition.is_search:
                     await self._live.begin_call(call_id)
                 self._asked.add(call_id)
                 outcome = await self._answer(ready)
@@ -300,43 +283,43 @@ class ToolRunner:
         finally:
             self.running.discard(call_id)
         self._ended.append(call)
-        if self._next_end is not None and not self._next_end.done():
-            self._next_end.set_result(None)
+        self._has_ended.set()
 
     async def _answer(self, ready: Ready) -> Outcome:
         """Have the executor run the call, and report it to the hooks."""
-        call, call_id, definition = ready.call, ready.call.call_id, ready.definition
-        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
-        began = perf_counter()
+        call, call_id, executor, began = ready.call, ready.call.call_id, ready.executor, perf_counter()
         failures: list[Failure] = []
-        outcome: Outcome | None = None
+        end: CallEnd = "cancelled"
         try:
             if executor is None:
-                outcome = ToolResult(call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
-            else:
-                asked = ToolCall(id=call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
-                context = ToolContext(
-                    response_id=self._plan.response.id,
-                    idempotency_key=call_id,
-                    identity=self._plan.identity,
-                    deadline=self._live.deadline,
-                    cancelled=self._signal.fired,
-                    progress=partial(self._report_progress, call_id),
-                    failed=failures.append,
-                    began=partial(self._begun.add, call_id),
-                    grace=self._plan.settings.tool_grace,
-                )
-                outcome = await executor.execute(asked, context)
+                end = "error"
+                return ToolResult(call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
+            asked = ToolCall(id=call_id, name=call.name, arguments=call.arguments or "{}", definition=ready.definition)
+            context = ToolContext(
+                response_id=self._plan.response.id,
+                idempotency_key=call_id,
+                identity=self._plan.identity,
+                deadline=self._plan.deadline,
+                cancelled=self._signal.fired,
+                progress=partial(self._report_progress, call_id),
+                failed=failures.append,
+                began=partial(self._begun.add, call_id),
+                grace=self._plan.settings.tool_grace,
+            )
+            result = await executor.execute(asked, context)
+            end = failures[0] if failures else "error" if result.is_error else "ok"
+            return result
         except Exception as error:
             if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
-                outcome = Handed()
-            else:
-                _tools_log.warning("the tool %s failed", call.name, exc_info=True)
-                outcome = ToolResult(call_id, str(error) or type(error).__name__, is_error=True)
+                end = "handed"
+                return Handed()
+            end = failures[0] if failures else "error"
+            _tools_log.warning("the tool %s failed", call.name, exc_info=True)
+            return ToolResult(call_id, str(error) or type(error).__name__, is_error=True)
         finally:
             if self._live.hooks.on_call:
-                self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
-        return outcome
+                is_local = executor is not None and executor.kind is ToolKind.LOCAL
+                self._report(call, ready.definition.own_name, end, perf_counter() - began, is_local=is_local)
 
     async def _refuse(self, refused: Refused) -> ToolResult:
         """Return the result of a call that is not run here. An earlier response's call may have a result already."""
@@ -350,15 +333,13 @@ class ToolRunner:
             return ToolResult(call_id, message, is_error=True)
         return await self._signal.race(partial(records.refuse, call_id, message, for_good=refused.is_declined))
 
-    def _report(
-        self, call: PendingCall, tool: str, end: CallEnd, seconds: float, executor: BaseExecutor | None = None
-    ) -> None:
+    def _report(self, call: PendingCall, tool: str, end: CallEnd, seconds: float, *, is_local: bool = False) -> None:
         record = CallRecord(
             response_id=self._plan.response.id,
             call_id=call.call_id,
             tool=tool,
             label=call.item.server_label if isinstance(call.item, McpCall) else None,
-            is_local=executor is not None and executor.kind is ToolKind.LOCAL,
+            is_local=is_local,
             end=end,
             seconds=seconds,
         )
@@ -368,12 +349,6 @@ class ToolRunner:
     def _report_progress(self, call_id: str, progress: str | Progress) -> None:
         _log.debug("a tool of %s reports progress", self._plan.response.id)  # its message is content
         self._live.report_progress(call_id, progress)
-
-
-def _end(outcome: Outcome | None, failures: Sequence[Failure]) -> CallEnd:
-    if isinstance(outcome, ToolResult):
-        return failures[0] if failures else "error" if outcome.is_error else "ok"
-    return "cancelled" if outcome is None else "handed"
 
 
 def _due(step: RunTools, reason: Exception) -> Sequence[Ready | Refused]:
@@ -404,8 +379,8 @@ def early_calls(turn: Turn, left: int, plan: Plan) -> list[Ready]:
     """Return the calls of the turn that have become complete and would run at its end. The response may run `left`."""
     found: list[Ready] = []
     for call in turn.take_complete_calls():
-        answer = answer_to(PendingCall(call.call_id, call.called, call.arguments, call.index, call.item), plan)
-        if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
+        answer = answer_to(call.pending(), plan)
+        if not isinstance(answer, Ready) or not (answer.definition.is_search or call.before < left):
             continue
         if not plan.is_durable or answer.may_be_repeated:
             # Another process that continues the run makes an unfinished inference anew, and its calls with it.

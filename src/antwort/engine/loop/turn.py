@@ -24,7 +24,6 @@ from antwort.engine.loop.item_builders import (
     OpenReasoning,
     OpenServerCall,
     ReasoningStyle,
-    ShownCall,
 )
 from antwort.errors import BackendError
 from antwort.ids import new_id
@@ -41,10 +40,7 @@ from antwort.providers.base import (
 from antwort.tools.base import HOUSE_LABEL, given_arguments
 
 _Words: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
-
-
-class _TooManyCalls(Exception):
-    """The turn calls more than it may."""
+_TOO_MANY = Finished(MAX_TURN_CALLS)
 
 
 class Turn:
@@ -68,6 +64,8 @@ class Turn:
     """Whether the model called more than it may: the turn was ended, and nothing more of it is read."""
     usage: Usage | None = None
     """The usage of the inference, where it has ended and was made once."""
+    complete_calls: tuple[OpenCall, ...] = ()
+    """The calls that have become complete since the last `take_complete_calls`."""
 
     _finished: Finished | None = None
     _writing: OpenItem | None = None  # the one item that is being written
@@ -75,7 +73,6 @@ class Turn:
     _held: tuple[HeldCall, ...] = ()  # calls that are shown at the end of the turn, in order
     _has_clients = False  # whether a call was shown that the client is to run
     _counted = 0  # shown calls that count towards the limits of the response
-    _complete: tuple[OpenCall, ...] = ()  # calls that became complete since `take_complete_calls`
     _is_over = False  # whether nothing more is held back
 
     def __init__(
@@ -98,7 +95,7 @@ class Turn:
         self._shown = shown
         self._style, self._seal = reasoning, seal
         self._events: Batch = []
-        self._calls: dict[int, ShownCall | HeldCall] = {}
+        self._calls: dict[int, OpenCall | HeldCall] = {}
         self._waiting: list[HeldCall | list[_Words]] = []  # items behind a call that is not complete
         self._early: dict[int, str] = {}  # arguments that came before their call's name
 
@@ -110,41 +107,37 @@ class Turn:
         """Feed the deltas of one read. Calls that come with the end of the turn do not begin early."""
         if deltas and isinstance(deltas[-1], Finished):
             self._is_eager = False
-        try:
-            for delta in deltas:
-                match delta:
-                    case TextDelta():
-                        self._feed_text(delta)
-                    case ReasoningDelta():
-                        self._feed_reasoning(delta)
-                    case CallDelta():
-                        self._feed_call(delta)
-                    case RefusalDelta():
-                        self._feed_refusal(delta)
-                    case Finished():
-                        self._feed_end(delta)
-        except _TooManyCalls:
-            self.has_too_many_calls = True
-            end = deltas[-1] if isinstance(deltas[-1], Finished) else Finished(MAX_TURN_CALLS)
-            self._feed_end(replace(end, finish=MAX_TURN_CALLS))
+        finished: Finished | None = None
+        for delta in deltas:
+            match delta:
+                case TextDelta() | ReasoningDelta() | RefusalDelta():
+                    if delta.text:  # an empty first chunk opens nothing
+                        self._feed_words(delta)
+                case CallDelta():
+                    self._feed_call(delta)
+                    if self.has_too_many_calls:
+                        last = deltas[-1]
+                        finished = replace(last, finish=MAX_TURN_CALLS) if isinstance(last, Finished) else _TOO_MANY
+                        break
+                case Finished():
+                    finished = delta
+        if finished is not None:
+            self._finished, self.is_finished, self.is_cut = finished, True, finished.finish in CUT
+            self.usage = None if finished.is_sum else finished.usage
 
     def take(self) -> Batch:
         events, self._events = self._events, []
         return events
 
-    @property
-    def has_complete_calls(self) -> bool:
-        return bool(self._complete)
-
     def take_complete_calls(self) -> list[OpenCall]:
         """Return the calls that have become complete since the last time, while the model goes on writing. The
         arguments of each are a whole JSON object.
         """
-        complete, self._complete = self._complete, ()
-        return [call for call in complete if call.written.is_whole]
+        complete, self.complete_calls = self.complete_calls, ()
+        return [call for call in complete if call.is_whole]
 
     def calls(self) -> list[OpenCall]:
-        """Return all calls that show so far, in order, without those of free-form tools."""
+        """Return all calls that show so far, in order."""
         return [call for call in self._calls.values() if isinstance(call, OpenCall)]
 
     def finish(self, answered: Collection[str] = ()) -> TurnEnded:
@@ -181,55 +174,43 @@ class Turn:
                 call.close("incomplete", self._events)
         self._close("completed" if _is_among(self._writing, answered) else "incomplete")
 
-    # ---- one kind of delta each ----
+    # ---- deltas ----
 
-    def _feed_text(self, delta: TextDelta) -> None:
-        if not delta.text:  # an empty first chunk opens nothing
-            return
+    def _feed_words(self, delta: _Words) -> None:
         self._last_held = None
-        writing = self._writing
-        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
-        if message is not None:
-            message.feed_text(delta, self._events)
+        writing, events = self._writing, self._events
+        if isinstance(delta, ReasoningDelta):
+            if not isinstance(writing, OpenReasoning):
+                if self._must_wait():
+                    self._hold_back(delta)
+                    return
+                index = self._next_index()
+                writing = self._writing = OpenReasoning(index, self._style, new_id("rs"), events, self._seal)
+            writing.feed(delta, events)
+        else:
+            if not isinstance(writing, OpenMessage):
+                if self._must_wait():
+                    self._hold_back(delta)
+                    return
+                writing = self._writing = OpenMessage(self._next_index(), new_id("msg"), events)
+            writing.feed(delta, events)
 
-    def _feed_refusal(self, delta: RefusalDelta) -> None:
-        if not delta.text:
-            return
-        self._last_held = None
-        writing = self._writing
-        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
-        if message is not None:
-            message.feed_refusal(delta.text, self._events)
-
-    def _open_message(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
-        """Return a message for the delta, or None if the delta is held back."""
-        if (self._writing is not None or self._waiting) and self._must_wait():
-            self._hold_back(delta)
-            return None
-        message = self._writing = OpenMessage(self._next_index(), new_id("msg"))
-        message.announce(self._events)
-        return message
-
-    def _feed_reasoning(self, delta: ReasoningDelta) -> None:
-        if not delta.text:
-            return
-        self._last_held = None
-        writing = self._writing
-        if not isinstance(writing, OpenReasoning):
-            if self._must_wait():
-                self._hold_back(delta)
-                return
-            index = self._next_index()
-            writing = self._writing = OpenReasoning(index, self._style, new_id("rs"), self._seal)
-            writing.announce(self._events)
-        writing.feed(delta.text, self._events)
+    def _hold_back(self, delta: _Words) -> None:
+        """Keep a delta for later. Deltas of one message, or of one reasoning item, stay together."""
+        last = self._waiting[-1] if self._waiting else None
+        is_reasoning = isinstance(delta, ReasoningDelta)
+        if isinstance(last, list) and isinstance(last[0], ReasoningDelta) == is_reasoning:
+            last.append(delta)
+        else:
+            self._waiting.append([delta])
 
     def _feed_call(self, delta: CallDelta) -> None:
         call = self._calls.get(delta.index)
         arguments = delta.arguments
         if call is None:
             if len(self._calls) + len(self._early) >= self._most_calls and delta.index not in self._early:
-                raise _TooManyCalls
+                self.has_too_many_calls = True
+                return
             if self._early:
                 arguments = self._early.pop(delta.index, "") + arguments
             if not delta.name:
@@ -246,29 +227,31 @@ class Turn:
         elif arguments.strip():  # there are backends that send an empty piece behind the last one
             raise BackendError("The backend sent more of a call after it had gone on to the next item.")
 
-    def _feed_end(self, delta: Finished) -> None:
-        self._finished, self.is_finished, self.is_cut = delta, True, delta.finish in CUT
-        if not delta.is_sum:
-            self.usage = delta.usage
+    def _feed_writing(self, call: OpenCall, arguments: str) -> None:
+        call.feed(arguments, self._events)
+        if (self._is_eager or self._waiting) and call.completes():
+            if self._is_eager and not isinstance(call, OpenCustomCall):
+                self.complete_calls = (*self.complete_calls, call)
+            self._show_waiting()
 
     # ---- one item at a time ----
 
     def _must_wait(self) -> bool:
         """Return whether what the backend begins now is held back: the call that is being written is not complete."""
-        if self._writing is None:
+        if self._writing is None or self._waiting:
             return bool(self._waiting)
-        return bool(self._waiting) or not (self._is_over or self._is_complete())
+        return not (self._is_over or self._is_complete())
 
     def _is_complete(self) -> bool:
         """Return whether nothing more can come of what is being written. Arguments that are no JSON object, such as the
         plain text of a free-form tool, may go on until the turn ends.
         """
         writing = self._writing
-        if not isinstance(writing, OpenCall | OpenCustomCall):
+        if not isinstance(writing, OpenCall):
             return True
         if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed:
             return False
-        return writing.written.completes() or writing.written.is_whole
+        return writing.completes() or writing.is_whole
 
     def _next_index(self) -> int:
         """Close what is being written, and return the place of the next item."""
@@ -282,22 +265,6 @@ class Turn:
         if self._writing is not None:
             self._writing.close(status, self._events)
             self._writing = None
-
-    def _feed_writing(self, call: ShownCall, arguments: str) -> None:
-        call.feed(arguments, self._events)
-        if (self._is_eager or self._waiting) and call.written.completes():
-            if self._is_eager and isinstance(call, OpenCall):
-                self._complete = (*self._complete, call)
-            self._show_waiting()
-
-    def _hold_back(self, delta: _Words) -> None:
-        """Keep a delta for later. Deltas of one message, or of one reasoning item, stay together."""
-        last = self._waiting[-1] if self._waiting else None
-        is_reasoning = isinstance(delta, ReasoningDelta)
-        if isinstance(last, list) and isinstance(last[0], ReasoningDelta) == is_reasoning:
-            last.append(delta)
-        else:
-            self._waiting.append([delta])
 
     def _show_waiting(self) -> None:
         """Show what was held back, up to a call that is not complete."""
@@ -313,14 +280,14 @@ class Turn:
             if item.arguments:
                 self._feed_writing(call, item.arguments)
         else:
-            self.feed_all(item)
+            for delta in item:
+                self._feed_words(delta)
 
     # ---- calls ----
 
-    def _begin_call(self, number: int, name: str) -> ShownCall | HeldCall:
+    def _begin_call(self, number: int, name: str) -> OpenCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
-        shown = self._shown(name)
-        must_wait = (self._writing is not None or bool(self._waiting)) and self._must_wait()
+        shown, must_wait = self._shown(name), self._must_wait()
         is_held = bool(self._held) or shown.fits is not None or shown.asks is not None
         if not (is_held or must_wait):
             return self._open_call(shown, name, number)
@@ -333,13 +300,13 @@ class Turn:
             self._close("completed")
         return held
 
-    def _open_call(self, shown: Shown, name: str = "", number: int | None = None) -> ShownCall:
+    def _open_call(self, shown: Shown, name: str = "", number: int | None = None) -> OpenCall:
         """Announce a call and return it. Its id is ours: backends repeat theirs, or leave them out. With a `number`,
         more of it may come; else it was held, and comes whole.
         """
-        index, call_id = self._next_index(), new_id("call")
+        index, call_id, events = self._next_index(), new_id("call"), self._events
         namespace = UNSET if shown.namespace is None else shown.namespace
-        call: ShownCall
+        call: OpenCall
         if shown.server_label is not None:
             server = McpCall(
                 id=shown_id(call_id),
@@ -349,7 +316,7 @@ class Turn:
                 status="in_progress",
                 call_id=call_id,
             )
-            call = OpenServerCall(index, server, name, self._counted)
+            call = OpenServerCall(index, server, events, name, self._counted)
         elif shown.is_custom:
             custom = CustomToolCall(
                 id=new_id("ctc"),
@@ -359,7 +326,7 @@ class Turn:
                 status="in_progress",
                 namespace=namespace,
             )
-            call = OpenCustomCall(index, custom)
+            call = OpenCustomCall(index, custom, events)
         else:
             function = FunctionCall(
                 id=new_id("fc"),
@@ -369,13 +336,12 @@ class Turn:
                 status="in_progress",
                 namespace=namespace,
             )
-            call = OpenCall(index, function, name, self._counted)
+            call = OpenCall(index, function, events, name, self._counted)
         if number is not None:
             self._calls[number] = call
             self._has_clients = self._has_clients or shown.is_clients
             self._counted += shown.counts
         self._writing = call
-        call.announce(self._events)
         return call
 
     # ---- the end ----

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from antwort.api.decoding import Steps, at_once
+from antwort.api.events import Span
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -16,21 +17,20 @@ from antwort.api.items import (
     McpCall,
     McpListTools,
     Message,
-    OutputItem,
     Reasoning,
 )
 from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.context.compaction_item import EffectiveHistory, since_compaction
-from antwort.engine.context.message_text import TURNS_LEFT_OUT, noted, recap_of
-from antwort.engine.history.calls import ITEMS_PER_STEP
+from antwort.engine.context.message_text import TURNS_LEFT_OUT, insert_recap, noted, recap_of
+from antwort.engine.history.calls import CALL_TYPES
 from antwort.engine.history.turns import uninterrupted_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import closing, notice, tokens_left
 from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import History, Plan, given
 from antwort.engine.prompt.deferred_tools import in_prompt
-from antwort.engine.prompt.messages import Transcript
+from antwort.engine.prompt.messages import Results, Transcript, result_steps
 from antwort.engine.prompt.tool_choice import forced_names
 from antwort.engine.prompt.tool_names import OWN
 from antwort.errors import InvalidField
@@ -52,25 +52,47 @@ def chat_request(run: Run, plan: Plan) -> ChatRequest:
 class Prompt:
     """Make the chat requests of one run.
 
-    The messages of an earlier inference are continued: turns that have ended do not change. Everything is translated
-    again only if a new item may change the message of an earlier one; the result is the same.
+    The history, and the turns that have ended, are translated once. Everything is translated again only where a new
+    item may change the message of an earlier one; the result is the same.
     """
 
     def __init__(self, plan: Plan) -> None:
+        request, capabilities, tools = plan.request, plan.capabilities, plan.toolbox.tools
+        wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
         self._plan = plan
-        self._base: ChatRequest | None = None
+        self._base = ChatRequest(
+            model=plan.response.model,
+            messages=[],
+            stream=True if request.stream else UNSET,
+            reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
+            response_format=UNSET if request.text is None else _response_format(request.text.format),
+            logprobs=True if wants_logprobs else UNSET,
+            top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
+            prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
+            verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
+            tools=[*map(_chat_tool, tools.values())] if tools and not plan.toolbox.deferred else UNSET,
+            parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
+            **given(_SENT, _sent_of(request)),
+        )
         """What all inferences share."""
         self._transcript: Transcript | None = None
-        """The messages up to the items of the ended turns."""
-        self._turn_ends: tuple[int, ...] = ()
-        self._items: tuple[OutputItem, ...] = ()
+        self._turns = 0
+        """How many turns of the run are in the transcript."""
+        self._abandoned: tuple[Span, ...] = ()
+        """The items that were left out of them."""
 
     def request_steps(self, run: Run) -> Steps[ChatRequest]:
         """Return the next inference, in pieces: the history may be long."""
-        plan, toolbox = self._plan, self._plan.toolbox
-        if self._base is None:
-            self._base = _base_of(plan)
-        changes: dict[str, Any] = {"messages": (yield from self.message_steps(run))}
+        plan, toolbox, history = self._plan, self._plan.toolbox, self._plan.history
+        if self._transcript is None and not history.leftovers:
+            said = since_compaction(history.stretches, history.inputs, plan.sealed.memories, history.kept)
+            self._transcript = yield from conversation_steps(said, plan)
+        if self._transcript is None or (run.output and not (yield from self._turn_steps(run, self._transcript))):
+            found = (yield from conversation_steps(effective_history(run, plan), plan)).messages
+        else:
+            found = self._transcript.messages.copy()
+        words = notice(run, plan)
+        changes: dict[str, Any] = {"messages": found if words is None else noted(found, words)}
         if plan.settings.final_answer and closing(run, plan) is not None:
             changes |= {"tools": UNSET, "parallel_tool_calls": UNSET}
         elif toolbox.tools:
@@ -85,76 +107,36 @@ class Prompt:
             changes["max_completion_tokens" if is_whole else "max_tokens"] = limit
         return replace(self._base, **changes)
 
-    def message_steps(self, run: Run) -> Steps[list[ChatMessage]]:
-        """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
-        plan = self._plan
-        if self._transcript is None and not plan.history.leftovers:
-            history = since_compaction(
-                plan.history.stretches, plan.history.inputs, plan.sealed.memories, plan.history.kept
-            )
-            if not history.is_compacted:
-                self._transcript = yield from conversation_steps(history, plan)
-        if self._transcript is not None and self._can_continue(run):
-            found = self._transcript.messages.copy()
-        else:
-            found = (yield from conversation_steps(effective_history(run, plan), plan)).whole()
-        words = notice(run, plan)
-        return found if words is None else noted(found, words)
-
-    def _can_continue(self, run: Run) -> bool:
-        """Add the turns since the last inference to the transcript. Return False if the run is another one, or has
-        items that may change the messages of earlier ones.
+    def _turn_steps(self, run: Run, transcript: Transcript) -> Steps[bool]:
+        """Add the turns that have ended since the last inference. Return False if items may change the messages of
+        earlier ones.
         """
-        assert self._transcript is not None
-        output, ends, known = run.response.output, run.turn_ends, len(self._items)
-        if not output and not known:
-            return True
-        turns = len(self._turn_ends)
-        if output[:known] != self._items or ends[:turns] != self._turn_ends:
+        ends, known = run.turn_ends, self._turns
+        start, end = ends[known - 1] if known else 0, ends[-1] if ends else 0
+        if not known:
+            self._abandoned = run.abandoned
+        news = run.said(start)
+        if run.abandoned != self._abandoned or not _INDEPENDENT.issuperset(map(type, news)):
             return False
-        if not _INDEPENDENT.issuperset(map(type, news := run.said(known) if run.abandoned else output[known:])):
+        if not _WITHOUT_MESSAGE.issuperset(map(type, run.said(end))):
             return False
-        end = ends[-1] if ends else 0
-        if (has_more := len(output) > end) and not _WITHOUT_MESSAGE.issuperset(map(type, run.said(end))):
-            return False
-        if (more := len(ends) - turns) > 0:
-            is_one = more == 1 and not has_more
-            said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
-            self._transcript.go_on(said, news)
-            self._turn_ends, self._items = ends, output[:end] if has_more else output
+        if not _ANSWERED_APART.isdisjoint(map(type, news)):
+            transcript.results = yield from result_steps((news,), {})
+        for first, last in pairwise((start, *ends[known:])):
+            yield from transcript.add_steps(run.said(first, last))
+        self._turns = len(ends)
         return True
 
 
+_ANSWERED_APART = frozenset({FunctionCall, CustomToolCall})
+"""Calls whose results are other items."""
 _WITHOUT_MESSAGE = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
 """Items that make no message by themselves."""
-_INDEPENDENT = _WITHOUT_MESSAGE | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
+_INDEPENDENT = _WITHOUT_MESSAGE | _ANSWERED_APART | {Message, Reasoning, McpCall}
 """Items that change no message of earlier ones: compactions and requests for approval do."""
-
-
 _SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
 """Parameters that are sent as the request has them."""
 _sent_of = attrgetter(*_SENT)
-
-
-def _base_of(plan: Plan) -> ChatRequest:
-    """Return the request but for its messages, its choice, and the tools that must be found first."""
-    request, capabilities, toolbox = plan.request, plan.capabilities, plan.toolbox
-    wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
-    has_tools = bool(toolbox.tools)
-    return ChatRequest(
-        model=plan.response.model,
-        messages=[],
-        stream=True if request.stream else UNSET,
-        reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
-        response_format=UNSET if request.text is None else _response_format(request.text.format),
-        logprobs=True if wants_logprobs else UNSET,
-        top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
-        prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
-        verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
-        tools=[*map(_chat_tool, toolbox.tools.values())] if has_tools and not toolbox.deferred else UNSET,
-        parallel_tool_calls=_given(request.parallel_tool_calls) if has_tools else UNSET,
-        **given(_SENT, _sent_of(request)),
-    )
 
 
 def _given(value: Any) -> Any:
@@ -171,9 +153,9 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
     return ChatTool(
         function=ChatToolFunction(
             name=tool.name,
-            description=_given(tool.description),
+            description=UNSET if tool.description is None else tool.description,
             parameters=parameters if tool.kind in OWN or tool.parameters is None else normalize(parameters),
-            strict=_given(tool.strict),
+            strict=UNSET if tool.strict is None else tool.strict,
         )
     )
 
@@ -218,29 +200,24 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 # ---- messages ----
 
 
-def messages(run: Run, plan: Plan) -> list[ChatMessage]:
-    """Return the messages of the next inference."""
-    return at_once(Prompt(plan).message_steps(run))
-
-
 def conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
+    """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
     stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
-    conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.placeholders)
-    if sum(map(len, stretches)) > ITEMS_PER_STEP:
-        yield from conversation.find_steps()
+    results, placeholders = Results(), plan.history.placeholders
+    if not CALL_TYPES.isdisjoint(map(type, chain.from_iterable(stretches))):
+        results = yield from result_steps(stretches, placeholders)
+    found = Transcript(capabilities=plan.capabilities, toolbox=plan.toolbox, results=results, placeholders=placeholders)
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
-        conversation.messages.append(ChatMessage(role="system", content=instructions))
+        found.messages.append(ChatMessage(role="system", content=instructions))
     if said.instructions:
-        yield from conversation.add_steps(said.instructions, is_whole=False)
-    if said.summary:
-        conversation.recap = recap_of(said.summary)
-    elif plan.history.is_cut and not said.is_compacted:
-        conversation.recap = TURNS_LEFT_OUT
+        yield from found.add_steps(said.instructions)
     for at, stretch in enumerate(stretches):
-        conversation.is_input = at in said.inputs
-        yield from conversation.add_steps(stretch)
-    conversation.is_input = False
-    return conversation
+        yield from found.add_steps(stretch, is_input=at in said.inputs)
+    if said.summary:
+        insert_recap(found.messages, recap_of(said.summary))
+    elif plan.history.is_cut and not said.is_compacted:
+        insert_recap(found.messages, TURNS_LEFT_OUT)
+    return found
 
 
 def effective_history(run: Run, plan: Plan) -> EffectiveHistory:
@@ -262,6 +239,6 @@ def is_certainly_heard(history: History) -> bool:
 
 def emptiness_steps(plan: Plan) -> Steps[None]:
     """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
-    if not (yield from Prompt(plan).message_steps(Run(plan.response))):
+    if not (yield from Prompt(plan).request_steps(Run(plan.response))).messages:
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")

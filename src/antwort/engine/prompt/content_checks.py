@@ -94,6 +94,8 @@ def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Ste
         elif (view := CallView.of(item)) is not None and isinstance(found := view.result, tuple):
             place = {"function": ".output[{}]", "server": ".content[{}]", "foreign": ""}[view.owner]
             yield from _check_addresses(found, f"{path}[{i}]{place}", hosts)
+        if i % ITEMS_PER_STEP == ITEMS_PER_STEP - 1:
+            yield
 
 
 def _check_addresses(parts: Sequence[ContentPart], path: str, hosts: MediaHosts) -> Steps[None]:
@@ -124,39 +126,34 @@ def _addresses(part: ContentPart) -> Iterator[tuple[str, str]]:
 def omitted_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[None]:
     """Log the items, and parts of items, of the new input, the last stretch, that come to no message, in pieces."""
     new = stretches[-1]
-    types = [kind for item in new for kind in _omitted_in(item)]
-    if any(isinstance(item, OpaqueItem) for item in new):
-        types = yield from _foreign_steps(stretches)
-    if types:
-        kinds = dict.fromkeys(types)
-        shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
+    shown = (yield from _shown_steps(stretches)) if OpaqueItem in map(type, new) else set[int]()
+    omitted: list[str] = []
+    for item in new:
+        match item:
+            case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
+                omitted.append(str(item.__struct_config__.tag))
+            case Message(role="assistant"):
+                omitted += [str(part.__struct_config__.tag) for part in item.content if type(part) in _MEDIA]
+            case OpaqueItem() if id(item) not in shown and not is_additional(item):
+                if not is_trigger(item) or item is not new[-1]:
+                    omitted.append(item.type)
+    if omitted:
+        kinds = [*dict.fromkeys(omitted)]
+        types = ", ".join(each[:_LONGEST_TYPE] for each in kinds[:_MOST_TYPES])
         more = f", and {len(kinds) - _MOST_TYPES} more" if len(kinds) > _MOST_TYPES else ""
         text = "input items that say nothing to the model were left out"
-        note(_log, logging.INFO, text, types=f"{shown}{more}", items=len(types))
+        note(_log, logging.INFO, text, types=f"{types}{more}", items=len(omitted))
 
 
-def _omitted_in(item: InputItem) -> list[str]:
-    """Return the types of an item of a known type, or of its parts, that come to no message."""
-    match item:
-        case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
-            return [str(item.__struct_config__.tag)]
-        case Message(role="assistant"):
-            return [str(part.__struct_config__.tag) for part in item.content if type(part) in _MEDIA]
-        case _:
-            return []
-
-
-def _foreign_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[list[str]]:
-    """Return the types of what is left out, also of items of unknown types. Foreign calls are shown as far as there are
+def _shown_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[set[int]]:
+    """Return the identities of the items of calls that are shown, and of their results: calls as far as there are
     results for them, in order; results if there is a call.
     """
-    items = [item for stretch in stretches for item in stretch]
-    views = (yield from CallIndex.steps(items)).views
+    views = (yield from CallIndex.steps([*chain.from_iterable(stretches)])).views
     results = Counter(view.call_id for view in views if view.is_answer)
     called = {view.call_id for view in views if view.is_open}
     yield
     shown = set[int]()
-    """The items of the calls that are shown, and of their results."""
     for at, view in enumerate(views, 1):
         if at % ITEMS_PER_STEP == 0:
             yield
@@ -166,10 +163,4 @@ def _foreign_steps(stretches: Sequence[Sequence[InputItem]]) -> Steps[list[str]]
             results[view.call_id] -= 1
         elif view.is_answer and view.call_id in called:
             shown.add(id(view.item))
-    left_out: list[str] = []
-    for item in stretches[-1]:
-        left_out += _omitted_in(item)
-        is_read = id(item) in shown or is_additional(item) or (is_trigger(item) and item is items[-1])
-        if isinstance(item, OpaqueItem) and not is_read:
-            left_out.append(item.type)
-    return left_out
+    return shown

@@ -48,8 +48,6 @@ _LONGEST_TYPE, _MOST_TYPES = 64, 8
 """How much of the client's words a line of the log takes."""
 INPUT = "input"
 """The one parameter that a free-form tool has for the backend."""
-UNBOUNDED = 2**31
-"""The number of tools that earlier items may declare: they were accepted under other limits."""
 _PLAIN = "The whole input of the tool: plain text, not JSON."
 _FITTING = "The whole input of the tool: plain text, not JSON, that matches the grammar."
 _SYNTAX = {"lark": "Lark grammar", "regex": "regular expression"}

@@ -57,15 +57,19 @@ class Discovery(msgspec.Struct, frozen=True):
 
 
 class ToolOffer(msgspec.Struct, frozen=True):
-    """What a server offers a request, or the tools that it declares itself."""
+    """What a server offers a request, or the tools that the request declares itself."""
 
+    server: McpTool | None = None
+    """The declaration of the server; None: the request's own tools."""
+    path: str | None = None
+    """Where the request declares the server; None: an error of the server is no error of the request."""
     found: Sequence[ToolDefinition] = ()
     """All tools of the server, whatever the declaration leaves in."""
     instructions: str | None = None
     problem: str | None = None
     """Why the server could not be asked."""
-    silent: str | None = None
-    """The label of a server that did not answer, and may answer another time."""
+    is_silent: bool = False
+    """Whether the server did not answer, and may answer another time."""
 
 
 # ---- labels ----
@@ -84,7 +88,10 @@ def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
 
 def standing(discovery: Discovery) -> list[McpTool]:
     """Return the servers that the operator has added to the request."""
-    return [tool for executor in discovery.executors for tool in executor.standing(discovery.model, discovery.identity)]
+    found: list[McpTool] = []
+    for executor in discovery.executors:
+        found += executor.standing(discovery.model, discovery.identity)
+    return found
 
 
 # ---- what a server offers ----
@@ -92,59 +99,66 @@ def standing(discovery: Discovery) -> list[McpTool]:
 
 async def list_tools(label: str, discovery: Discovery) -> McpListTools:
     """Return the list that a request is shown which declares the label and nothing else."""
-    server = McpTool(server_label=label)
-    offer = await ask_server(server, None, discovery)
-    return listing(label, offered_tools(server, offer), offer.problem)
+    offer = await ask_server(ToolOffer(McpTool(server_label=label)), discovery)
+    return listing(label, offered_tools(offer), offer.problem)
 
 
-async def ask_server(tool: McpTool, path: str | None, discovery: Discovery) -> ToolOffer:
-    """Return the offer of a server that the request declares at the `path`. Raises `InvalidField` if no server has the
-    label, or the declaration is wrong otherwise. None: that is no error of this request.
+async def ask_server(offer: ToolOffer, discovery: Discovery) -> ToolOffer:
+    """Return the offer with what its server answers. Raises `InvalidField` if no server has the label, or the
+    declaration is wrong otherwise; not where it has no `path`.
     """
-    label = tool.server_label
+    server, path = offer.server, offer.path
+    assert server is not None, "the request's own tools are known"
+    label = server.server_label
     if path is not None and label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
         raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     for executor in discovery.executors:
         if not executor.is_server:
             continue
         try:
-            offer = await within(discovery.patience, _offer_of(tool, executor, discovery))
+            answered = await within(discovery.patience, _answer_of(executor, offer, server, discovery))
         except InvalidField as fault:
             if path is None:
-                return ToolOffer(problem=fault.message)
+                return replace(offer, problem=fault.message)
             raise fault.within(path) from fault
         except Unanswered as news:
-            return ToolOffer(problem=str(news), silent=label)
+            return replace(offer, problem=str(news), is_silent=True)
         except TimeoutError:
             _tools_log.warning("the tool server %r did not list its tools in time", label)
-            return ToolOffer(problem=f"The tool server {label!r} did not list its tools in time.", silent=label)
+            problem = f"The tool server {label!r} did not list its tools in time."
+            return replace(offer, problem=problem, is_silent=True)
         except Exception:
             _tools_log.warning("the tool server %r could not be asked for its tools", label, exc_info=True)
-            return ToolOffer(problem=f"The tool server {label!r} could not be asked for its tools.", silent=label)
-        if offer is not None:
-            return offer
+            problem = f"The tool server {label!r} could not be asked for its tools."
+            return replace(offer, problem=problem, is_silent=True)
+        if answered is not None:
+            return answered
     if path is None:
-        return ToolOffer()
+        return offer
     problem = f"no tool server is offered here under the label {label!r}."
     raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
 
 
-async def _offer_of(tool: McpTool, server: BaseExecutor, discovery: Discovery) -> ToolOffer | None:
+async def _answer_of(
+    executor: BaseExecutor, offer: ToolOffer, server: McpTool, discovery: Discovery
+) -> ToolOffer | None:
+    """Return the offer with the tools of the executor, or None if it does not have the server."""
     identity = discovery.identity
-    if tool.server_label in discovery.fresh:
-        await server.refresh(tool, identity)
-    found = await server.discover(tool, identity)
+    if server.server_label in discovery.fresh:
+        await executor.refresh(server, identity)
+    found = await executor.discover(server, identity)
     if found is None:
         return None
-    instructions = await server.instruct(tool, identity) if found else None
-    return ToolOffer(tuple(found), instructions)
+    instructions = await executor.instruct(server, identity) if found else None
+    return replace(offer, found=tuple(found), instructions=instructions)
 
 
-def offered_tools(server: McpTool | None, offer: ToolOffer) -> Sequence[ToolDefinition]:
+def offered_tools(offer: ToolOffer) -> Sequence[ToolDefinition]:
     """Return the tools that the declaration of the server leaves in, with their policy settled."""
+    server, found = offer.server, offer.found
     if server is None:
-        return offer.found
-    found, wanted = offer.found, server.allowed_tools
+        return found
+    wanted = server.allowed_tools
     if isinstance(wanted, McpToolFilter):
         if wanted.read_only is True:
             found = [definition for definition in found if definition.read_only]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from antwort.api.decoding import Steps, at_once
+from antwort.api.decoding import Steps
 from antwort.api.items import (
     TEXTS,
     ContentPart,
@@ -31,13 +32,11 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
     Reasoning,
-    ReasoningText,
     Refusal,
     ResultPart,
-    SummaryText,
 )
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.context.message_text import Pictures, Recap, recalled
+from antwort.engine.context.message_text import Pictures
 from antwort.engine.history.calls import ITEMS_PER_STEP, CallView, as_call, is_same, late_id, requested_call, value_key
 from antwort.engine.history.refusals import NO_APPROVAL, denial
 from antwort.engine.history.turns import TurnCounter
@@ -50,7 +49,20 @@ from antwort.tools.routing import Toolbox
 
 NO_RESULT = "No result was given for this call."
 _TEXTS = frozenset(TEXTS)
-_WORDS = (*TEXTS, SummaryText, ReasoningText)
+_text_of = attrgetter("text")
+
+
+class Results(msgspec.Struct, frozen=True):
+    """The results of all calls, wherever they stand."""
+
+    found: Mapping[str, deque[Output]] = {}
+    """By call id. Ids may repeat in a client's history: then the order counts."""
+    late: frozenset[str] = frozenset()
+    """The calls that were decided about after the model had continued without them: they are shown again where they
+    were run.
+    """
+    shown: frozenset[str] = frozenset()
+    """The calls that were to be approved and whose runs are shown under other ids."""
 
 
 class _Turn(msgspec.Struct):
@@ -70,55 +82,28 @@ class _Turn(msgspec.Struct):
     """Of calls that are shown again."""
 
 
-class Transcript:
+class Transcript(msgspec.Struct, kw_only=True, eq=False):
     """Collect the messages, turn by turn."""
 
-    def __init__(
-        self,
-        capabilities: Capabilities,
-        toolbox: Toolbox,
-        stretches: Sequence[Sequence[InputItem]],
-        placeholders: Mapping[str, str],
-    ) -> None:
-        """The `stretches` are all items that will be added: results may stand anywhere in them. `placeholders` stand in
-        for the results of calls that have none, by call id.
+    capabilities: Capabilities
+    toolbox: Toolbox
+    results: Results
+    """Of all items that will be added: results may stand anywhere in them."""
+    placeholders: Mapping[str, str]
+    """What stands in for the results of calls that have none, by call id."""
+    messages: list[ChatMessage] = []
+    is_input: bool = False
+    """Whether a client has put the added items together, which may be many turns."""
+    seen: dict[str, CallView] = {}
+    """The servers' calls so far."""
+    turn: _Turn | None = None
+    """What the model has said since the last message."""
+
+    def add_steps(self, items: Iterable[InputItem], *, is_input: bool = False) -> Steps[None]:
+        """Add items that stand together, in pieces: no turn continues behind them. Lists of tools, decisions and items
+        that were cut off come to no message.
         """
-        self.messages: list[ChatMessage] = []
-        self.is_input = False
-        """Whether a client has put the added items together, which may be many turns."""
-        self.recap = ""
-        """The summary of a compacted history, until a message holds it."""
-        self._capabilities, self._toolbox = capabilities, toolbox
-        self._stretches, self._placeholders = stretches, placeholders
-        self._found: _Results | None = None
-        self._seen: dict[str, CallView] = {}
-        self._turn = _Turn()
-
-    @property
-    def _results(self) -> _Results:
-        """Found when they are needed: a server's call mostly has its result with it."""
-        if self._found is None:
-            self._found = at_once(_result_steps(self._stretches, self._placeholders))
-        return self._found
-
-    def find_steps(self) -> Steps[None]:
-        """Find the results in pieces."""
-        self._found = yield from _result_steps(self._stretches, self._placeholders)
-
-    def go_on(self, turns: Iterable[Sequence[InputItem]], news: Sequence[InputItem]) -> None:
-        """Add the turns since then, whose items are `news`."""
-        self._stretches, self._placeholders, self._found = (news,), {}, None
-        for turn in turns:
-            for _ in self.add_steps(turn):
-                pass
-
-    def whole(self) -> list[ChatMessage]:
-        return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
-
-    def add_steps(self, items: Iterable[InputItem], *, is_whole: bool = True) -> Steps[None]:
-        """Add items that stand together, in pieces; if they are a `whole` stretch, no turn continues behind them. Lists
-        of tools, decisions and items that were cut off come to no message.
-        """
+        self.is_input = is_input
         for at, item in enumerate(items, 1):
             if at % ITEMS_PER_STEP == 0:
                 yield
@@ -126,94 +111,105 @@ class Transcript:
                 case Message(role="assistant"):
                     self._words().texts.append(said_in(item.content))
                 case Message():
-                    self._flush()
-                    self._write(_chat_message(item, self._capabilities))
+                    if self.turn is not None:
+                        self._end_turn()
+                    self.messages.append(_chat_message(item, self.capabilities))
                 case Reasoning():
                     raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
                     # The summary holds the same text if the client asked for one.
                     self._words().reasoning.append(raw or "".join(part.text for part in item.summary))
                 case FunctionCallOutput() | CustomToolCallOutput():
-                    self._turn.has_results = True
+                    self._note_result()
                 case FunctionCall() if item.status != "incomplete":
-                    self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
+                    self._add_call(item.call_id, called_name(self.toolbox, item), item.arguments)
                 case CustomToolCall() if item.status != "incomplete":
                     arguments = encode({INPUT: item.input}).decode()
-                    self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
+                    self._add_call(item.call_id, called_name(self.toolbox, item), arguments)
                 case McpCall() if item.status != "incomplete":
                     self._add_server_call(item)
                 case McpApprovalRequest() if item.status != "incomplete":
-                    if requested_call(item.id) not in self._results.shown:
-                        self._add_server_call(as_call(item))
-                        self._turn.has_open_calls = self.is_input
+                    if requested_call(item.id) not in self.results.shown:
+                        self._add_server_call(as_call(item)).has_open_calls = is_input
                 case OpaqueItem() if (view := CallView.of(item)) is not None:
                     # A call of an unknown type is shown with its result, or not at all.
                     if view.part == "result":
-                        self._turn.has_results = True
-                    elif self._results.found.get(view.call_id):
+                        self._note_result()
+                    elif self.results.found.get(view.call_id):
                         self._add_call(view.call_id, view.name, view.arguments)
-        if is_whole:
-            self._flush()
+        if self.turn is not None:
+            self._end_turn()
+
+    def _note_result(self) -> None:
+        if self.turn is not None:
+            self.turn.has_results = True
 
     def _words(self) -> _Turn:
         """Return the turn that the next words of the model belong to: behind results, they begin another message."""
-        turn = self._turn
-        if turn.has_results or turn.has_server_results or turn.has_open_calls or turn.has_late_results:
-            self._flush()
-        return self._turn
+        turn = self.turn
+        if turn is None or turn.has_results or turn.has_server_results or turn.has_open_calls or turn.has_late_results:
+            if turn is not None:
+                self._end_turn()
+            turn = self.turn = _Turn()
+        return turn
 
-    def _add_server_call(self, item: McpCall) -> None:
+    def _add_server_call(self, item: McpCall) -> _Turn:
         """Add a call of a server. One that a later response ran is shown twice, and was made once."""
         view = CallView.of(item)
         call_id, result, is_named = view.call_id, view.result, item.approval_request_id is not UNSET
-        name = model_name(self._toolbox, item.server_label, item.name)
-        if result is not None and is_named and call_id in self._results.late:
-            self._add_call(late_id(call_id), name, item.arguments, result)
-            self._turn.has_late_results = True
-        elif (seen := self._seen.get(call_id)) is None or self._is_another(seen, view):
-            self._seen[call_id] = view
-            self._add_call(call_id, name, item.arguments, result)
+        name = model_name(self.toolbox, item.server_label, item.name)
+        turn = self.turn or _Turn()
+        if result is not None and is_named and call_id in self.results.late:
+            turn = self._add_call(late_id(call_id), name, item.arguments, result)
+            turn.has_late_results = True
+        elif (seen := self.seen.get(call_id)) is None or self._is_another(seen, view):
+            self.seen[call_id] = view
+            turn = self._add_call(call_id, name, item.arguments, result)
         # Parallel calls of servers stand one behind the other, each with its result. In a client's items, words end the
         # turn; in a stretch that is one turn for certain, they are part of it, unless the call is of an earlier one.
         if result is not None and (self.is_input or view.part == "run"):
-            self._turn.has_server_results = True
+            turn.has_server_results = True
+        return turn
 
     def _is_another(self, seen: CallView, view: CallView) -> bool:
         """Ids may repeat in a client's history: a different call with a result is another one."""
         return self.is_input and None not in (seen.result, view.result) and not is_same(seen.item, view.item)
 
-    def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> None:
-        turn = self._turn
+    def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> _Turn:
+        turn = self.turn
         # Answered calls of servers, and a call that the client is to run after them, are of different turns.
-        is_next = turn.has_server_results and self.is_input and (result is None or call_id in turn.call_ids)
-        if turn.has_results or is_next:
-            self._flush()
-            turn = self._turn
-        if name not in self._toolbox.tools:
+        if (
+            turn is None
+            or turn.has_results
+            or (turn.has_server_results and self.is_input and (result is None or call_id in turn.call_ids))
+        ):
+            if turn is not None:
+                self._end_turn()
+            turn = self.turn = _Turn()
+        if name not in self.toolbox.tools:
             name = legal_name(name)
         if result is None or self.is_input:
-            results = self._results.found.get(call_id)
+            results = self.results.found.get(call_id)
             turn.has_open_calls = turn.has_open_calls or (self.is_input and not results)
             if result is None:
-                result = results.popleft() if results else self._placeholders.get(call_id, NO_RESULT)
+                result = results.popleft() if results else self.placeholders.get(call_id, NO_RESULT)
         turn.outputs.append(result)
         turn.call_ids.add(call_id)
         turn.calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
+        return turn
 
-    def _flush(self) -> None:
+    def _end_turn(self) -> None:
         """Write the assistant message, and the results of its calls in the order of the calls."""
-        turn, self._turn = self._turn, _Turn()
-        if not (turn.calls or turn.texts or turn.reasoning):
-            return
-        field = self._capabilities.reasoning_field
+        turn, self.turn = self.turn, None
+        assert turn is not None, "a turn is open"
+        field, text = self.capabilities.reasoning_field, "\n".join(filter(None, turn.texts))
         reasoning = "" if field is None else "".join(turn.reasoning)
-        text = "\n".join(filter(None, turn.texts))
         if not (turn.calls or text or reasoning):
             return
         last = self.messages[-1] if turn.has_late_results and self.messages else None
         if last is None or last.role != "assistant" or last.tool_calls is not UNSET or turn.texts or turn.reasoning:
             content = text or (None if turn.calls else "")
             message = ChatMessage(role="assistant", content=content, tool_calls=turn.calls or UNSET)
-            self._write(message if field is None or not reasoning else replace(message, **{field: reasoning}))
+            self.messages.append(replace(message, **{field: reasoning}) if field and reasoning else message)
         else:  # calls that are shown again belong to the model's last message, if nothing stands behind it
             self.messages[-1] = replace(last, tool_calls=turn.calls)
         images: list[dict[str, Any]] = []
@@ -221,40 +217,18 @@ class Transcript:
             if isinstance(output, str):
                 text = output
             else:
-                text, pictures = _result_text(output, self._capabilities)
+                text, pictures = _result_text(output, self.capabilities)
                 images += pictures
             self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
         if images:
             self.messages.append(Pictures(role="user", content=images))
 
-    def _write(self, message: ChatMessage) -> None:
-        """The summary goes into the first user message: some templates take no two in a row."""
-        if self.recap and message.role not in ("system", "developer"):
-            if message.role == "user":
-                message = recalled(self.recap, message)
-            else:
-                self.messages.append(Recap(role="user", content=self.recap))
-            self.recap = ""
-        self.messages.append(message)
-
 
 # ---- results ----
 
 
-class _Results(msgspec.Struct, frozen=True):
-    """The results of all calls, wherever they stand."""
-
-    found: Mapping[str, deque[Output]]
-    """By call id. Ids may repeat in a client's history: then the order counts."""
-    late: frozenset[str] = frozenset()
-    """The calls that were decided about after the model had continued without them: they are shown again where they
-    were run.
-    """
-    shown: frozenset[str] = frozenset()
-    """The calls that were to be approved and whose runs are shown under other ids."""
-
-
-def _result_steps(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[str, str]) -> Steps[_Results]:
+def result_steps(stretches: Sequence[Sequence[InputItem]], placeholders: Mapping[str, str]) -> Steps[Results]:
+    """Find the results of all calls, in pieces."""
     found: dict[str, deque[Output]] = defaultdict(deque)
     requests: list[McpApprovalRequest] = []
     for at, item in enumerate(chain.from_iterable(stretches), 1):
@@ -265,7 +239,7 @@ def _result_steps(stretches: Sequence[Sequence[InputItem]], placeholders: Mappin
         elif (view := CallView.of(item)) is not None and (result := view.result) is not None:
             found[view.call_id].append(result)
     if not requests:
-        return _Results(found)
+        return Results(found)
     turns, asked, decisions = TurnCounter(), dict[str, int](), dict[str, McpApprovalResponse]()
     late, runs = set[str](), Counter[tuple[object, ...]]()
     for stretch in stretches:
@@ -302,7 +276,7 @@ def _result_steps(stretches: Sequence[Sequence[InputItem]], placeholders: Mappin
             found[call_id].append(denial(decision))
         else:
             found[call_id].append(placeholders.get(call_id) or NO_APPROVAL)
-    return _Results(found, frozenset(late), frozenset(shown))
+    return Results(found, frozenset(late), frozenset(shown))
 
 
 def _question(item: McpCall | McpApprovalRequest) -> tuple[object, ...]:
@@ -316,18 +290,12 @@ def _question(item: McpCall | McpApprovalRequest) -> tuple[object, ...]:
 def _chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
     role = "system" if item.role == "developer" and not capabilities.developer_role else item.role
     if _TEXTS.issuperset(map(type, item.content)):
-        return ChatMessage(role=role, content=said_in(item.content))
+        return ChatMessage(role=role, content="\n".join(map(_text_of, item.content)))
     return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
 
 
 def said_in(parts: Sequence[ContentPart]) -> str:
-    return "\n".join(map(_part_text, parts))
-
-
-def _part_text(part: ContentPart) -> str:
-    if isinstance(part, _WORDS):
-        return part.text
-    return part.refusal if isinstance(part, Refusal) else ""
+    return "\n".join([part.refusal if isinstance(part, Refusal) else getattr(part, "text", "") for part in parts])
 
 
 def _chat_part(part: ContentPart) -> dict[str, Any]:
@@ -343,7 +311,7 @@ def _chat_part(part: ContentPart) -> dict[str, Any]:
         case InputVideo():
             return {"type": "video_url", "video_url": {"url": part.video_url}}
         case _:
-            return {"type": "text", "text": _part_text(part)}
+            return {"type": "text", "text": said_in((part,))}
 
 
 def _result_text(parts: Sequence[ResultPart], capabilities: Capabilities) -> tuple[str, list[dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
@@ -49,15 +49,6 @@ by address.
 _tool_of = attrgetter("tool")
 
 
-class ToolSource(NamedTuple):
-    """Where some of the tools come from: a server to ask, or the request itself."""
-
-    server: McpTool | None = None
-    path: str | None = None
-    """Where the request declares the server; None: an error of the server is no error of the request."""
-    own: Sequence[ToolDefinition] = ()
-
-
 class CachedToolbox(NamedTuple):
     """A toolbox, the lists that are shown with it, and the offers that they were built from."""
 
@@ -93,12 +84,11 @@ async def build_toolbox(
     """
     joining = standing(discovery) if with_standing else []
     has_tools = request.tools or request.additional or joining
-    sources = await _sources_of(request, discovery, joining) if has_tools else []
-    offers = await _offers(sources, discovery) if sources else []
+    offers = await _offers_to(request, discovery, joining) if has_tools else ()
     key = None if cache is None else _cache_key(request, discovery, joining, offers)
     cached = None if cache is None or key is None else cache.get(key)
     if cached is None:
-        toolbox, lists = _toolbox(request, sources, offers, discovery)
+        toolbox, lists = _toolbox(request, offers, discovery)
     else:
         toolbox, lists = cached.toolbox, cached.lists
         if lists:
@@ -122,18 +112,19 @@ async def build_toolbox(
 
 async def rebuild_toolbox(request: CreateRequest, discovery: Discovery) -> Toolbox:
     """Return the toolbox of an earlier request. A server that is gone has no tools; that is no error now."""
-    sources = await _sources_of(request, discovery, standing(discovery), is_again=True)
-    return _toolbox(request, sources, await _offers(sources, discovery), discovery)[0]
+    offers = await _offers_to(request, discovery, standing(discovery), is_again=True)
+    return _toolbox(request, offers, discovery)[0]
 
 
-async def _sources_of(
+async def _offers_to(
     request: CreateRequest, discovery: Discovery, joining: Sequence[McpTool], *, is_again: bool = False
-) -> list[ToolSource]:
-    """Return where the tools of a request come from, those of the `joining` servers last. An error in what was declared
-    before, or is read again, is no error of this request. Raises `InvalidField`.
+) -> list[ToolOffer]:
+    """Return the tools that the request declares, and those of its servers and of the `joining` ones, which are asked
+    concurrently. An error in what was declared before, or is read again, is no error of this request. Raises
+    `InvalidField`.
     """
     settings = discovery.settings
-    sources: list[ToolSource] = []
+    offers: list[ToolOffer] = []
     servers: dict[str, McpTool] = {}
     dropped: list[str] = []
     server: McpTool | None
@@ -145,7 +136,7 @@ async def _sources_of(
                     if not may_be_called(own):
                         raise _uncallable(path)
                 grammars = {} if is_again else await read_grammars(each)
-                sources.append(ToolSource(own=definitions(tool, discovery, grammars)))
+                offers.append(ToolOffer(found=definitions(tool, discovery, grammars)))
                 continue
             case McpTool():
                 if servers.setdefault(tool.server_label, tool).server_url != tool.server_url and not is_again:
@@ -159,15 +150,24 @@ async def _sources_of(
                     dropped.append(tool.type)
                     continue
         if may_be_called(tool):
-            sources.append(ToolSource(server, each.path if server is tool and not is_earlier else None))
+            offers.append(ToolOffer(server, each.path if server is tool and not is_earlier else None))
         elif not is_earlier:
             raise _uncallable(each.path)
     if dropped and not is_again:
         note_dropped(dropped)
-    if not joining:
-        return sources
-    named = {source.server.server_label for source in sources if source.server is not None}
-    return sources + [ToolSource(server) for server in joining if server.server_label not in named]
+    if joining:
+        named = {offer.server.server_label for offer in offers if offer.server is not None}
+        offers += (ToolOffer(server) for server in joining if server.server_label not in named)
+    asked: list[int] = []
+    answering: list[Coroutine[None, None, ToolOffer]] = []
+    for at, offer in enumerate(offers):
+        if offer.server is not None:
+            asked.append(at)
+            answering.append(ask_server(offer, discovery))
+    answers = await side_by_side(answering)
+    for at, answer in zip(asked, answers, strict=True):
+        offers[at] = answer
+    return offers
 
 
 def _uncallable(path: str) -> InvalidField:
@@ -176,27 +176,23 @@ def _uncallable(path: str) -> InvalidField:
     return InvalidField(f"{path}.allowed_callers", problem, code="unsupported_tool")
 
 
-async def _offers(sources: Sequence[ToolSource], discovery: Discovery) -> list[ToolOffer]:
-    """Return the offer of each source. Servers are asked concurrently."""
-    asked = [ask_server(source.server, source.path, discovery) for source in sources if source.server is not None]
-    found = iter(await side_by_side(asked))
-    return [ToolOffer(source.own) if source.server is None else next(found) for source in sources]
-
-
 def _toolbox(
-    request: CreateRequest, sources: Sequence[ToolSource], offers: Sequence[ToolOffer], discovery: Discovery
+    request: CreateRequest, offers: Sequence[ToolOffer], discovery: Discovery
 ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     found: list[ToolDefinition] = []
     instructions: dict[str, str] = {}
     """By the label of the server."""
     lists: dict[str, McpListTools] = {}
     """One for each server, however often it is declared or stands in for hosted tools."""
-    for source, offer in zip(sources, offers, strict=True):
-        tools = offered_tools(source.server, offer)
+    silent: dict[str, str] = {}
+    for offer in offers:
+        tools = offered_tools(offer)
         found += tools
-        if source.server is None:
+        if offer.server is None:
             continue
-        label = source.server.server_label
+        label = offer.server.server_label
+        if offer.is_silent:
+            silent[label] = offer.problem or ""
         if offer.instructions and tools:  # those of a server without tools are of no use
             instructions[label] = offer.instructions
         new = listing(label, tools, offer.problem)
@@ -215,7 +211,7 @@ def _toolbox(
             *dict.fromkeys(instructions.values()),
             *grammar_instructions(named, discovery.capabilities),
         ),
-        silent={offer.silent: offer.problem or "" for offer in offers if offer.silent is not None},
+        silent=silent,
     )
     if hidden:
         toolbox = with_search(toolbox, hidden, request, instructions)
@@ -244,7 +240,7 @@ def _cache_key(
     key: ToolboxKey = (owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools)
     key += (tuple(joining), discovery.capabilities)
     for offer in offers:
-        key += (id(offer.found), offer.instructions, offer.problem, offer.silent)
+        key += (id(offer.found), offer.instructions, offer.problem, offer.is_silent)
     try:
         hash(key)
     except TypeError:  # a program may use lists where a parsed request has tuples

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from bisect import bisect_right
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -14,7 +13,7 @@ from typing import Protocol, Self, TypeAlias
 import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, Batch, StreamEvent
-from antwort.api.payload import PIECE, fitting, payload_of_all
+from antwort.api.payload import PIECE, fitting, payload
 from antwort.engine.loop.fold import Run
 from antwort.engine.settings import LoopSettings
 from antwort.errors import ServerFault
@@ -41,6 +40,13 @@ class NumberedBatch(msgspec.Struct, frozen=True, gc=False):
     """Characters of text."""
     recorded: Batch = []
     """The batch as it is recorded: with marks, which are never sent and have no number."""
+    end: int = 0
+    """Characters of text up to its end, from a beginning that all buffered batches share."""
+
+    def after(self, number: int) -> NumberedBatch:
+        """Return the part behind the event of that number."""
+        skipped = max(number + 1 - self.first, 0)
+        return NumberedBatch(self.first + skipped, self.events[skipped:], self.size)
 
 
 def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
@@ -49,53 +55,55 @@ def numbered(records: Sequence[EventRecord]) -> list[NumberedBatch]:
     for record in records:
         events = [event for event in record.events if not isinstance(event, UNSENT)]
         if events:
-            batches.append(NumberedBatch(record.first, events, payload_of_all(events)))
+            batches.append(NumberedBatch(record.first, events, payload(*events)))
     return batches
 
 
-class Recorder(Protocol):
-    """Put the events of a run on record before they are published."""
+class Recorder:
+    """Put the events of a run on record before they are published. This one records nothing."""
 
-    failure: Exception | None
+    records_each_batch = False
+    """Whether each batch is recorded, or only the last one, which has the outcome."""
+    failure: Exception | None = None
     """Why the run, or its outcome, could not be recorded."""
 
-    async def record(self, first: int, batch: Batch, run: Run) -> Batch:
-        """Return the batch to publish once what the policy asks for is durable. `first` is the number of its first
-        event, and `run` the run after it.
+    async def record(self, first: int, batch: Batch, run: Run) -> Batch:  # noqa: ARG002
+        """Return the batch to publish once it is durable. `first` is the number of its first event, and `run` the run
+        after it.
         """
-        ...
+        return batch
 
     async def checkpoint(self, run: Run) -> None:
         """Record the turns so far, if they are not: the model is asked next."""
-        ...
 
     async def record_again(self, run: Run) -> None:
         """Record the outcome, if it could not be recorded when the run ended. Raises what is wrong."""
-        ...
 
     def leave(self, *, is_lost: bool = False) -> None:
         """Stop retrying a write that fails. With `is_lost`, another process has the run: write nothing more."""
-        ...
 
 
+NO_RECORD = Recorder()
 _first_of = attrgetter("first")
+_events_of = attrgetter("events")
+_position_of = attrgetter("position")
 
 
 class EventLog:
     """The events of one run in this process: the place that numbers them, and their buffer.
 
-    `append` records a batch with the `recorder`, where there is one, and publishes it. Readers subscribe at any number
-    that is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read
-    `buffer_events` events, or `buffer_bytes` characters of text behind the next batch.
+    `append` has a batch recorded, where its recorder wants it, and publishes it. Readers subscribe at any number that
+    is buffered. The first reader may hold the run back: the log `is_full` when that reader has not read `buffer_events`
+    events, or `buffer_bytes` characters of text behind the next batch.
 
     With `replay_bytes`, all batches are buffered from the first on, up to about so many bytes, for later readers.
-    Without, or beyond that, only what present readers have not read is buffered.
+    Without, or beyond that, only what some reader has not read is buffered.
     """
 
     def __init__(
         self,
         *,
-        recorder: Recorder | None = None,
+        recorder: Recorder = NO_RECORD,
         replay_bytes: int = 0,
         buffer_events: int = 1024,
         buffer_bytes: int = 2**16,
@@ -103,16 +111,18 @@ class EventLog:
         observer: StreamObserver | None = None,
     ) -> None:
         """`first` is the number of the next event, where another process has written those before it."""
-        self.recorder = recorder
-        self._observer = observer
+        self.recorder, self.observer = recorder, observer
         self._replay_bytes, self._buffer_events, self._buffer_bytes = replay_bytes, buffer_events, buffer_bytes
-        self._next = first
+        self.next = first
+        """The number of the next event: how many there were so far."""
         self._batches: list[NumberedBatch] = []
-        """All batches, while `is_whole`."""
+        """The buffer. The first batch in it is the one at `_start` of all that were published."""
+        self._start = 0
         self.buffered_bytes = 0
         """Size of the buffer for replays, about."""
         self._readers: list[LogReader] = []
-        self._primary: LogReader | None = None
+        self.primary: LogReader | None = None
+        """The reader that holds the run back."""
         self._room: asyncio.Future[None] | None = None
         self.is_whole = replay_bytes > 0 and first == 0
         """Whether everything is buffered from the first event on."""
@@ -131,44 +141,19 @@ class EventLog:
         log.end()
         return log
 
-    @property
-    def failure(self) -> Exception | None:
-        """Why the run, or its outcome, could not be recorded."""
-        return None if self.recorder is None else self.recorder.failure
-
     # ---- writing ----
-
-    @property
-    def next(self) -> int:
-        """The number of the next event: how many there were so far."""
-        return self._next
 
     async def append(self, batch: Batch, run: Run) -> Batch:
         """Number, record and publish a batch; `run` is the run after it. Return the batch as it was published."""
         first, count = self._number(batch)
-        if self.recorder is not None:
+        if self.recorder.records_each_batch or isinstance(batch[-1], TERMINAL):
             batch = await self.recorder.record(first, batch, run)
-        if self._readers or self.is_whole or self._observer is not None:
+        if self._readers or self.is_whole or self.observer is not None:
             self._publish(first, count, batch)
         return batch
 
-    async def checkpoint(self, run: Run) -> None:
-        """Record the turns so far, where the policy asks for it: the model is asked next."""
-        if self.recorder is not None:
-            await self.recorder.checkpoint(run)
-
-    async def record_again(self, run: Run) -> None:
-        """Record the outcome of a run that has ended, if that was not possible then."""
-        if self.recorder is not None:
-            await self.recorder.record_again(run)
-
-    def leave(self, *, is_lost: bool = False) -> None:
-        """Do not wait for a record that cannot be written. With `is_lost`, another process has the run."""
-        if self.recorder is not None:
-            self.recorder.leave(is_lost=is_lost)
-
     def publish(self, batch: Batch) -> None:
-        """Number and publish a batch that is not recorded, such as a keep-alive event of a run without a record."""
+        """Number and publish a batch that is not recorded."""
         first, count = self._number(batch)
         self._publish(first, count, batch)
 
@@ -189,11 +174,6 @@ class EventLog:
         for reader in self._readers:
             reader.tick()
 
-    def finish_observation(self) -> None:
-        """Notify the observer that the run has a result."""
-        if self._observer is not None:
-            self._observer.on_end()
-
     def end(self) -> None:
         """Nothing more comes from this process."""
         self.is_ended = True
@@ -202,42 +182,46 @@ class EventLog:
 
     def _number(self, batch: Batch) -> tuple[int, int]:
         """Return the number of the batch's first event, and how many of its events have one."""
-        first, count = self._next, len(batch)
+        first, count = self.next, len(batch)
         if type(batch[-1]) in _MAY_HOLD_MARKS:
             count -= sum(map(_is_unsent, map(type, batch)))
-        self._next = first + count
+        self.next = first + count
         return first, count
 
     def _publish(self, first: int, count: int, batch: Batch) -> None:
-        if self._observer is not None:
-            self._observer.on_batch(first, batch)
+        if self.observer is not None:
+            self.observer.on_batch(first, batch)
         if not self.is_whole and not (self._readers and count):
             return
         events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
         if count < len(batch):
             events = [event for event in events if type(event) not in _UNSENT]
-        numbered_batch = NumberedBatch(first, events, payload_of_all(batch), batch)
-        if count:
-            for reader in self._readers:
-                reader.add(numbered_batch)
+        size = payload(*batch)
+        end = size + (self._batches[-1].end if self._batches else 0)
+        self._batches.append(NumberedBatch(first, events, size, batch, end))
         if self.is_whole:
-            self._batches.append(numbered_batch)
-            self.buffered_bytes += numbered_batch.size + EVENT_OVERHEAD_BYTES * len(batch)
+            self.buffered_bytes += size + EVENT_OVERHEAD_BYTES * len(batch)
             if self.buffered_bytes > self._replay_bytes:
-                self.is_whole, self._batches, self.buffered_bytes = False, [], 0
-        if not self.is_whole and (self._primary is None or len(self._readers) > 1):
-            for reader in [*self._readers]:
-                if reader is not self._primary and reader.lags:
+                self.is_whole, self.buffered_bytes = False, 0
+                self.on_read()
+        for reader in [*self._readers]:
+            if reader.waiter is not None:
+                if count and not reader.waiter.done():
+                    reader.waiter.set_result(None)
+            elif not self.is_whole and reader is not self.primary:
+                at = reader.position - self._start
+                if len(self._batches) - at > MAX_LAG_BATCHES or end - self._batches[at].end > MAX_LAG_BYTES:
                     reader.lose()
 
     # ---- back-pressure ----
 
     @property
     def is_full(self) -> bool:
-        reader = self._primary
-        return reader is not None and (
-            reader.unread_events >= self._buffer_events or reader.unread_bytes >= self._buffer_bytes
-        )
+        if self.primary is None or self.primary.position == self._start + len(self._batches):
+            return False
+        first, last = self._batches[self.primary.position - self._start], self._batches[-1]
+        unread_events = last.first + len(last.events) - first.first
+        return unread_events >= self._buffer_events or last.end - first.end >= self._buffer_bytes
 
     async def wait_for_room(self) -> None:
         while self.is_full:
@@ -251,22 +235,25 @@ class EventLog:
     @property
     def is_awaited(self) -> bool:
         """Whether a reader waits for the next batch."""
-        return any(reader.is_waiting for reader in self._readers)
+        return any(reader.waiter is not None for reader in self._readers)
 
     # ---- readers ----
 
     def can_replay(self, after: int) -> bool:
         """Whether a reader can begin behind the event of that number."""
-        return self.is_whole or after + 1 >= self._next
+        return self.is_whole or after + 1 >= self.next
 
     def read(self, after: int = -1, *, holds_back: bool = False) -> LogReader:
         """Read the events with numbers greater than `after`. A reader that `holds_back` makes the run wait for it."""
-        start = max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
-        reader = LogReader(self, self._batches[start:], after)
+        if self.is_whole:
+            position = max(bisect_right(self._batches, after + 1, key=_first_of) - 1, 0)
+        else:
+            position = self._start + len(self._batches)
+        reader = LogReader(self, position, after)
         if not self.is_ended:
             self._readers.append(reader)
         if holds_back:
-            self._primary = reader
+            self.primary = reader
         return reader
 
     def batches(self) -> list[Batch] | None:
@@ -276,132 +263,99 @@ class EventLog:
     def remove(self, reader: LogReader) -> None:
         if reader in self._readers:
             self._readers.remove(reader)
-        if self._primary is reader:
-            self._primary = None
+        if self.primary is reader:
+            self.primary = None
         self.on_read()
 
     def on_read(self) -> None:
-        """A reader has read, or left: let a run continue that waits for room."""
+        """A reader has read, or left: drop what all have read, and let a run continue that waits for room."""
+        if not self.is_whole:
+            end = self._start + len(self._batches)
+            start = min(map(_position_of, self._readers), default=end)
+            del self._batches[: start - self._start]
+            self._start = start
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
+
+    def unread(self, position: int) -> list[NumberedBatch]:
+        """Return the batches from that position on, as many as are sent at once."""
+        start = position - self._start
+        end = start
+        count = size = 0
+        while end < len(self._batches) and count < MAX_READ_EVENTS and size < PIECE:
+            count += len(self._batches[end].events)
+            size += self._batches[end].size
+            end += 1
+        return self._batches[start:end]
 
 
 class LogReader:
     """A position in an event log, for one reader that goes at its own pace."""
 
-    __slots__ = (
-        "_after",
-        "_bytes",
-        "_has_tick",
-        "_is_closed",
-        "_log",
-        "_unread",
-        "_waiter",
-        "is_lost",
-        "unread_events",
-    )
+    __slots__ = ("_after", "_has_tick", "_is_closed", "_log", "is_lost", "position", "waiter")
 
-    def __init__(self, log: EventLog, unread: Sequence[NumberedBatch], after: int) -> None:
+    def __init__(self, log: EventLog, position: int, after: int) -> None:
         self._log, self._after = log, after
-        self._waiter: asyncio.Future[None] | None = None
+        self.position = position
+        """Of the batch that is read next, among all batches of the log."""
+        self.waiter: asyncio.Future[None] | None = None
+        """Where it waits for the next batch."""
         self._has_tick = self._is_closed = False
-        self._unread = deque(unread)
-        self.unread_events = sum([len(each.events) for each in unread])
-        self._bytes = sum([each.size for each in unread])
         self.is_lost = False
         """Whether it was too slow: what it has not read is gone."""
 
-    @property
-    def is_waiting(self) -> bool:
-        return self._waiter is not None
-
-    @property
-    def unread_bytes(self) -> int:
-        """Characters of text behind the batch that is read next."""
-        return self._bytes - self._unread[0].size if self._unread else 0
-
-    @property
-    def lags(self) -> bool:
-        """Whether it is too far behind in a log that buffers only unread events."""
-        return len(self._unread) > MAX_LAG_BATCHES or self.unread_bytes > MAX_LAG_BYTES
-
     async def read(self) -> list[NumberedBatch]:
         """Return the next batches, a keep-alive, or nothing when the log has ended or the reader is closed."""
+        log = self._log
         while True:
-            while self._unread:
-                if batches := self._take():
-                    return batches
             if self.is_lost:
                 raise ServerFault("The reader is too far behind.")
-            if self._log.is_ended or self._is_closed:
-                self._log.remove(self)
+            if not self._is_closed and (batches := log.unread(self.position)):
+                self.position += len(batches)
+                self._has_tick = False
+                log.on_read()
+                if batches[0].first <= self._after:
+                    batches = [batch.after(self._after) for batch in batches]
+                if batches := [*filter(_events_of, batches)]:
+                    return batches
+                continue
+            if log.is_ended or self._is_closed:
+                log.remove(self)
                 return []
             if self._has_tick:
                 self._has_tick = False
-                return [NumberedBatch(self._log.next, [])]
-            self._waiter = asyncio.get_running_loop().create_future()
+                return [NumberedBatch(log.next, [])]
+            self.waiter = asyncio.get_running_loop().create_future()
             try:
-                await self._waiter
+                await self.waiter
             finally:
-                self._waiter = None
+                self.waiter = None
 
     async def batches(self) -> AsyncGenerator[list[NumberedBatch], None]:
         """Yield what `read` returns, to the end of the log."""
         while batches := await self.read():
             yield batches
 
-    def _take(self) -> list[NumberedBatch]:
-        """Take as many batches as are sent at once."""
-        unread = self._unread
-        taken: list[NumberedBatch] = []
-        count = size = 0
-        while unread and count < MAX_READ_EVENTS and size < PIECE:
-            batch = unread.popleft()
-            count += len(batch.events)
-            size += batch.size
-            if batch.first <= self._after:
-                skipped = self._after + 1 - batch.first
-                batch = NumberedBatch(batch.first + skipped, batch.events[skipped:], batch.size)
-            if batch.events:
-                taken.append(batch)
-        self.unread_events -= count
-        self._bytes -= size
-        self._has_tick = False
-        self._log.on_read()
-        return taken
-
-    def add(self, batch: NumberedBatch) -> None:
-        """Take note of a new batch, and wake the reader."""
-        self._unread.append(batch)
-        self.unread_events += len(batch.events)
-        self._bytes += batch.size
-        self.wake()
-
     def tick(self) -> None:
-        if self._waiter is not None:
+        if self.waiter is not None:
             self._has_tick = True
             self.wake()
 
     def wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
     def close(self) -> None:
         """Stop reading: `read` returns nothing from now on."""
         self._is_closed = True
-        self._give_up()
+        self._log.remove(self)
+        self.wake()
 
     def lose(self) -> None:
         """Give the reader up: it is too slow, and what it has not read is dropped."""
         self.is_lost = True
-        self._give_up()
-
-    def _give_up(self) -> None:
-        self._unread.clear()
         self._log.remove(self)
-        self.wake()
 
 
 # ---- observers ----

@@ -18,15 +18,14 @@ from antwort.api.decoding import Steps, at_once
 from antwort.api.items import InputItem, ItemReference, OpaqueItem
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
-from antwort.api.status import FINAL
 from antwort.api.wire import Plain, encode, replace
 from antwort.caching import Cache
-from antwort.concurrency import Signal
-from antwort.engine.runs.event_log import EventLog
+from antwort.concurrency import Once, Signal
+from antwort.engine.runs.event_log import NO_RECORD, EventLog
 from antwort.engine.runs.launcher import Launcher
 from antwort.engine.runs.live import LiveRun
 from antwort.engine.runs.responses import Responses
-from antwort.engine.runs.subscription import Subscription
+from antwort.engine.runs.subscription import LiveSubscription, Subscription
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import (
     AntwortError,
@@ -60,24 +59,22 @@ class KeyedRun:
     task: asyncio.Task[None]
     """Starts the run, waits for its end, and settles what the key stands for."""
 
-    def __init__(self, request_hash: bytes) -> None:
+    def __init__(self, request: CreateRequest, request_hash: bytes, log: EventLog) -> None:
         self.request_hash = request_hash
-        self.planning = Signal()
-        """Set when no request waits for the run to start any more: then its planning stops."""
-        self.waiters: dict[asyncio.Future[Subscription], bool] = {}
-        """Requests that wait for it to start, each with whether it reads events."""
+        self.log = log
+        """Its readers may be there before the run: none of them misses an event."""
+        self.is_streamed = bool(request.stream)
         self.run: LiveRun | None = None
+        self.started: Once[LiveRun] = Once()
+        self.clients: list[object] = []
+        """Those of the run, from before it starts."""
+        self.planning = Signal()
+        """Set when they have all left before it starts: then its planning stops."""
 
     @property
     def is_settling(self) -> bool:
         """Whether it is decided next what the key stands for: the run has ended, or is given up before its start."""
         return self.planning.reason is not None or (self.run is not None and self.run.ended.is_set)
-
-    def fail(self, error: Exception) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self.waiters.clear()
 
 
 class EndedRun(msgspec.Struct, frozen=True):
@@ -130,69 +127,59 @@ class IdempotencyKeys:
         name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
         beaten: KeyInUse | None = None
         while True:
-            known = self._ended.find(name, self._clock()) or self._runs.get(name)
-            if isinstance(known, KeyedRun) and known.is_settling:
-                await asyncio.wait([known.task])
+            ended, keyed = self._ended.find(name, self._clock()), self._runs.get(name)
+            if keyed is not None and keyed.is_settling:
+                await asyncio.wait([keyed.task])
                 continue
-            if known is not None:
-                if known.request_hash != digest:
-                    raise KeyReused
-                try:
-                    return await self._replay(known, streams=bool(request.stream))
-                except KeyInUse as error:  # it has not started, as the key was taken elsewhere
-                    beaten = error
-                    continue
+            known = ended or keyed
+            if known is not None and known.request_hash != digest:
+                raise KeyReused
+            if ended is not None:
+                return _replay(self._responses.follow_ended(ended.response, ended.log))
             claim = self._claim(key, digest)
-            if (stored := await self._find_stored(identity, claim)) is not None:
-                found = await self._follow(identity, stored)
-                found.is_replay = True
-                return found
-            if beaten is not None:
-                raise beaten
-            if name in self._runs or name in self._ended:
-                continue
+            if keyed is None:
+                if (stored := await self._find_stored(identity, claim)) is not None:
+                    return _replay(await self._responses.follow_known(identity, stored))
+                if beaten is not None:
+                    raise beaten
+                if name in self._runs or name in self._ended:
+                    continue
             try:
+                if keyed is not None:
+                    return _replay(await self._join(keyed, request))
                 if request.background:
                     queued = await self._launcher.submit(await self._launcher.plan(request, identity), claim)
                     return self._responses.follow_log(identity, queued)
-                keyed = self._runs[name] = KeyedRun(digest)
+                log = self._launcher.new_log(is_replayable=bool(request.stream))
+                keyed = self._runs[name] = KeyedRun(request, digest, log)
                 keyed.task = asyncio.create_task(self._run(name, keyed, request, identity, claim, on_disconnect))
-                return await self._wait_for_start(keyed, streams=bool(request.stream))
-            except KeyInUse as error:  # another request was faster: its response is there now
+                return await self._join(keyed, request)
+            except KeyInUse as error:  # the key was taken elsewhere: there is a response by now
                 beaten = error
 
-    async def _replay(self, known: KeyedRun | EndedRun, *, streams: bool) -> Subscription:
-        if isinstance(known, EndedRun):
-            found: Subscription = self._responses.follow_ended(known.response, known.log)
-        elif known.run is not None:
-            found = self._read(known.run, streams=streams)
-        else:
-            found = await self._wait_for_start(known, streams=streams)
-        found.is_replay = True
-        return found
-
-    def _read(self, run: LiveRun, *, streams: bool) -> Subscription:
+    async def _join(self, keyed: KeyedRun, request: CreateRequest) -> Subscription:
         """Subscribe as a client of the run; to its end, where events are wanted and the first ones are not there."""
-        client = run.subscribe()
-        if not streams or (run.plan.request.stream and run.log.can_replay(-1)):
-            return client
-        client.leave()
-        return self._responses.follow_end(run)
-
-    async def _wait_for_start(self, keyed: KeyedRun, *, streams: bool) -> Subscription:
-        waiter: asyncio.Future[Subscription] = asyncio.get_running_loop().create_future()
-        keyed.waiters[waiter] = streams
+        has_events = keyed.is_streamed and keyed.log.can_replay(-1)
+        reader = keyed.log.read() if request.stream and has_events else None
+        client = object()
+        keyed.clients.append(client)
         try:
-            return await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().leave()
+            run = await keyed.started.wait()
+        except BaseException:
+            if keyed.run is not None:  # it has started at the same moment
+                LiveSubscription(keyed.run, reader, client).leave()
+                raise
+            keyed.clients.remove(client)
+            if reader is not None:
+                reader.close()
+            if not keyed.clients:
+                keyed.planning.set(ClientLeft())
             raise
-        finally:
-            if waiter in keyed.waiters:
-                del keyed.waiters[waiter]
-                if not keyed.waiters:
-                    keyed.planning.set(ClientLeft())
+        subscription = LiveSubscription(run, reader, client)
+        if not request.stream or reader is not None:
+            return subscription
+        subscription.leave()
+        return self._responses.follow_end(run)
 
     # ---- responses on record ----
 
@@ -212,14 +199,6 @@ class IdempotencyKeys:
         except ResponseNotFound:  # it was deleted just now
             return None
 
-    async def _follow(self, identity: Identity, stored: Response) -> Subscription:
-        """Subscribe to a response on record. Raises `KeyInUse` if another process runs it without a log."""
-        if stored.status in FINAL or stored.background:
-            return await self._responses.follow(identity, stored.id, known=stored)
-        if not await self._responses.has_log(identity, stored.id):
-            raise KeyInUse(None)
-        return self._responses.follow_log(identity, stored, waits=True)
-
     # ---- the life of a keyed run ----
 
     async def _run(
@@ -234,13 +213,10 @@ class IdempotencyKeys:
         """Run in a task of its own: the first request may leave while others wait for the response."""
         try:
             plan = await keyed.planning.race(partial(self._launcher.plan, request, identity))
-            keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect)
-            # All at once, before the run takes its first step: no client misses an event.
-            waiters = [(waiter, streams) for waiter, streams in keyed.waiters.items() if not waiter.done()]
-            keyed.waiters.clear()
-            for waiter, streams in waiters:
-                waiter.set_result(self._read(run, streams=streams))
-            if not waiters:
+            keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect, keyed.log)
+            run.clients = keyed.clients
+            keyed.started.set(run)
+            if not keyed.clients:
                 run.stop(ClientLeft())
             await run.wait()
             if not run.is_detached:  # else the process that continues it records its end, for the key as well
@@ -248,9 +224,9 @@ class IdempotencyKeys:
         except Exception as error:
             if keyed.run is not None:
                 _log.error("the end of a run with a key could not be recorded", exc_info=error)
-            keyed.fail(error)
+            keyed.started.fail(error)
         finally:
-            keyed.fail(ServerFault("The run was broken off."))
+            keyed.started.fail(ServerFault("The run was broken off."))
             del self._runs[name]
 
     async def _settle(self, name: KeyName, run: LiveRun, claim: Claim) -> None:
@@ -259,10 +235,10 @@ class IdempotencyKeys:
         """
         if not run.clients and not run.is_durable:
             _note_unread(run)
-        has_failed = run.answered.error is not None or isinstance(run.signal.reason, ClientLeft) or run.may_be_retried
+        has_failed = run.answered.error is not None or isinstance(run.signal.reason, ClientLeft) or _may_be_retried(run)
         if not has_failed or run.tools.has_acted:
             if not run.response.store:
-                run.log.recorder = None  # it holds the plan
+                run.log.recorder = NO_RECORD  # the one of the run holds the plan
                 ended = EndedRun(claim.request_hash, claim.expires_at, run.response, run.log)
                 self._ended.add(name, ended, run.log.buffered_bytes + 2 * len(encode(run.response)))
         elif run.response.store:
@@ -277,6 +253,12 @@ class IdempotencyKeys:
         for keyed in runs:
             keyed.planning.set(ShuttingDown())
         await asyncio.gather(*[keyed.task for keyed in runs])
+
+
+def _may_be_retried(run: LiveRun) -> bool:
+    """Whether it failed for a reason that may pass."""
+    is_permanent = isinstance(run.error, AntwortError) and run.error.may_pass is False
+    return run.response.status == "failed" and not is_permanent
 
 
 class EndedRunCache:
@@ -322,6 +304,11 @@ class EndedRunCache:
 
     def _size(self) -> int:
         return sum(runs.size for runs in self._by_owner.values())
+
+
+def _replay(found: Subscription) -> Subscription:
+    found.is_replay = True
+    return found
 
 
 def _note_unread(run: LiveRun) -> None:

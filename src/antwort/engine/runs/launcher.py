@@ -16,13 +16,13 @@ from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.resources import Resources
-from antwort.engine.runs.conversation_lock import ConversationLocks
+from antwort.engine.runs.conversation_lock import ConversationLocks, LockRequest
 from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recorders import BatchRecorder, TurnRecorder, end_unstarted, new_row, unstored_approvals
 from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
-from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
+from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import Identity
 from antwort.storage.base import Claim
 from antwort.storage.run_log import Lease
@@ -30,7 +30,6 @@ from antwort.storage.run_log import Lease
 ABANDONED = "The server was stopped while the response was being made."
 DISCARD_SECONDS = 2.0
 """For which a request that failed waits for its row to be ended."""
-_NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
 
 
 class Launcher:
@@ -46,7 +45,8 @@ class Launcher:
     ) -> None:
         self._resources, self._settings, self._store = resources, resources.settings, resources.store
         self._planner, self._worker, self._locks, self._live = planner, worker, locks, live
-        self._hooks = live.hooks if worker is None else msgspec.structs.replace(live.hooks, on_unread=worker.on_unread)
+        self._is_shared = worker is not None and worker.runs.traits.many
+        """Whether other processes share the log of runs."""
         self.is_draining = False
         """Whether it takes no new work, and will not again."""
         self.starting = asyncio.Lock()
@@ -72,19 +72,12 @@ class Launcher:
         plan holds the lock from then on: it is launched, or released.
         """
         self.check_open()
-        if request.background and self._worker is None:
-            raise UnsupportedFeature(_NO_LOG, param="background")
-        if request.conversation is None or request.background:  # a background response waits when it is run
-            return await self._planner.prepared(request, identity, recent)
-        runs, conversation_id = self._resources.runs, request.conversation
-        is_busy = None if runs is None else partial(runs.is_busy, identity, conversation_id)
-        lock = self._locks.request((identity.tenant, identity.owner, conversation_id), is_busy)
-        try:
-            plan = await self._planner.prepared(request, identity, recent, lock)
-            return msgspec.structs.replace(plan, lock=lock)
-        except BaseException:
-            lock.release()
-            raise
+        lock: LockRequest | None = None
+        if request.conversation is not None and not request.background:  # a background response waits when it is run
+            runs, conversation_id = self._resources.runs, request.conversation
+            is_busy = None if runs is None else partial(runs.is_busy, identity, conversation_id)
+            lock = self._locks.request((identity.tenant, identity.owner, conversation_id), is_busy)
+        return await self._planner.plan(request, identity, recent, lock=lock)
 
     async def submit(self, plan: Plan, claim: Claim | None = None) -> Response:
         """Put a background response into the queue, and return it as it was queued. Raises `QueueFull`."""
@@ -97,13 +90,27 @@ class Launcher:
         finally:
             plan.release()
 
+    def new_log(self, *, is_replayable: bool) -> EventLog:
+        settings = self._settings
+        return EventLog(
+            replay_bytes=settings.background.log_bytes if is_replayable else 0,
+            buffer_events=settings.buffer_events,
+            buffer_bytes=settings.buffer_bytes,
+            observer=new_observer(settings),
+        )
+
     async def launch(
-        self, plan: Plan, claim: Claim | None = None, on_disconnect: OnDisconnect | None = None
+        self,
+        plan: Plan,
+        claim: Claim | None = None,
+        on_disconnect: OnDisconnect | None = None,
+        log: EventLog | None = None,
     ) -> LiveRun:
-        """Commit the row, with the claim of its key, then start the run. A run with a key outlives its client."""
-        request, background = plan.request, self._settings.background
-        is_stored = request.is_stored
-        continues = is_stored and (on_disconnect or background.on_disconnect) == "continue"
+        """Commit the row, with the claim of its key, then start the run. A run with a key outlives its client; its
+        `log` may have readers.
+        """
+        request, settings, worker = plan.request, self._settings, self._worker
+        is_stored, has_key = request.is_stored, claim is not None
         lease: Lease | None = None
         try:
             self.check_open()  # planning may have waited
@@ -111,45 +118,31 @@ class Launcher:
                 check_reachable(plan)
             if is_stored:
                 await self._begin(plan, claim)
+                continues = (on_disconnect or settings.background.on_disconnect) == "continue"
+                if continues and worker is not None and settings.background.enabled:
+                    lease = await self._adopt(worker, plan, claim)
             elif plan.history.decisions:
                 if request.conversation is not None and (approvals := unstored_approvals(plan)):
                     await self._store.add_entries(plan.identity, request.conversation, (), approvals)
                 await self._store.decide(plan.identity, plan.response.id, plan.history.decisions)
-            if continues and self._worker is not None and background.enabled:
-                plan = msgspec.structs.replace(plan, is_durable=True)
-                lease = await self._adopt(self._worker, plan, claim)
-            run = LiveRun(
-                plan,
-                self._resources.provider,
-                self._event_log(plan, claim, lease),
-                self._hooks,
-                has_key=claim is not None,
-            )
+            if has_key or lease is not None:
+                plan = msgspec.structs.replace(plan, has_key=has_key, is_durable=lease is not None)
+            if log is None:  # requests without the key read the run log of a durable run
+                log = self.new_log(is_replayable=bool(request.stream) and is_stored and lease is None)
+            if lease is not None:
+                assert worker is not None, "it has the lease"
+                log.recorder = BatchRecorder(worker.runs, lease, plan)
+            elif is_stored or request.conversation is not None:
+                log.recorder = TurnRecorder(self._store, plan, log.batches)
+            run = LiveRun(plan, self._resources.provider, log, self._live)
         except BaseException:
             plan.release()
             raise
-        self._live[plan.response.id] = run
-        if lease is not None and self._worker is not None:
-            self._worker.hold(lease, run)
+        if lease is not None and worker is not None:
+            worker.hold(lease, run)
         if self.is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
         return run
-
-    def _event_log(self, plan: Plan, claim: Claim | None, lease: Lease | None) -> EventLog:
-        """Return the log of a new run. Of a durable run, requests without the key read the run log instead."""
-        settings, request, runs = plan.settings, plan.request, self._resources.runs
-        is_replayable = request.stream and (claim is not None or (request.is_stored and lease is None))
-        log = EventLog(
-            replay_bytes=settings.background.log_bytes if is_replayable else 0,
-            buffer_events=settings.buffer_events,
-            buffer_bytes=settings.buffer_bytes,
-            observer=new_observer(settings),
-        )
-        if lease is not None and runs is not None:
-            log.recorder = BatchRecorder(runs, lease, plan)
-        elif request.is_stored or request.conversation is not None:
-            log.recorder = TurnRecorder(self._store, plan, log.batches)
-        return log
 
     # ---- its row ----
 
@@ -160,8 +153,12 @@ class Launcher:
 
     async def _begin(self, plan: Plan, claim: Claim | None) -> None:
         """Commit the row. A caller that is cancelled meanwhile gets no run: a row that was written is ended."""
-        await self._note_row()
-        name = None if self._worker is None else await self._worker.foreground_name()
+        if not self._has_begun:
+            await self._note_row()
+        name: str | None = None
+        if self._worker is not None and self._is_shared:  # other processes need to know whose row it is
+            await self._worker.start()
+            name = self._worker.name
         try:
             await self._store.begin(new_row(plan, claim, name))
         except asyncio.CancelledError:

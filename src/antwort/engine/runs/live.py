@@ -28,21 +28,9 @@ from antwort.providers.base import Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
-_TERMINAL = frozenset(TERMINAL)
-_FIRST_OUTPUT = _TERMINAL | frozenset(DELTAS)
+_TERMINAL, _DELTAS = frozenset(TERMINAL), frozenset(DELTAS)
 MAX_UNRECORDED = 1000
 """Ended runs in memory whose outcome could not be recorded."""
-
-
-class RunHooks(msgspec.Struct, frozen=True):
-    """Called by a run; they must neither wait nor raise."""
-
-    on_end: Callable[[LiveRun], None]
-    """The run is over in this process."""
-    on_call: Sequence[Callable[[CallRecord], None]] = ()
-    """A tool call was answered."""
-    on_unread: Callable[[LiveRun], None] = lambda _: None
-    """The last client of a run that outlives its client has left, and the run continues."""
 
 
 class LiveRun:
@@ -63,20 +51,18 @@ class LiveRun:
         plan: Plan,
         provider: Provider,
         log: EventLog,
-        hooks: RunHooks,
+        hooks: LiveRuns,
         *,
         run: Run | None = None,
         opening: Batch | None = None,
         signal: Signal | None = None,
-        has_key: bool = False,
         seconds_before: float = 0.0,
     ) -> None:
         """`run` is where it continues, and `opening` what closes the items that were left open there. A `signal` that
-        is set already ends it before its first step. A run that `has_key` may be read by several clients: none of them
-        holds it back. `seconds_before`: how long other processes have worked on it.
+        is set already ends it before its first step. `seconds_before`: how long other processes have worked on it.
         """
         loop = asyncio.get_running_loop()
-        self.plan, self.log, self.hooks, self.has_key = plan, log, hooks, has_key
+        self.plan, self.log, self.hooks = plan, log, hooks
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
         self.signal = signal or Signal()
@@ -88,16 +74,19 @@ class LiveRun:
         self.ended: Once[Response] = Once()
         self.answered.loop = self.ended.loop = loop
         self.clients: list[object] = []
-        """A token for each subscription whose request has asked for the response; the first one reports the run."""
-        self.deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
+        """A token for each subscription whose request has asked for the response; the first one reports the run. (A
+        list of subscriptions would keep the run in memory until a garbage collection.)
+        """
         self.stats = RunStats(perf_counter() - seconds_before)
         self.tools = ToolRunner(self)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
-        self._task = loop.create_task(
-            self._drive(provider, opening, self.signal.reason), name=f"run {plan.response.id}"
-        )
-        self.signal.task = self._task
+        hooks[plan.response.id] = self
+        batches = run_loop(self, provider, opening, self.signal.reason)
+        # Without tools and earlier calls, there is nothing that it could start.
+        has_calls = plan.toolbox.tools or plan.history.leftovers
+        work = self._run_with_tools(batches) if has_calls else self._run(batches)
+        self.task = self.signal.task = loop.create_task(work, name=f"run {plan.response.id}")
 
     @property
     def response_id(self) -> str:
@@ -107,10 +96,6 @@ class LiveRun:
     def is_durable(self) -> bool:
         """Whether another process can continue it."""
         return self.plan.is_durable
-
-    @property
-    def outlives_client(self) -> bool:
-        return self.has_key or self.plan.is_durable
 
     @property
     def is_detached(self) -> bool:
@@ -126,46 +111,25 @@ class LiveRun:
         """The response so far; of a durable run, as far as it is on record."""
         return self.run.response
 
-    @property
-    def may_be_retried(self) -> bool:
-        """Whether it failed for a reason that may pass, and running it again would do nothing twice."""
-        is_permanent = isinstance(self.error, AntwortError) and self.error.may_pass is False
-        return self.response.status == "failed" and not self.tools.has_acted and not is_permanent
-
-    # ---- subscriptions ----
-
     def subscribe(self) -> LiveSubscription:
-        """Return the subscription of a client: the one that started the run, or one with the same idempotency key."""
-        reader = self.log.read(holds_back=not self.has_key) if self.plan.request.stream else None
-        return LiveSubscription(self, reader)
+        """Return the subscription of the client that started the run: when it is slow, it holds the run back."""
+        self.clients.append(client := object())
+        return LiveSubscription(self, self.log.read(holds_back=True) if self.plan.request.stream else None, client)
 
     async def wait(self) -> None:
         """Wait until the run and everything it started has ended."""
-        await asyncio.wait([self._task])
-
-    def when_over(self, notify: Callable[[], None]) -> None:
-        """Have `notify` called when the run and everything it started has ended, or is left to another process."""
-        self._task.add_done_callback(lambda _: notify())
+        await asyncio.wait([self.task])
 
     # ---- stopping ----
 
     def stop(self, reason: Exception) -> None:
         if isinstance(reason, HandedOver):
-            self.log.leave()
+            self.log.recorder.leave()
         self.signal.set(reason)
-
-    def hand_over(self) -> None:
-        """Let the run come to the end of its step, and stop there."""
-        self.is_handing_over = True
-
-    def lose(self) -> None:
-        """Another process has the run: write and publish nothing more."""
-        self.log.leave(is_lost=True)
-        self.signal.set(HandedOver())
 
     def abort(self) -> None:
         """The process ends now: cancel the task. Another process finds the run lost, or continues it."""
-        self._task.cancel()
+        self.task.cancel()
 
     # ---- the record ----
 
@@ -209,59 +173,44 @@ class LiveRun:
 
     # ---- the task ----
 
-    async def _drive(self, provider: Provider, opening: Batch | None, stopped: Exception | None) -> None:
-        if not (self.plan.toolbox.tools or self.plan.history.leftovers):
-            await self._run_loop(run_loop(self, provider, opening, stopped))  # there is no tool that it could start
-            return
+    async def _run_with_tools(self, batches: AsyncGenerator[Batch, None]) -> None:
         async with asyncio.TaskGroup() as self.tools.group:
-            await self._run_loop(run_loop(self, provider, opening, stopped))
+            await self._run(batches)
 
-    async def _run_loop(self, batches: AsyncGenerator[Batch, None]) -> None:
-        RESPONSE_ID.set(self.plan.response.id)
-        TENANT.set(self.plan.identity.tenant)
-        loop, log = asyncio.get_running_loop(), self.log
-        deadline_timer = loop.call_at(self.deadline, self.signal.set, DeadlinePassed())
-        hold_timer = loop.call_later(self.plan.settings.hold_back, self.answered.set, None)
-        if not self.plan.settings.hold_back:
+    async def _run(self, batches: AsyncGenerator[Batch, None]) -> None:
+        plan, log, signal, stats = self.plan, self.log, self.signal, self.stats
+        RESPONSE_ID.set(plan.response.id)
+        TENANT.set(plan.identity.tenant)
+        loop, hold_back = asyncio.get_running_loop(), plan.settings.hold_back
+        deadline_timer = loop.call_at(plan.deadline, signal.set, DeadlinePassed())
+        hold_timer = loop.call_later(hold_back, self.answered.set, None)
+        if not hold_back:
             self.answered.set(None)
-        watched: frozenset[type] = _FIRST_OUTPUT
         stopped: Exception | None = None
         try:
             async for batch in batches:
-                run = fold(self.run, batch)
-                last = batch[-1]
-                is_watched = type(last) in watched
-                if is_watched and self._keepalive is not None and isinstance(last, TERMINAL):
-                    self._keepalive.pause()
-                published = await log.append(batch, run)
-                if published is not batch:  # its terminal event has become `response.failed`
-                    last = published[-1]
-                    assert isinstance(last, TERMINAL)
-                    self.error = log.failure
-                    run = msgspec.structs.replace(run, response=last.response)
+                run, kind = fold(self.run, batch), type(batch[-1])
+                if kind in _TERMINAL:
+                    if self._keepalive is not None:
+                        self._keepalive.pause()
+                    await self._end(batch, run)
+                    continue
+                await log.append(batch, run)
                 self.run = run
-                if is_watched:
-                    watched = _TERMINAL
-                    if isinstance(last, TERMINAL):
-                        self.plan.release()  # its end is on record: the next turn of the conversation may begin
-                        if self.error is not None:
-                            self.answered.fail(self.error)
-                        self.answered.set(None)
-                        self.ended.set(last.response)
-                    else:
-                        self.stats.first_output = perf_counter()
-                if not self.ended.is_set and log.is_full:
+                if stats.first_output is None and kind in _DELTAS:
+                    stats.first_output = perf_counter()
+                if log.primary is not None and log.is_full:
                     # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
                     with contextlib.suppress(Interrupted, AntwortError):
-                        await self.signal.race(log.wait_for_room)
+                        await signal.race(log.wait_for_room)
         except DETACHED:
-            stopped, self.error = HandedOver(), log.failure
+            stopped, self.error = HandedOver(), log.recorder.failure
         except asyncio.CancelledError:
-            if self._task.cancelling():  # by `abort`; otherwise something inside the run was cancelled
-                stopped, self.error = HandedOver(), log.failure
+            if self.task.cancelling():  # by `abort`; otherwise something inside the run was cancelled
+                stopped, self.error = HandedOver(), log.recorder.failure
             raise
         except Exception as error:
-            if not self.is_durable:
+            if not plan.is_durable:
                 raise
             stopped, self.error = HandedOver(), error
         finally:
@@ -272,23 +221,38 @@ class LiveRun:
                 hold_timer.cancel()
                 self._close(stopped)
 
+    async def _end(self, batch: Batch, run: Run) -> None:
+        """Append the last batch. When its end is on record, the next turn of the conversation may begin."""
+        *_, last = await self.log.append(batch, run)
+        assert isinstance(last, TERMINAL)
+        if last is not batch[-1]:  # the outcome could not be recorded
+            self.error = self.log.recorder.failure
+            run = msgspec.structs.replace(run, response=last.response)
+        self.run = run
+        self.plan.release()
+        if self.error is not None:
+            self.answered.fail(self.error)
+        self.answered.set(None)
+        self.ended.set(last.response)
+
     def _close(self, stopped: Exception | None) -> None:
         """The task ends. `stopped` says why, where the run has no end."""
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
-        self.plan.release()
         self.log.end()
         if self.signal.reason is not None:  # without its frames, which would hold the run until a garbage collection
             self.signal.reason.__traceback__ = self.signal.reason.__context__ = None
         if not self.ended.is_set:
+            self.plan.release()
             stopped = stopped or ServerFault("The run was broken off.")
             self.answered.fail(stopped)
             self.ended.fail(stopped)
-        elif self.ended.error is None:
+        else:
             if self.error is not None:
                 self.error.__traceback__ = self.error.__context__ = None
-            self.log.finish_observation()
+            if self.log.observer is not None:
+                self.log.observer.on_end()
         self.hooks.on_end(self)
 
 
@@ -337,18 +301,20 @@ def count_untold(run: Run) -> int:
 
 
 class LiveRuns(dict[str, LiveRun]):
-    """The runs of an engine that are in progress, by response id."""
+    """The runs of an engine that are in progress, by response id, and what is called when something happens to them."""
 
     def __init__(
         self,
         on_summary: Sequence[Callable[[RunSummary], None]] = (),
         on_call: Sequence[Callable[[CallRecord], None]] = (),
     ) -> None:
-        """`on_summary` are called when a run has ended; they must neither wait nor raise."""
+        """`on_summary` are called when a run has ended, `on_call` when a tool call was answered; they must neither wait
+        nor raise.
+        """
         super().__init__()
-        self._on_summary = tuple(on_summary)
-        self.hooks = RunHooks(on_end=self._on_end, on_call=tuple(on_call))
-        """The hooks of every run."""
+        self.on_summary, self.on_call = tuple(on_summary), tuple(on_call)
+        self.on_unread: Callable[[LiveRun], None] | None = None
+        """Called when the last client of a run that outlives its client has left, and the run continues."""
         self.unrecorded = Cache[str, LiveRun](MAX_UNRECORDED)
         """Runs that have ended and whose outcome could not be recorded. It is recorded when a client asks for them, or
         else their rows are ended at the next start.
@@ -364,23 +330,23 @@ class LiveRuns(dict[str, LiveRun]):
         """
         run = self.unrecorded.get(response_id)
         if run is not None and run.identity.is_same(identity):
-            await run.log.record_again(run.run)
+            await run.log.recorder.record_again(run.run)
             self.unrecorded.discard(response_id)
 
     async def catch_up_all(self, identity: Identity) -> None:
         for response_id in [*self.unrecorded]:
             await self.catch_up(identity, response_id)
 
-    def report(self, summary: RunSummary) -> None:
-        for notify in self._on_summary:
-            notify(summary)
-
-    def _on_end(self, run: LiveRun) -> None:
+    def on_end(self, run: LiveRun) -> None:
+        """Take note that a run is over in this process. A detached one is reported by the process that ends it."""
         response_id = run.plan.response.id
         if self.get(response_id) is run:  # else a new claim runs here
             del self[response_id]
-        if run.is_detached:  # the process that ends it reports it
-            return
-        if run.log.failure is not None and run.response.store:
-            self.unrecorded.put(response_id, run)
-        self.report(run.summary())
+        if not run.is_detached:
+            if run.log.recorder.failure is not None and run.response.store:
+                self.unrecorded.put(response_id, run)
+            self.report(run.summary())
+
+    def report(self, summary: RunSummary) -> None:
+        for notify in self.on_summary:
+            notify(summary)

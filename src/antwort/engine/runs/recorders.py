@@ -20,7 +20,6 @@ from antwort.api.events import (
     ResponseQueued,
     RunEvent,
     Span,
-    Terminal,
     is_within,
 )
 from antwort.api.items import InputItem, McpListTools, is_additional
@@ -34,6 +33,7 @@ from antwort.engine.context.compaction_item import is_trigger
 from antwort.engine.history.approval_records import asked_for
 from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
+from antwort.engine.runs.event_log import Recorder
 from antwort.errors import AntwortError, Damaged, HandedOver, ResponseNotFound, StoreFault
 from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
 from antwort.storage.event_codec import pack
@@ -47,30 +47,28 @@ TURN_RETRIES = 4
 """How often it is tried again to record a turn: for about two seconds."""
 
 
-async def retry_until_available(
-    ask: Callable[[], Awaitable[T]], warn: Callable[[StoreFault], None], leaving: asyncio.Event | None = None
-) -> T:
-    """Ask a record again while it is not available, and `warn` once. Raises `HandedOver` when the run is to be left
+async def retry_until_available(ask: Callable[[], Awaitable[T]], run_id: str, leaving: asyncio.Event) -> T:
+    """Ask the record of a run again while it is not available. Raises `HandedOver` when the run is to be left
     meanwhile, and `Damaged`, which does not pass.
     """
-    leaving = leaving or asyncio.Event()
-    pauses, has_warned = backoff(), False
+    pauses, is_logged = backoff(), False
     while True:
         try:
             return await ask()
         except Damaged:
             raise
         except StoreFault as error:
-            if not has_warned:
-                warn(error)
-            has_warned = True
+            if not is_logged:
+                message = "the record of the run %s cannot be read or written, and is tried again: %s"
+                _log.warning(message, run_id, error.message)
+            is_logged = True
         with suppress(TimeoutError):
             async with asyncio.timeout(next(pauses)):
                 await leaving.wait()
             raise HandedOver
 
 
-class TurnRecorder:
+class TurnRecorder(Recorder):
     """Record a stored foreground run: each turn with its tool results before the next inference, and the outcome before
     the terminal event is published.
 
@@ -83,10 +81,34 @@ class TurnRecorder:
         self._items = self._marks = 0
         """How many are on record."""
         self._commit_deadline = Signal()
-        self.failure: Exception | None = None
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:  # noqa: ARG002 - packed logs begin at 0
-        return await self._record_outcome(batch, last, run) if isinstance(last := batch[-1], TERMINAL) else batch
+        """Return the batch; with `response.failed` at its end where the outcome could not be committed."""
+        response = run.response
+        events: PackedLog | None = None
+        if self._plan.request.stream and (before := self._events()) is not None:
+            events = pack([*before, batch])
+        self._events = lambda: None  # the log holds this recorder
+        try:
+            await self._commit_deadline.race(partial(self._commit, run, events))
+        except Exception as error:
+            _log.error("the response %s could not be stored", response.id, exc_info=error)
+            fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
+            self.failure = fault
+            failed = replace(
+                response, status="failed", error=error_of(fault), incomplete_details=None, completed_at=None
+            )
+            return [*batch[:-1], ResponseFailed(response=failed)]
+        return batch
+
+    async def _commit(self, run: Run, events: PackedLog | None = None) -> None:
+        plan, response, conversation = self._plan, run.response, self._plan.request.conversation
+        entries = () if conversation is None else new_entries(plan, response)
+        approvals = asked_for(plan, response)
+        if plan.request.is_stored:
+            await self._store.finish(plan.identity, response, run.marks, entries, approvals, events)
+        elif entries and conversation is not None:
+            await self._store.add_entries(plan.identity, conversation, entries, approvals)
 
     async def checkpoint(self, run: Run) -> None:
         """Record the turns and results since the last time. Raises `StoreFault` if that fails for some seconds, or
@@ -107,47 +129,22 @@ class TurnRecorder:
                 await asyncio.sleep(pause)
         self._items, self._marks = len(run.output), len(run.marks)
 
-    async def _record_outcome(self, batch: Batch, last: Terminal, run: Run) -> Batch:
-        """Return the batch; with `response.failed` at its end where the outcome could not be committed."""
-        response = last.response
-        events: PackedLog | None = None
-        if self._plan.request.stream and (before := self._events()) is not None:
-            events = pack([*before, batch])
-        self._events = lambda: None  # the log holds this recorder
-        try:
-            await self._commit_deadline.race(partial(self._commit, run, events))
-        except Exception as error:
-            _log.error("the response %s could not be stored", response.id, exc_info=error)
-            fault = error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
-            self.failure = fault
-            failed = replace(
-                response, status="failed", error=error_of(fault), incomplete_details=None, completed_at=None
-            )
-            return [*batch[:-1], ResponseFailed(response=failed)]
-        return batch
-
     async def record_again(self, run: Run) -> None:
         with suppress(ResponseNotFound, IllegalTransition):  # a row that is gone or has ended by now needs none
             await self._commit(run)
         self.failure = None
-
-    async def _commit(self, run: Run, events: PackedLog | None = None) -> None:
-        plan, response = self._plan, run.response
-        entries, approvals = new_entries(plan, response), asked_for(plan, response)
-        if plan.request.is_stored:
-            await self._store.finish(plan.identity, response, run.marks, entries, approvals, events)
-        elif entries and plan.request.conversation is not None:
-            await self._store.add_entries(plan.identity, plan.request.conversation, entries, approvals)
 
     def leave(self, *, is_lost: bool = False) -> None:  # noqa: ARG002 - no other process continues it
         """Stop waiting for the outcome to be committed: the process ends."""
         self._commit_deadline.set(StoreFault("The response could not be stored before the server ended."))
 
 
-class BatchRecorder:
+class BatchRecorder(Recorder):
     """Record a durable run in the run log, so that another process can continue it: every batch is durable before it is
     published, and the last one is committed with the outcome.
     """
+
+    records_each_batch = True
 
     def __init__(
         self, runs: RunLog, lease: Lease, plan: Plan, records: int = 0, leaving: asyncio.Event | None = None
@@ -155,70 +152,65 @@ class BatchRecorder:
         """`records` is the number of records that the log holds. `leaving` is set when a log that cannot be written is
         not to be tried again.
         """
-        self.lease = lease
-        self._runs, self._plan = runs, plan
+        self._runs, self._lease, self._plan = runs, lease, plan
         self._at = records
         self._queued: list[RunEvent] = []
         self._queued_first = 0
-        self._asked = self._written = 0
+        self._batches = self._written = 0
+        """How many batches have come, and how many of them are durable."""
         self._ending: RunEnding | None = None
         """How the run ended, once its last batch has come."""
         self._lock = asyncio.Lock()
         self._fault: Exception | None = None
+        """Why nothing more is written."""
         self._leaving = leaving or asyncio.Event()
-        self.failure: Exception | None = None
-        """An unexpected error of the log: nothing more is written, as if another process had the run."""
 
     async def record(self, first: int, batch: Batch, run: Run) -> Batch:
         """Return when the batch is durable. Batches that come while one is written are written together.
 
         Raises `Fenced`, for good, when another process has the run, and `HandedOver` when the run is to be left while
-        the log cannot be written.
+        the log cannot be written. An unexpected error of the log is the `failure`: nothing more is written, as if
+        another process had the run.
         """
         if self._ending is not None:
             raise Fenced  # nothing comes behind the end
         if not self._queued:
             self._queued_first = first
         self._queued += batch
-        self._asked += 1
-        number = self._asked
+        self._batches += 1
+        number = self._batches
         if isinstance(last := batch[-1], TERMINAL):
-            self._ending = ending_of(self._plan, last.response, run)
+            self._ending = RunEnding(
+                identity=self._plan.identity,
+                response=last.response,
+                marks=run.marks,
+                entries=new_entries(self._plan, last.response, run.abandoned),
+                approvals=asked_for(self._plan, last.response),
+            )
         async with self._lock:
             if self._written < number:  # else it was written with another one
-                record, upto = EventRecord(self._at, self._queued_first, self._queued), self._asked
-                self._queued = []
-                await self._write(record)
-                self._at, self._written = record.at + 1, upto
+                record, self._queued = EventRecord(self._at, self._queued_first, self._queued), []
+                written = self._batches
+                await self._write(record, self._ending)
+                self._at, self._written = self._at + 1, written
         return batch
 
-    async def checkpoint(self, run: Run) -> None:
-        """Everything is on record already."""
-
-    async def record_again(self, run: Run) -> None:
-        """A run whose outcome could not be recorded is continued from the log."""
-
-    async def _finish(self, ending: RunEnding, lease: Lease, record: EventRecord) -> None:
-        try:
-            await self._runs.finish(lease, ending, record)
-        except (ResponseNotFound, IllegalTransition) as error:
-            raise Fenced from error
-
-    async def _write(self, record: EventRecord) -> None:
+    async def _write(self, record: EventRecord, ending: RunEnding | None) -> None:
         """Write a record. With the last batch, which is in it if it has come, goes the outcome of the run."""
-        ending = self._ending
-        write = self._runs.append if ending is None else partial(self._finish, ending)
 
         async def attempt() -> None:
             if self._fault is not None:
                 raise self._fault
-            await write(self.lease, record)
-
-        def warn(_: StoreFault) -> None:
-            _log.warning("the log of the run %s cannot be written; it is tried again", self.lease.run_id)
+            if ending is None:
+                await self._runs.append(self._lease, record)
+                return
+            try:
+                await self._runs.finish(self._lease, ending, record)
+            except (ResponseNotFound, IllegalTransition) as error:
+                raise Fenced from error
 
         try:
-            await retry_until_available(attempt, warn, self._leaving)
+            await retry_until_available(attempt, self._lease.run_id, self._leaving)
         except (Fenced, HandedOver) as error:
             self._fault = self._fault or error
             raise self._fault from None
@@ -228,24 +220,12 @@ class BatchRecorder:
         except BaseException:
             self._fault = Fenced()
             raise
-        if ending is not None:
-            self._fault = Fenced()
 
     def leave(self, *, is_lost: bool = False) -> None:
         """Do not retry from now on when the log cannot be written. With `is_lost`, write nothing more."""
         if is_lost:
             self._fault = self._fault or Fenced()
         self._leaving.set()
-
-
-def ending_of(plan: Plan, response: Response, run: Run) -> RunEnding:
-    return RunEnding(
-        identity=plan.identity,
-        response=response,
-        marks=run.marks,
-        entries=new_entries(plan, response, run.abandoned),
-        approvals=asked_for(plan, response),
-    )
 
 
 # ---- the row of a response ----
@@ -255,21 +235,23 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
     the name of the process that runs it, where other processes need it.
     """
-    response = plan.response
-    unstored = [item for link in plan.history.chain if not link.response.store for item in (*link.input, *link.output)]
-    if unstored:
-        stored = [link.response.id for link in plan.history.chain if link.response.store]
-        response = replace(response, previous_response_id=stored[-1] if stored else None)
+    response, history = plan.response, plan.history
     items, raw = sealed_input(plan)
+    if history.chain:
+        unstored = [item for link in history.chain if not link.response.store for item in (*link.input, *link.output)]
+        if unstored:
+            stored = [link.response.id for link in history.chain if link.response.store]
+            response = replace(response, previous_response_id=stored[-1] if stored else None)
+            items, raw = (*unstored, *items), (*map(encode, unstored), *raw)
     return NewResponse(
         identity=plan.identity,
         response=response,
-        request=sealed_request(plan),
-        input=(*unstored, *items),
-        raw_input=(*(encode(item) for item in unstored), *raw),
+        request=plan.sealed.sealed_request(plan.request, plan.response.id),
+        input=items,
+        raw_input=raw,
         claim=claim,
-        approvals=unstored_approvals(plan),
-        decisions=plan.history.decisions,
+        approvals=unstored_approvals(plan) if history.unstored_approvals else (),
+        decisions=history.decisions,
         worker=worker,
     )
 
@@ -285,11 +267,6 @@ def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
     queued = replace(row.response, status="queued")
     events: list[RunEvent] = [ResponseCreated(response=queued), ResponseQueued(response=queued)]
     return NewRun(new=msgspec.structs.replace(row, response=queued), events=events)
-
-
-def sealed_request(plan: Plan) -> bytes:
-    """Return the request as it was received, with its credentials sealed or removed."""
-    return plan.sealed.sealed_request(plan.request, plan.response.id)
 
 
 def sealed_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:

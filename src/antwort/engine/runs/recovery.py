@@ -37,7 +37,7 @@ from antwort.engine.loop.item_builders import reopened_items
 from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.resources import Resources
-from antwort.engine.runs.conversation_lock import ConversationLocks
+from antwort.engine.runs.conversation_lock import ConversationLocks, LockRequest
 from antwort.engine.runs.event_log import EventLog, new_observer
 from antwort.engine.runs.live import LiveRun, LiveRuns, RunSummary
 from antwort.engine.runs.recorders import BatchRecorder, retry_until_available
@@ -49,7 +49,6 @@ from antwort.errors import (
     DeadlinePassed,
     HandedOver,
     ServerFault,
-    StoreFault,
 )
 from antwort.event_loop import in_turns
 from antwort.identity import TENANT
@@ -69,36 +68,39 @@ class LeasedRun:
     """A run that this process holds a lease of."""
 
     def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
-        """`live` is a run that a request reads: it takes no slot as long as it has a client."""
-        self.lease, self.live, self.has_client = lease, live, live is not None
+        """`live` is a run that began here, for a request that reads it."""
+        self.lease, self.live = lease, live
         self.signal = Signal() if live is None else live.signal
         """Stops it, from before it is in progress."""
+        self.leaving = asyncio.Event()
+        """Set when it does not wait for a record that cannot be read."""
         self.task: asyncio.Task[None] | None = None
         """Holds it, and releases it."""
-        self.leaving = asyncio.Event()
-        """Set when it does not wait for a record that cannot be read or written."""
+
+    @property
+    def has_client(self) -> bool:
+        """Whether a request of this process reads it: then it takes no slot."""
+        return self.live is not None and bool(self.live.clients)
 
     def stop(self, reason: Exception) -> None:
-        if self.live is not None:
-            self.live.stop(reason)
-            return
-        self.signal.set(reason)
         if isinstance(reason, HandedOver):
             self.leaving.set()
+            if self.live is not None:
+                self.live.log.recorder.leave()
+        self.signal.set(reason)
 
     def hand_over(self) -> None:
         """Stop at the end of the current step; if it is not in progress yet, at once."""
         if self.live is not None:
-            self.live.hand_over()
+            self.live.is_handing_over = True
         else:
             self.stop(HandedOver())
 
     def lose(self) -> None:
         """Stop at once, and write nothing more: another process has the run."""
         if self.live is not None:
-            self.live.lose()
-        else:
-            self.stop(HandedOver())
+            self.live.log.recorder.leave(is_lost=True)
+        self.stop(HandedOver())
 
     async def wait_for_end(self, live: LiveRun) -> None:
         """Wait for the end of the run, now that it is in progress. Raises why it stopped here, if it has not ended."""
@@ -106,26 +108,6 @@ class LeasedRun:
         await live.wait()
         if live.is_detached:
             raise live.error or HandedOver()
-
-
-class LoadedRun(msgspec.Struct, frozen=True):
-    """A claimed run, with its record."""
-
-    claimed: ClaimedRun
-    records: Sequence[EventRecord]
-    plan: Plan
-    """Its request as it is on record. No question is answered yet but that of its deadline."""
-    problem: AntwortError | None = None
-    """Why its request cannot be answered here."""
-
-    @property
-    def events(self) -> list[RunEvent]:
-        return [event for record in self.records for event in record.events]
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next event."""
-        return self.records[-1].next if self.records else 0
 
 
 def pick_up(response: Response, events: Sequence[RunEvent], seal: Seal | None) -> tuple[Run, Batch]:
@@ -164,7 +146,8 @@ class Recovery:
         """
         TENANT.set(claimed.identity.tenant)
         try:
-            await self._continue(held, claimed)
+            live = await self._start(held, claimed)
+            await held.wait_for_end(live)
         except DETACHED:
             raise
         except Damaged as error:
@@ -176,28 +159,41 @@ class Recovery:
             _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
             await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
 
-    async def _continue(self, held: LeasedRun, claimed: ClaimedRun) -> None:
+    async def _start(self, held: LeasedRun, claimed: ClaimedRun) -> LiveRun:
+        """Load the run with its record, plan it again, and start it where its record ends."""
         try:
-            found = await held.signal.race(partial(self._find, held, claimed))
+            records, link = await held.signal.race(partial(self._load, held, claimed))
         except Cancelled:
-            found = await self._find(held, claimed)  # its end is to be recorded
+            records, link = await self._load(held, claimed)  # its end is to be recorded
+        events = [event for record in records for event in record.events]
         seconds_before = self._seconds_since(claimed)
+        problem: AntwortError | None = None
         try:
-            plan = await held.signal.race(partial(self._plan, found))
+            sealed = SealedItems(self._resources.vault, claimed.identity)
+            request = await in_turns(recorded_steps(sealed, link))
+        except AntwortError as error:  # another version has taken it, or its keys are gone
+            request, problem = _unread_request(link), error
+        plan = self._bare_plan(claimed, request)
+        try:
+            plan = await held.signal.race(partial(self._plan, claimed, plan, events, problem))
         except DETACHED:
             raise
         except Exception as error:  # it is not continued: the loop closes what is open
             held.signal.set(error)
-            plan = found.plan
-        run, closing_events = pick_up(claimed.response, found.events, plan.sealed.seal_for(found.plan.request))
+        run, closing_events = pick_up(claimed.response, events, plan.sealed.seal_for(request))
         if held.signal.reason is not None:  # no inference is repeated
             closing_events = [event for event in closing_events if not isinstance(event, TurnAbandoned)]
+        log = EventLog(
+            recorder=BatchRecorder(self._runs, held.lease, plan, len(records), held.leaving),
+            first=records[-1].next if records else 0,
+            observer=new_observer(self._settings, records),
+        )
         try:
-            live = LiveRun(
+            return LiveRun(
                 plan,
                 self._resources.provider,
-                self._event_log(held, found, plan),
-                self._live.hooks,
+                log,
+                self._live,
                 run=run,
                 opening=closing_events,
                 signal=held.signal,
@@ -206,33 +202,18 @@ class Recovery:
         except BaseException:
             plan.release()
             raise
-        self._live[live.response_id] = live
-        await held.wait_for_end(live)
 
-    def _event_log(self, held: LeasedRun, found: LoadedRun, plan: Plan) -> EventLog:
-        """Return the log of the run, which continues where its record ends."""
-        recorder = BatchRecorder(self._runs, held.lease, plan, len(found.records), held.leaving)
-        observer = new_observer(self._settings, found.records)
-        return EventLog(recorder=recorder, first=found.next_number, observer=observer)
-
-    # ---- its record ----
-
-    async def _find(self, held: LeasedRun, claimed: ClaimedRun) -> LoadedRun:
+    async def _load(self, held: LeasedRun, claimed: ClaimedRun) -> tuple[Sequence[EventRecord], Link]:
         """Load the record, as long as that takes, unless the run is to be left. Raises `Fenced` when the run is gone,
         and `Damaged`.
         """
         run_id = claimed.lease.run_id
-        records = await _available(lambda: self._runs.records(claimed.lease), held)
-        link = await _available(lambda: self._resources.store.link(claimed.identity, run_id), held)
+        records = await retry_until_available(lambda: self._runs.records(claimed.lease), run_id, held.leaving)
+        find_link = partial(self._resources.store.link, claimed.identity, run_id)
+        link = await retry_until_available(find_link, run_id, held.leaving)
         if link is None:
             raise Fenced
-        problem = None
-        try:
-            sealed = SealedItems(self._resources.vault, claimed.identity)
-            request = await in_turns(recorded_steps(sealed, link))
-        except AntwortError as error:  # another version has taken it, or its keys are gone
-            request, problem = _unread_request(link), error
-        return LoadedRun(claimed, records, self._bare_plan(claimed, request), problem)
+        return records, link
 
     def _seconds_since(self, claimed: ClaimedRun) -> float:
         """Seconds since it was claimed for the first time."""
@@ -240,58 +221,55 @@ class Recovery:
 
     def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
         """Return a plan without history and tools: all that is known of a run without I/O."""
-        identity, vault = claimed.identity, self._resources.vault
         budget = budget_of(request, self._settings)
         return Plan(
             request=request,
-            identity=identity,
+            identity=claimed.identity,
             settings=self._settings,
             response=claimed.response,
             budget=budget,
             deadline=asyncio.get_running_loop().time() + budget.seconds - self._seconds_since(claimed),
             toolbox=Toolbox(tools={}, may_run=False),
-            sealed=SealedItems(vault, identity),
+            sealed=SealedItems(self._resources.vault, claimed.identity),
             estimator=TokenEstimator(self._resources.provider),
             clock=self._resources.clock,
             is_durable=True,
         )
 
-    # ---- its plan ----
-
-    async def _plan(self, found: LoadedRun) -> Plan:
-        """Plan the run. Raises the reason for its end if it is not to be continued. A
-        store that is not available is retried until the deadline.
+    async def _plan(
+        self, claimed: ClaimedRun, bare: Plan, events: Sequence[RunEvent], problem: AntwortError | None
+    ) -> Plan:
+        """Plan the run. Raises the reason for its end if it is not to be continued, such as the `problem` of its
+        request. A store that is not available is retried until the deadline.
         """
-        claimed, request, deadline = found.claimed, found.plan.request, found.plan.deadline
-        assert deadline is not None, "it was set with the plan"
+        request, identity, deadline = bare.request, claimed.identity, bare.deadline
         if claimed.is_cancelled:
             raise Cancelled
         if claimed.attempt > self._settings.background.attempts:
             raise AttemptsExhausted(claimed.attempt - 1)
         if deadline <= asyncio.get_running_loop().time():
             raise DeadlinePassed
-        if found.problem is not None:
-            raise found.problem
-        identity, lock = claimed.identity, None
-        if request.conversation is not None:
-            lock = self._locks.request((identity.tenant, identity.owner, request.conversation))
+        if problem is not None:
+            raise problem
         resumed = Resumed(claimed.response, deadline)
-        prepare = partial(self._planner.prepared, request, identity, None, lock=lock, resumed=resumed)
+
+        async def plan_once() -> Plan:
+            lock: LockRequest | None = None
+            if request.conversation is not None:
+                lock = self._locks.request((identity.tenant, identity.owner, request.conversation))
+            return await self._planner.plan(request, identity, lock=lock, resumed=resumed)
+
+        plan_with_servers = partial(_with_servers, plan_once, events)
         try:
             async with asyncio.timeout_at(deadline):
-                plan = await _available(partial(_with_servers, prepare, found.events))
-        except BaseException as error:
-            if lock is not None:
-                lock.release()
-            is_late = asyncio.get_running_loop().time() >= deadline
-            if is_late and isinstance(error, TimeoutError | AntwortError):
+                plan = await retry_until_available(plan_with_servers, claimed.lease.run_id, asyncio.Event())
+        except (TimeoutError, AntwortError) as error:
+            if asyncio.get_running_loop().time() >= deadline:
                 raise DeadlinePassed from error
             raise
-        items = [event.item for event in found.events if isinstance(event, OutputItemDone)]
+        items = [event.item for event in events if isinstance(event, OutputItemDone)]
         shown = frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
-        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown, lock=lock)
-
-    # ---- its end, where nothing else can be read or written ----
+        return msgspec.structs.replace(_refusing_silent(plan), asked_elsewhere=shown)
 
     async def _give_up(self, held: LeasedRun, claimed: ClaimedRun, error: Exception) -> None:
         """Record only the outcome of a run of which nothing else can be read or written."""
@@ -300,12 +278,10 @@ class Recovery:
         is_cancelled = claimed.is_cancelled or isinstance(held.signal.reason, Cancelled)
         failed = interrupted(Run(begun), Cancelled() if is_cancelled else error).response
         ending = RunEnding(identity=claimed.identity, response=failed, marks=())
-        await _available(lambda: self._runs.give_up(claimed.lease, ending), held)
-        self._report(claimed, self._bare_plan(claimed, CreateRequest(model=response.model)), failed, turns=0)
-
-    def _report(self, claimed: ClaimedRun, plan: Plan, response: Response, turns: int) -> None:
-        seconds = self._seconds_since(claimed)
-        self._live.report(RunSummary(plan=plan, response=response, turns=turns, seconds=seconds))
+        give_up = partial(self._runs.give_up, claimed.lease, ending)
+        await retry_until_available(give_up, claimed.lease.run_id, held.leaving)
+        plan = self._bare_plan(claimed, CreateRequest(model=response.model))
+        self._live.report(RunSummary(plan=plan, response=failed, turns=0, seconds=self._seconds_since(claimed)))
 
 
 # ---- planning again ----
@@ -376,12 +352,3 @@ def _unread_request(link: Link) -> CreateRequest:
     return CreateRequest(
         model=link.response.model, input=link.input, conversation=conversation.id if conversation else None
     )
-
-
-async def _available(ask: Callable[[], Awaitable[T]], held: LeasedRun | None = None) -> T:
-    """Ask the record, again while it is not available. Raises `HandedOver` when the run is to be left."""
-
-    def warn(error: StoreFault) -> None:
-        _log.warning("the record of runs cannot be read or written: %s", error.message)
-
-    return await retry_until_available(ask, warn, None if held is None else held.leaving)

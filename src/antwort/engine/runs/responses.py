@@ -11,7 +11,6 @@ from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.events import ResponseCreated, RunEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
-from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
@@ -28,24 +27,21 @@ from antwort.engine.settings import EngineSettings
 from antwort.errors import (
     AntwortError,
     ApprovalInUse,
-    ApprovalNotFound,
     Cancelled,
     Damaged,
     InvalidField,
+    KeyInUse,
     MakerAway,
     ResponseNotFound,
 )
 from antwort.identity import Identity
 from antwort.storage.base import (
-    ApprovalPage,
     CallClaim,
     CallResult,
     Decision,
-    ItemPage,
     Page,
     ResponsePage,
     Wanted,
-    as_of,
 )
 from antwort.storage.run_log import Gone, Outline, RunLog, Unavailable
 
@@ -92,7 +88,7 @@ class Responses:
 
     async def _so_far(self, identity: Identity, stored: Response) -> Response:
         """Of a durable run that has not ended, return the fold of its log, where that can be read."""
-        if stored.status in FINAL or self._runs is None or not await self._runs.has_log(identity, stored.id):
+        if stored.status in FINAL or self._runs is None or not await self._has_log(identity, stored.id):
             return stored
         events: list[RunEvent] = []
         try:
@@ -117,25 +113,6 @@ class Responses:
         if run is None:
             return await self._so_far(identity, stored)
         return stored if run.response.status in FINAL else run.response
-
-    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
-        found = await self._store.input_items(identity, response_id, page)
-        if found is None:
-            raise ResponseNotFound(response_id)
-        return found
-
-    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None) -> ApprovalPage:
-        """Return the approvals of stored responses, each with its status now."""
-        await self._live.catch_up_all(identity)
-        now = int(self._clock())
-        found = await self._store.approvals(identity, page, status, now)
-        return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
-
-    async def approval(self, approval_id: str, identity: Identity) -> Approval:
-        found = await self._store.find_approvals(identity, [approval_id])
-        if approval_id not in found:
-            raise ApprovalNotFound(approval_id)
-        return as_of(found[approval_id], int(self._clock()))
 
     # ---- ending them ----
 
@@ -193,6 +170,17 @@ class Responses:
 
     # ---- following them ----
 
+    async def follow_known(self, identity: Identity, known: Response) -> Subscription:
+        """Subscribe for a retry of the request that started a response, which was read just now. Raises `KeyInUse` if
+        another process runs it without a log.
+        """
+        is_running = known.status not in FINAL and not known.background
+        if not is_running:
+            return await self.follow(identity, known.id, known=known)
+        if not await self._has_log(identity, known.id):
+            raise KeyInUse(None)
+        return self.follow_log(identity, known)
+
     async def follow(
         self, identity: Identity, response_id: str, after: int = -1, known: Response | None = None
     ) -> Subscription:
@@ -205,7 +193,7 @@ class Responses:
         if run is not None and run.log.is_whole:
             if after >= run.log.next:
                 raise _unknown_number(after)
-            return LiveSubscription(run, run.log.read(after), is_client=False)
+            return LiveSubscription(run, run.log.read(after))
         await self._live.catch_up(identity, response_id)
         if self._runs is not None:
             outline = await self._runs.outline(identity, response_id)
@@ -221,9 +209,10 @@ class Responses:
         ended = partial(self._ended, identity, response_id, self._settings.keepalive_interval)
         return self._stored_subscription(identity, response, _replayed(ended, self._settings, after))
 
-    async def has_log(self, identity: Identity, response_id: str) -> bool:
+    async def _has_log(self, identity: Identity, response_id: str) -> bool:
         """Whether any process can read the events of the response, while it runs or afterwards."""
-        return self._runs is not None and await self._runs.has_log(identity, response_id)
+        outline = None if self._runs is None else await self._runs.outline(identity, response_id)
+        return outline is not None and outline.has_log
 
     def follow_end(self, run: LiveRun) -> StoredSubscription:
         """Read a run whose first events are no longer buffered: from the response, once it has ended."""
@@ -234,7 +223,7 @@ class Responses:
                     return await run.ended.wait()
             return None
 
-        return StoredSubscription(run.response, _replayed(ended_soon, self._settings), run.ended.wait, waits=True)
+        return StoredSubscription(run.response, _replayed(ended_soon, self._settings), run.ended.wait)
 
     def follow_ended(self, response: Response, log: EventLog) -> StoredSubscription:
         """Read a response in memory that has ended, with its events where they are buffered."""
@@ -246,19 +235,15 @@ class Responses:
             log = EventLog.of_response(replay_events(response, self._settings))
         return StoredSubscription(response, log.read().batches(), ended)
 
-    def follow_log(
-        self, identity: Identity, response: Response, after: int = -1, *, waits: bool = False
-    ) -> StoredSubscription:
+    def follow_log(self, identity: Identity, response: Response, after: int = -1) -> StoredSubscription:
         """Read the log of a durable run, or of a stored stream that has ended."""
         assert self._runs is not None, "there is a log"
         batches = _logged(self._runs, response.id, identity, after, self._settings.keepalive_interval)
-        return self._stored_subscription(identity, response, batches, waits=waits)
+        return self._stored_subscription(identity, response, batches)
 
-    def _stored_subscription(
-        self, identity: Identity, response: Response, batches: Batches, *, waits: bool = False
-    ) -> StoredSubscription:
+    def _stored_subscription(self, identity: Identity, response: Response, batches: Batches) -> StoredSubscription:
         ended, over = (partial(each, identity, response.id) for each in (self._ended, self._is_over))
-        subscription = StoredSubscription(response, batches, ended, over=over, waits=waits)
+        subscription = StoredSubscription(response, batches, ended, over=over)
         self._subscriptions.add(subscription)
         return subscription
 
@@ -288,7 +273,7 @@ class Responses:
         """The address of the process that runs a response in the foreground, where only that one knows its events."""
         if self._runs is None or self._worker is None or not self._runs_elsewhere(response_id):
             return None
-        if await self._runs.has_log(identity, response_id):
+        if await self._has_log(identity, response_id):
             return None
         owner = await self._runs.owner(identity, response_id)
         return None if owner is None or owner.name == self._worker.name else owner.address

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import CompactedResponse, Response
+from antwort.api.status import FINAL
 from antwort.concurrency import Signal
 from antwort.engine.context.compaction import compacted_response
 from antwort.engine.runs.event_log import LogReader, NumberedBatch
-from antwort.engine.runs.recorders import sealed_input, sealed_request
+from antwort.engine.runs.recorders import sealed_input
 from antwort.errors import AntwortError, BackendTimeout, ClientLeft, DeadlinePassed, RequestCancelled, ShuttingDown
 from antwort.storage.base import Link
 
@@ -28,9 +29,9 @@ class Subscription:
     is_replay = False
     """Whether an earlier request has started the response."""
 
-    def __init__(self, response_id: str) -> None:
-        self.response_id = response_id
-        self._left = Signal()
+    response_id: str
+    _left: Signal
+    """Set when the reader leaves."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -119,19 +120,16 @@ class Subscription:
 
 
 class LiveSubscription(Subscription):
-    """A reader of a run in this process. With `is_client`, its request has asked for the response: it started the run,
-    or brought the same idempotency key. Others read along.
-    """
+    """A reader of a run in this process."""
 
-    def __init__(self, run: LiveRun, reader: LogReader | None, *, is_client: bool = True) -> None:
-        super().__init__(run.plan.response.id)
-        self.run = run
-        self._reader, self._is_client = reader, is_client
-        self._ends_run = is_client and not run.outlives_client
+    def __init__(self, run: LiveRun, reader: LogReader | None, client: object | None = None) -> None:
+        """`client` is its token among the clients of the run, where its request has asked for the response: it started
+        the run, or brought the same idempotency key. Others read along.
+        """
+        self.run, self.response_id = run, run.plan.response.id
+        self._reader, self._client, self._left = reader, client, Signal()
+        self._ends_run = client is not None and not (run.plan.has_key or run.plan.is_durable)
         """Whether the run ends when this reader leaves. It is then waited for: the request reports what it came to."""
-        self._token = object()
-        if is_client and not run.ended.is_set:
-            run.clients.append(self._token)
 
     @property
     def response(self) -> Response:
@@ -142,7 +140,7 @@ class LiveSubscription(Subscription):
         return self.run.ended.is_set and self.run.ended.error is None
 
     async def answered(self) -> None:
-        if self._is_client:
+        if self._client is not None:
             wait = self.run.answered.wait
             await (wait() if self._ends_run else self._left.race(wait))
 
@@ -176,20 +174,21 @@ class LiveSubscription(Subscription):
         if self._left.reason is not None:
             return
         self._left.set(ClientLeft())
+        run = self.run
         if self._reader is not None:
             self._reader.close()
-        if self.run.ended.is_set:
+        if run.ended.is_set:
             return
         if self._ends_run:
-            self.run.stop(ClientLeft())
-        elif self._is_client:
-            self.run.clients.remove(self._token)
-            if not self.run.clients:
-                self.run.hooks.on_unread(self.run)
+            run.stop(ClientLeft())
+        elif self._client is not None:
+            run.clients.remove(self._client)
+            if not run.clients and run.hooks.on_unread is not None:
+                run.hooks.on_unread(run)
 
     def stop(self, reason: Exception) -> None:
         is_ending = isinstance(reason, ShuttingDown) and not self.run.is_durable
-        if self._ends_run or (self._is_client and is_ending):
+        if self._ends_run or (self._client is not None and is_ending):
             self.run.stop(reason)
         else:
             self.leave()
@@ -197,19 +196,20 @@ class LiveSubscription(Subscription):
     @property
     def runs_alone(self) -> bool:
         run = self.run
-        return self._is_client and run.outlives_client and not run.clients and not run.ended.is_set
+        return self._client is not None and not (self._ends_run or run.clients or run.ended.is_set)
 
     def when_over(self, notify: Callable[[], None]) -> None:
-        self.run.when_over(notify)
+        self.run.task.add_done_callback(lambda _: notify())
 
     def summary(self) -> RunSummary | None:
-        return self.run.summary() if self.run.clients[:1] == [self._token] else None
+        clients = self.run.clients
+        return self.run.summary() if clients and clients[0] is self._client else None
 
     def chain(self) -> tuple[Link, ...]:
         plan, run = self.run.plan, self.run.run
         link = Link(
             response=run.response,
-            request=sealed_request(plan),
+            request=plan.sealed.sealed_request(plan.request, plan.response.id),
             input=sealed_input(plan)[0],
             turn_ends=run.turn_ends,
             abandoned=run.abandoned,
@@ -229,13 +229,12 @@ class StoredSubscription(Subscription):
         ended: Callable[[], Awaitable[object]],
         *,
         over: Callable[[], Awaitable[object]] | None = None,
-        waits: bool = False,
     ) -> None:
-        """`ended` waits for the end of the run, and may return the response; `over` only waits, where that is cheaper.
-        With `waits`, `result` is the response as it ended.
+        """`ended` waits for the end of the run, and may return the response; `over` only waits, where that is
+        cheaper.
         """
-        super().__init__(response.id)
-        self._response, self._batches, self._waits = response, batches, waits
+        self.response_id, self._left = response.id, Signal()
+        self._response, self._batches = response, batches
         self._ended, self._over = ended, over or ended
 
     @property
@@ -258,7 +257,9 @@ class StoredSubscription(Subscription):
         return batches
 
     async def result(self) -> Response:
-        ended = await self._left.race(self._ended) if self._waits else None
+        if self._response.background or self._response.status in FINAL:
+            return self._response
+        ended = await self._left.race(self._ended)
         return ended if isinstance(ended, Response) else self._response
 
     async def wait(self) -> None:

@@ -12,14 +12,13 @@ import msgspec
 
 from antwort.api.responses import Response
 from antwort.concurrency import Signal, stop
-from antwort.engine.history.sealed_items import rewritten_steps
+from antwort.engine.history.sealed_items import rewritten
 from antwort.engine.plan import Plan
 from antwort.engine.runs.live import LiveRun, LiveRuns
 from antwort.engine.runs.recorders import new_run
 from antwort.engine.runs.recovery import LeasedRun, Recovery
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
-from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.storage.base import Claim
@@ -52,6 +51,7 @@ class Worker:
     ) -> None:
         """`address` is where other processes reach this one."""
         self.runs, self._settings, self._recovery, self._live = runs, settings, recovery, live
+        live.on_unread = self.on_unread
         self._info = WorkerInfo(new_id("worker"), address)
         self._held: dict[str, LeasedRun] = {}
         self._strays: dict[Lease, float] = {}
@@ -82,8 +82,7 @@ class Worker:
     async def submit(self, plan: Plan, claim: Claim | None) -> Response:
         """Put a background response into the queue. Raises `QueueFull`."""
         await self.start()
-        request = await in_turns(rewritten_steps(plan.request))
-        run = new_run(msgspec.structs.replace(plan, request=request), claim)
+        run = new_run(msgspec.structs.replace(plan, request=rewritten(plan.request)), claim)
         for left in reversed(range(SUBMIT_ATTEMPTS)):
             try:
                 await self.runs.submit(run)
@@ -110,13 +109,6 @@ class Worker:
         claimed = await self.runs.take(self.name, identity, response_id)
         if claimed is not None:
             self._hold_claimed(claimed)
-
-    async def foreground_name(self) -> str | None:
-        """The name to record for foreground runs of this process, where other processes need it."""
-        if not self.runs.traits.many:
-            return None
-        await self.start()
-        return self.name
 
     # ---- the life of the process ----
 
@@ -191,13 +183,12 @@ class Worker:
         where that is full, it ends.
         """
         held = self._held.get(run.response_id)
-        if held is None or held.live is not run or not held.has_client:
+        if held is None or held.live is not run:
             return
         others = [each.live for each in self._held.values() if not each.has_client and each.live is not None]
         same_owner = sum(other.identity.is_same(run.identity) for other in others)  # as far as this process knows
-        if self._free > 0 and (self._settings.per_owner is None or same_owner < self._settings.per_owner):
-            held.has_client = False
-        else:
+        per_owner = self._settings.per_owner
+        if self._free < 0 or (per_owner is not None and same_owner > per_owner):
             self._spawn(self._queue(held, run))
 
     async def _queue(self, held: LeasedRun, run: LiveRun) -> None:

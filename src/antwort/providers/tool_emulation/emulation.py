@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-import msgspec
-
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, Plain, replace
 from antwort.errors import AntwortError, RequestError
@@ -25,12 +23,14 @@ from antwort.providers.base import (
     ChatRequest,
     Delta,
     Finished,
+    Provider,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
 )
 from antwort.providers.capabilities import adapt
 from antwort.providers.errors import refuses_schemas, refuses_tools
+from antwort.providers.fleet import SingleBackend
 from antwort.providers.models import MAX_TRACKED_MODELS, ModelCache
 from antwort.providers.tool_emulation.answer_schema import response_format
 from antwort.providers.tool_emulation.parser import EmulatedAnswerParser
@@ -41,6 +41,7 @@ from antwort.providers.tool_emulation.tool_choice import (
     answer_options,
     choice_kind,
     has_calls,
+    names_allowed_tools,
 )
 
 _log = logging.getLogger("antwort.providers")
@@ -75,15 +76,17 @@ class ToolEmulation:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.mode = mode
-        self._inner = inner
-        self._findings = FindingCache(clock)
+        self.inner = inner
+        self._clock = clock
+        self._findings = ModelCache[tuple[str, str], tuple[Finding, float]](MAX_FINDINGS)
+        """What was found out about a model and a kind of choice, with the time until which it is believed."""
         self._last_inner: Capabilities | None = None
         self._capabilities = Capabilities()
         """Those that `_last_inner` leads to."""
 
     def capabilities(self, model: str) -> Capabilities:
         """Return the capabilities of the backend with this emulation."""
-        inner = self._inner(model)
+        inner = self.inner(model)
         if inner is not self._last_inner:
             self._last_inner = self._capabilities = inner
             if self.mode != "native":
@@ -102,10 +105,11 @@ class ToolEmulation:
         """Begin an inference. Return None for a request to send as it is: one that has nothing to do with tools, or
         whose native answer stands unless the backend refuses tools. Give such a refusal to `begin_after_refusal`.
         """
-        if not request.tools and not has_calls(request.messages):
+        is_native = self.mode == "native" or (self.mode == "auto" and not self._findings)
+        if not request.tools and (is_native or not has_calls(request.messages)):
             return None
         kind = choice_kind(request)
-        finding = self._findings.get(request.model, kind) if self.mode == "auto" else None
+        finding = None if is_native else self._finding(request.model, kind)
         step: EmulationStep
         if self.mode == "constrained":
             step = "constrained"
@@ -115,66 +119,48 @@ class ToolEmulation:
             step = "constrained_first" if kind in MUST_CALL else "constrained"
         else:
             step = "native_first"
-        is_plain = step in _NATIVE_STEPS and kind not in MUST_CALL and not _names_allowed_tools(request)
-        return None if is_plain else EmulatedInference(request, kind, step, self._inner)
+        is_plain = step in _NATIVE_STEPS and kind not in MUST_CALL and not isinstance(request.tool_choice, dict)
+        return None if is_plain else EmulatedInference(self, request, kind, step)
 
     def begin_after_refusal(self, request: ChatRequest, error: AntwortError) -> EmulatedInference | None:
         """Begin an inference again that the backend has answered with an error. Return None where the error stands."""
         if self.mode != "auto" or not refuses_tools(error) or not (request.tools or has_calls(request.messages)):
             return None
         kind = choice_kind(request)
-        if self._findings.get(request.model, kind) == "neither":
+        if self._finding(request.model, kind) == "neither":
             return None
-        return EmulatedInference(request, kind, "constrained_after_refusal", self._inner, error)
+        return EmulatedInference(self, request, kind, "constrained_after_refusal", error)
 
-    def record(self, found: Found) -> None:
+    def record(self, model: str, kind: ChoiceKind, finding: Finding, reason: str = "") -> None:
         """Remember for ten minutes what an inference has found out, and log that calls are constrained from now on."""
-        if self._findings.get(found.model, found.kind) == found.finding:
+        if self._finding(model, kind) == finding:
             return
-        self._findings.put(found.model, found.kind, found.finding)
-        if found.finding == "constrained":
-            message = f"tool calls are constrained for ten minutes: {found.reason}"
-            note(_log, logging.INFO, message, model=found.model, choice=found.kind)
+        self._findings.put((model, kind), (finding, self._clock() + FINDING_SECONDS))
+        if finding == "constrained":
+            note(_log, logging.INFO, f"tool calls are constrained for ten minutes: {reason}", model=model, choice=kind)
 
-
-class FindingCache:
-    """What was found out about the tool calls of models, for ten minutes each."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._findings = ModelCache[tuple[str, str], tuple[Finding, float]](MAX_FINDINGS)
-        """Each with the time until which it is believed."""
-
-    def get(self, model: str, kind: ChoiceKind) -> Finding | None:
+    def _finding(self, model: str, kind: ChoiceKind) -> Finding | None:
         """Return what was found out. A model whose calls are constrained for one kind of choice does not understand
         past calls natively either, which is all that matters for `none`.
         """
-        if not self._findings:
-            return None
+        kinds: tuple[ChoiceKind, ...] = ("auto", "required", "named", "none") if kind == "none" else (kind,)
+        known = (self._findings.get((model, each)) for each in kinds)
+        found = [finding for finding, until in filter(None, known) if self._clock() < until]
         if kind == "none":
-            found = (self._get(model, other) for other in ("auto", "required", "named", "none"))
             return "constrained" if "constrained" in found else None
-        return self._get(model, kind)
+        return found[0] if found else None
 
-    def _get(self, model: str, kind: ChoiceKind) -> Finding | None:
-        finding, until = self._findings.get((model, kind)) or (None, 0.0)
-        return finding if self._clock() < until else None
 
-    def put(self, model: str, kind: ChoiceKind, finding: Finding) -> None:
-        until = self._clock() + FINDING_SECONDS
-        self._findings.put((model, kind), (finding, until))
+class Constrained(SingleBackend):
+    """A provider with tool calls around one without, or with `auto` around one that may have them."""
+
+    def __init__(
+        self, provider: Provider, mode: ToolCalling = "auto", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(provider, emulation=ToolEmulation(mode, provider.capabilities, clock=clock), clock=clock)
 
 
 # ---- one inference ----
-
-
-class Found(msgspec.Struct, frozen=True):
-    """What an inference has found out about the tool calls of a model, for one kind of choice."""
-
-    model: str
-    kind: ChoiceKind
-    finding: Finding
-    reason: str = ""
 
 
 EmulationStep: TypeAlias = Literal[
@@ -204,35 +190,33 @@ class EmulatedInference:
     """One inference in one or more requests to a backend.
 
     As long as there is a `request`: send it, give each batch of its answer to `feed`, and call `finish` at its end.
-    After each of them, `found` is what `ToolEmulation.record` is to be told, if anything.
+    What it finds out, it tells its `ToolEmulation`.
     """
 
     __slots__ = (
         "_buffer",
+        "_emulation",
         "_first_answer",
         "_first_end",
         "_has_begun",
-        "_inner",
         "_kind",
         "_original",
         "_parser",
         "_refusal",
         "_step",
-        "found",
         "request",
     )
 
     def __init__(
         self,
+        emulation: ToolEmulation,
         request: ChatRequest,
         kind: ChoiceKind,
         step: EmulationStep,
-        inner: Callable[[str], Capabilities],
         refusal: AntwortError | None = None,
     ) -> None:
-        self._original, self._kind, self._inner = request, kind, inner
+        self._emulation, self._original, self._kind = emulation, request, kind
         self._refusal = refusal
-        self.found: Found | None = None
         self._first_answer: list[Delta] = []
         """An answer without the required call."""
         self._first_end: Finished | None = None
@@ -247,7 +231,7 @@ class EmulatedInference:
         self._parser: EmulatedAnswerParser | None = None
         is_native = step in _NATIVE_STEPS
         if is_native:
-            self.request = native_request(self._original, self._inner)
+            self.request = native_request(self._original, self._emulation.inner)
         else:
             self.request, self._parser = constrained_request(self._original)
         is_buffered = self._kind in MUST_CALL and step in _BUFFERED_STEPS
@@ -306,7 +290,7 @@ class EmulatedInference:
         return add_usage(self._first_answer, end.usage if end else None)
 
     def _find(self, finding: Finding, reason: str = "") -> None:
-        self.found = Found(self._original.model, self._kind, finding, reason)
+        self._emulation.record(self._original.model, self._kind, finding, reason)
 
 
 class CallBuffer:
@@ -368,15 +352,10 @@ def add_usage(batch: list[Delta], before: Usage | None) -> list[Delta]:
 
 def native_request(request: ChatRequest, inner: Callable[[str], Capabilities]) -> ChatRequest:
     """Return the request without a list of allowed tools if the backend does not take one."""
-    if not _names_allowed_tools(request):
+    if not names_allowed_tools(request.tool_choice):
         return request
     capabilities = inner(request.model)
     return request if capabilities.allowed_tools else adapt(request, capabilities)
-
-
-def _names_allowed_tools(request: ChatRequest) -> bool:
-    choice = request.tool_choice
-    return isinstance(choice, dict) and choice.get("type") == "allowed_tools"
 
 
 def constrained_request(request: ChatRequest) -> tuple[ChatRequest, EmulatedAnswerParser | None]:

@@ -57,6 +57,11 @@ def choice_kind(request: ChatRequest) -> ChoiceKind:
     return "required" if choice == "required" else "auto"
 
 
+def names_allowed_tools(choice: object) -> bool:
+    """Whether a `tool_choice` has a list of allowed tools."""
+    return isinstance(choice, dict) and choice.get("type") == "allowed_tools"
+
+
 def offered_tools(request: ChatRequest) -> Sequence[ChatTool]:
     return request.tools if isinstance(request.tools, list) else ()
 

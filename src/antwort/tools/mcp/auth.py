@@ -1,4 +1,4 @@
-"""Credentials for a server: fixed headers, and tokens by OAuth 2.1 (`client_credentials`).
+"""Tokens for a server by OAuth 2.1 (`client_credentials`).
 
 The token endpoint is discovered by the server's metadata (RFC 9728, RFC 8414), or set by the operator. A token belongs
 to one session and is stored in memory only.
@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import msgspec
 
 from antwort.net.response import HttpError
-from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, Unauthorized
-from antwort.tools.mcp.endpoint import Fetched, HttpClients
+from antwort.tools.mcp.base import ClientCredentials, NotReached, Unauthorized
+
+if TYPE_CHECKING:
+    from antwort.tools.mcp.endpoint import Fetched, McpEndpoint
 
 _LEEWAY_SECONDS = 30.0
 """A token is renewed so long before it expires; a short-lived one at half of its lifetime."""
@@ -42,58 +45,6 @@ class Token(msgspec.Struct, frozen=True):
         return "Token(…)"
 
 
-class Login:
-    """The headers that authenticate one session: fixed ones, and a token where `fetch` is given.
-
-    `fetch` returns None when the server wants no token.
-    """
-
-    def __init__(self, headers: Mapping[str, str], fetch: Callable[[], Awaitable[Token | None]] | None = None) -> None:
-        self._fixed: Mapping[str, str] = dict(headers)
-        self._fetch = fetch
-        self._headers = self._fixed if fetch is None else None
-        self._expires_at: float | None = None
-        self._lock = asyncio.Lock()
-
-    async def headers(self) -> Mapping[str, str]:
-        """Return the headers for a request, the same object while they are the same. Raises `ServerUnavailable` when a
-        token is needed and cannot be had.
-        """
-        if self._headers is None or (self._expires_at is not None and self._has_expired()):
-            return await self._renew(self._headers)
-        return self._headers
-
-    async def renew(self, used: Mapping[str, str]) -> bool:
-        """Return, after a 401 to a request with the headers `used`, whether other headers are worth another attempt.
-        Concurrent callers wait for one renewal. Raises `ServerUnavailable`.
-        """
-        return self._fetch is not None and await self._renew(used) != used
-
-    def _has_expired(self) -> bool:
-        return self._expires_at is not None and asyncio.get_running_loop().time() >= self._expires_at
-
-    async def _renew(self, used: Mapping[str, str] | None) -> Mapping[str, str]:
-        async with self._lock:
-            if self._headers is not None and self._headers != used and not self._has_expired():
-                return self._headers  # renewed by another caller
-            token = None if self._fetch is None else await self._fetch()
-            now = asyncio.get_running_loop().time()
-            self._expires_at = None if token is None or token.seconds is None else now + token.seconds
-            more = {} if token is None else {"Authorization": f"Bearer {token.value}"}
-            self._headers = {**self._fixed, **more}
-            return self._headers
-
-
-def make_login(spec: ServerSpec, clients: HttpClients) -> Login:
-    """Return the login of a session. For servers that requests name there is no OAuth, only headers of the request."""
-    if spec.oauth is None or spec.is_untrusted:
-        return Login(spec.headers)
-    return Login(spec.headers, TokenSource(spec.url, spec.oauth, clients).fetch)
-
-
-# ---- OAuth ----
-
-
 class _Resource(msgspec.Struct):
     """The used part of RFC 9728."""
 
@@ -111,24 +62,52 @@ class _Issuer(msgspec.Struct):
 
 
 class TokenSource:
-    """Fetches tokens for the server at `url`."""
+    """The token for the server at `url`, fetched when it is needed and renewed before it expires."""
 
-    def __init__(self, url: str, credentials: ClientCredentials, clients: HttpClients) -> None:
-        self._url, self._credentials, self._clients = url, credentials, clients
+    def __init__(self, url: str, credentials: ClientCredentials, endpoint: McpEndpoint) -> None:
+        self._url, self._credentials, self._endpoint = url, credentials, endpoint
+        self._token: Token | None = None
+        self._expires_at = -math.inf
+        self._lock = asyncio.Lock()
 
-    async def fetch(self) -> Token | None:
-        """Return a new token, or None when the server wants none. Raises `ServerUnavailable`."""
+    async def get(self) -> Token | None:
+        """Return the token, the same object until it is renewed; None: the server wants none. Raises
+        `ServerUnavailable`.
+        """
+        if self._has_expired():
+            async with self._lock:
+                if self._has_expired():  # otherwise another caller has renewed it
+                    await self._renew()
+        return self._token
+
+    async def renew(self, used: Token | None) -> Token | None:
+        """Return another token after `used` was refused, or the same if there is no other. Concurrent callers wait for
+        one renewal. Raises `ServerUnavailable`.
+        """
+        async with self._lock:
+            if self._token == used or self._has_expired():
+                await self._renew()
+        return self._token
+
+    def _has_expired(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._expires_at
+
+    async def _renew(self) -> None:
+        credentials = self._credentials
         try:
-            if self._credentials.token_url is not None:
-                return await self._request(self._credentials.token_url, self._credentials.scopes)
-            return await self._discover()
+            if credentials.token_url is not None:
+                token: Token | None = await self._request(credentials.token_url, credentials.scopes)
+            else:
+                token = await self._discover()
         except (HttpError, ValueError) as exc:
             raise NotReached(_UNREACHED) from exc
+        seconds = math.inf if token is None or token.seconds is None else token.seconds
+        self._token, self._expires_at = token, asyncio.get_running_loop().time() + seconds
 
     async def _discover(self) -> Token | None:
         """Send a request without a token, and follow the challenge in the answer."""
         headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-        answer = await self._clients.fetch("POST", self._url, _PROBE, headers)
+        answer = await self._endpoint.fetch("POST", self._url, _PROBE, headers)
         challenge = answer.headers.get("www-authenticate", "")
         if answer.status != 401 and not (answer.status == 403 and "insufficient_scope" in challenge):
             return None  # any other answer means that it wants no token
@@ -149,7 +128,7 @@ class TokenSource:
         path = urlsplit(self._url).path
         places = [announced, f"{_METADATA_PATH}{path}" if path.strip("/") else None, _METADATA_PATH]
         for place in filter(None, places):
-            answer = await self._clients.fetch("GET", urljoin(self._url, place))
+            answer = await self._endpoint.fetch("GET", urljoin(self._url, place))
             has_failed = has_failed or answer.status >= 500 or answer.status == 429
             found = _decoded(answer, _Resource)
             if found is None or not found.authorization_servers:
@@ -169,7 +148,7 @@ class TokenSource:
             wanted = self._credentials.issuer
             url = next((each for each in servers if wanted is not None and _is_same(each, wanted)), servers[0])
         for place in _issuer_urls(url, is_announced=resource is not None):
-            answer = await self._clients.fetch("GET", place)
+            answer = await self._endpoint.fetch("GET", place)
             if (found := _decoded(answer, _Issuer)) is not None:
                 if not _is_same(found.issuer, url):
                     raise Unauthorized(_REFUSED)
@@ -188,10 +167,10 @@ class TokenSource:
         pair = f"{quote(credentials.client_id, safe='')}:{quote(credentials.client_secret, safe='')}"
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
         basic = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-        answer = await self._clients.fetch("POST", url, urlencode(form).encode(), {**headers, **basic})
+        answer = await self._endpoint.fetch("POST", url, urlencode(form).encode(), {**headers, **basic})
         if answer.status in (400, 401):  # some servers take the credentials in the form only
             form |= {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
-            answer = await self._clients.fetch("POST", url, urlencode(form).encode(), headers)
+            answer = await self._endpoint.fetch("POST", url, urlencode(form).encode(), headers)
         if answer.status not in (200, 201):
             raise Unauthorized(_REFUSED)
         try:

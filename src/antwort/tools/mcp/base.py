@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -91,12 +91,22 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     title: str | None = None
     description: str | None = None
-    input_schema: Mapping[str, Any] = {}
+    input_schema: dict[str, Any] = {}
     output_schema: Mapping[str, Any] | None = None
     annotations: Mapping[str, Any] | None = None
 
+    @property
+    def reads(self) -> bool:
+        """Whether it is annotated as read-only."""
+        return self.annotations is not None and self.annotations.get("readOnlyHint") is True
 
-class ServerTools(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it is annotated as read-only or idempotent, so that a call may be sent again."""
+        return self.reads or (self.annotations is not None and self.annotations.get("idempotentHint") is True)
+
+
+class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
     """What a server offers. An unchanged list is the same object."""
 
     tools: tuple[ServerTool, ...] = ()
@@ -113,11 +123,17 @@ class McpCallResult(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServerUnavailable(Unanswered):
     """The server cannot be reached, or its answer is invalid. The text is for the model and the client: it names no
-    address and repeats nothing that the server sent.
+    address and repeats nothing that the server sent. `details` are for the operator only: why a subprocess does not
+    run, and what it wrote last.
     """
 
-    details: str = ""
-    """For the operator only: why a subprocess does not run, and what it wrote last."""
+    def __init__(self, text: str, details: str = "") -> None:
+        super().__init__(text)
+        self.details = details
+
+    def again(self, more: str = "") -> Self:
+        """Return a new error of the same kind, to be raised to somebody else."""
+        return type(self)(f"{self}{more}", self.details)
 
 
 class Unauthorized(ServerUnavailable):

@@ -6,7 +6,7 @@ Nothing that a server sends is taken to be valid.
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,8 +16,8 @@ from antwort.api.items import InputFile, InputImage, InputText, ResultPart
 from antwort.api.tools import McpTool
 from antwort.tools.base import Output, ToolDefinition, ToolKind
 from antwort.tools.mcp.base import McpCallResult, ServerTool, ServerTools, ServerUnavailable
-from antwort.tools.mcp.messages import NOT_AN_ANSWER
-from antwort.tools.mcp.servers import ApprovalRule, McpPolicy, McpServer, McpToolPolicy
+from antwort.tools.mcp.messages import METHOD_NOT_FOUND, NOT_AN_ANSWER, JsonRpcError
+from antwort.tools.mcp.servers import McpPolicy, McpServer, McpToolPolicy
 
 # ---- the list, as it comes in pages ----
 
@@ -31,82 +31,74 @@ MAX_UNTRUSTED_PAGE_BYTES = 4 * 2**20
 _MAX_NAME = 256
 
 
-class ToolList:
-    """Collect the pages of a list, up to the limits. `usable` returns whether a tool with that schema may be used;
-    `most` is the limit in bytes.
+class ToolList(msgspec.Struct, frozen=True):
+    """The tools of all pages, up to the limits."""
+
+    tools: tuple[ServerTool, ...]
+    size: int
+    """Size of the tools as JSON."""
+    left_out: str
+    """What was left out, in words; empty if nothing was."""
+
+
+async def read_list(
+    ask: Callable[[str | None], Awaitable[object]], is_allowed: Callable[[object], bool], most: int = MAX_LIST_BYTES
+) -> ToolList:
+    """Read a list page by page. `ask` returns the page at a cursor, `is_allowed` whether a tool with that schema may be
+    used; `most` is the limit in bytes. Raises `ServerUnavailable` for a page that is none, and what `ask` raises.
     """
-
-    def __init__(self, usable: Callable[[object], bool], most: int | None = None) -> None:
-        self._usable = usable
-        self._most = MAX_LIST_BYTES if most is None else most
-        self._found: dict[str, ServerTool] = {}
-        self._cursors: set[str] = set()
-        self._pages = self._seen = self._bytes = self._odd = 0
-        self._is_cut = False
-
-    @property
-    def tools(self) -> tuple[ServerTool, ...]:
-        return tuple(self._found.values())
-
-    @property
-    def size(self) -> int:
-        """Size of the collected tools as JSON."""
-        return self._bytes
-
-    @property
-    def left_out(self) -> str:
-        """What was left out, in words; empty if nothing was."""
-        odd = f"{self._odd} in it are no tools" if self._odd else ""
-        cut = "it is too long" if self._is_cut else ""
-        return " and ".join(filter(None, (odd, cut)))
-
-    def feed(self, page: object) -> str | None:
-        """Add a page, and return the cursor of the next one, if it is wanted. Raises `ServerUnavailable`."""
+    found: dict[str, ServerTool] = {}
+    cursors: set[object] = set()
+    cursor: str | None = None
+    pages = seen = size = odd = 0
+    is_cut = False
+    while cursor not in cursors:
+        cursors.add(cursor)
+        try:
+            page = await ask(cursor)
+        except JsonRpcError as error:
+            if error.code != METHOD_NOT_FOUND:  # a server without tools
+                raise
+            page = {"tools": []}
         if not isinstance(page, dict) or not isinstance(listed := page.get("tools"), list):
             raise ServerUnavailable(NOT_AN_ANSWER)
-        self._pages += 1
-        self._is_cut = self._is_cut or len(listed) > MAX_TOOLS
+        pages += 1
+        is_cut = is_cut or len(listed) > MAX_TOOLS
         for one in listed[:MAX_TOOLS]:
-            size = _size(one)
-            self._seen += size
-            self._odd += not self._add(one, size)
-        return self._next(page.get("nextCursor"))
-
-    def _next(self, cursor: object) -> str | None:
+            bytes_of_one = _size(one)
+            seen += bytes_of_one
+            tool = read_tool(one)
+            if tool is not None and (first := found.get(tool.name)) is not None:
+                if first.annotations != tool.annotations:  # it is not known which of the two a call runs
+                    found[tool.name] = replace(first, annotations=None)
+                odd += 1
+            elif tool is None or not is_allowed(tool.input_schema):
+                odd += 1
+            elif len(found) < MAX_TOOLS and size + bytes_of_one <= most:
+                found[tool.name] = tool
+                size += bytes_of_one
+            else:
+                is_cut = True
+        cursor = page.get("nextCursor")
         if not isinstance(cursor, str) or not cursor:
-            return None
-        taken = len(self._found) + self._odd
-        is_full = taken >= MAX_TOOLS or self._pages >= MAX_PAGES or self._seen >= self._most
-        if is_full or cursor in self._cursors:  # a repeated cursor would never end
-            self._is_cut = True
-            return None
-        self._cursors.add(cursor)
-        return cursor
-
-    def _add(self, one: object, size: int) -> bool:
-        tool = read_tool(one)
-        if tool is None:
-            return False
-        if (first := self._found.get(tool.name)) is not None:
-            if first.annotations != tool.annotations:  # it is not known which of the two a call runs
-                self._found[tool.name] = replace(first, annotations=None)
-            return False
-        if not self._usable(tool.input_schema):
-            return False
-        if len(self._found) < MAX_TOOLS and self._bytes + size <= self._most:
-            self._found[tool.name] = tool
-            self._bytes += size
-        else:
-            self._is_cut = True
-        return True
+            break
+        if len(found) + odd >= MAX_TOOLS or pages >= MAX_PAGES or seen >= most:
+            is_cut = True
+            break
+    else:  # a repeated cursor would never end
+        is_cut = True
+    causes = (f"{odd} in it are no tools" if odd else "", "it is too long" if is_cut else "")
+    return ToolList(tuple(found.values()), size, " and ".join(filter(None, causes)))
 
 
 def read_tool(one: object) -> ServerTool | None:
-    """Parse a tool of a list. Return None if it is invalid."""
+    """Parse a tool of a list. Return None if it is invalid, or has no usable name."""
     if not isinstance(one, dict):
         return None
     name, schema = one.get("name"), one.get("inputSchema", {})
-    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not isinstance(schema, dict):
+    if not isinstance(name, str) or not name.strip() or len(name) > _MAX_NAME or not name.isprintable():
+        return None
+    if not isinstance(schema, dict):
         return None
     return ServerTool(
         name=name,
@@ -140,52 +132,61 @@ _MAX_INSTRUCTIONS = 16 * 1024
 _AS_LISTED = McpToolPolicy()
 
 
-class ToolRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the tools of a server that override what the server says."""
+class Writing(msgspec.Struct, frozen=True):
+    """The tools that count as writing, as `ToolMemory` knows them."""
 
-    allowed: tuple[str, ...] | None = None
-    tools: Mapping[str, McpToolPolicy] = {}
-    require_approval: ApprovalRule = "never"
-    default: bool | None = False
-    """`ToolDefinition.needs_approval` of tools that need no approval by `require_approval`."""
-
-
-def rules_for(server: McpServer) -> ToolRules:
-    return ToolRules(allowed=server.allowed_tools, tools=server.tools, require_approval=server.require_approval)
+    names: tuple[Container[str], ...]
+    """Sets of names, one for each tenant: a tool in any of them counts as writing. An unchanged set is the same object.
+    """
+    version: int
+    """`ToolMemory.version` when they were read."""
+    stale_at: float
+    """On the monotonic clock: when they are read again."""
 
 
-def untrusted_rules(policy: McpPolicy) -> ToolRules:
-    """Return the rules for servers that requests name by address."""
-    if policy.require_approval == "never":
-        return ToolRules()
-    return ToolRules(require_approval="always") if policy.force_approval else ToolRules(default=None)
+class Definitions(msgspec.Struct, frozen=True):
+    """The definitions of a list, and what they were made from."""
+
+    listed: ServerTools
+    declared: McpTool
+    writing: Writing
+    tools: tuple[ToolDefinition, ...]
 
 
 def define(
-    listed: ServerTools, declared: McpTool, *rules: ToolRules, writing: Collection[Container[str]] = ()
+    listed: ServerTools,
+    declared: McpTool,
+    *servers: McpServer,
+    needs_approval: bool | None = False,
+    writing: Collection[Container[str]] = (),
 ) -> tuple[ToolDefinition, ...]:
-    """Return the definitions of a list: the first tool of each name. Tools without a usable name are left out.
+    """Return the definitions of a list.
 
-    All `rules` apply: each must allow a tool, and the strictest decides about approvals. Tools in one of `writing` were
-    listed as writing before, and count as writing unless the rules say otherwise.
+    The settings of all `servers` apply: each must allow a tool, and the strictest decides about approvals, of which
+    `needs_approval` is the least. Tools in one of `writing` were listed as writing before, and count as writing unless
+    the settings say otherwise.
     """
-    first: dict[str, ServerTool] = {}
-    for tool in listed.tools:
-        if _is_usable(tool.name) and all(each.allowed is None or tool.name in each.allowed for each in rules):
-            first.setdefault(tool.name, tool)
     return tuple(
-        _define(tool, declared, rules, may_read=not any(tool.name in names for names in writing))
-        for tool in first.values()
+        _define(tool, declared, servers, needs_approval, may_read=not any(tool.name in names for names in writing))
+        for tool in listed.tools
+        if all(each.allowed_tools is None or tool.name in each.allowed_tools for each in servers)
     )
+
+
+def usual_approval(policy: McpPolicy) -> bool | None:
+    """Return what tools need of servers that requests name by address, as `ToolDefinition.needs_approval` has it."""
+    if policy.require_approval == "never":
+        return False
+    return True if policy.force_approval else None
 
 
 def writing_names(listed: ServerTools) -> frozenset[str]:
     """Return the names of the tools that are not listed as read-only."""
-    return frozenset(tool.name for tool in listed.tools if _is_usable(tool.name) and not _reads(tool))
+    return frozenset(tool.name for tool in listed.tools if not tool.reads)
 
 
 def read_only_names(listed: ServerTools) -> frozenset[str]:
-    return frozenset(tool.name for tool in listed.tools if _is_usable(tool.name) and _reads(tool))
+    return frozenset(tool.name for tool in listed.tools if tool.reads)
 
 
 def unknown_names(listed: ServerTools, server: McpServer) -> tuple[str, ...]:
@@ -203,33 +204,37 @@ def instructions_of(listed: ServerTools, declared: McpTool, server: McpServer | 
     return listed.instructions[:_MAX_INSTRUCTIONS] if listed.instructions else None
 
 
-def _is_usable(name: str) -> bool:
-    return bool(name.strip()) and len(name) <= _MAX_NAME and name.isprintable()
-
-
-def _reads(tool: ServerTool) -> bool:
-    return isinstance(tool.annotations, Mapping) and tool.annotations.get("readOnlyHint") is True
-
-
-def _define(tool: ServerTool, declared: McpTool, rules: Iterable[ToolRules], *, may_read: bool) -> ToolDefinition:
-    own = [(each, each.tools.get(tool.name, _AS_LISTED)) for each in rules]
-    hints = tool.annotations if isinstance(tool.annotations, Mapping) else {}
-    decided = [policy.read_only for _, policy in own if policy.read_only is not None]
-    read_only = all(decided) if decided else may_read and _reads(tool)
-    decided = [policy.idempotent for _, policy in own if policy.idempotent is not None]
+def _define(
+    tool: ServerTool,
+    declared: McpTool,
+    servers: Sequence[McpServer],
+    needs_approval: bool | None,
+    *,
+    may_read: bool,
+) -> ToolDefinition:
+    hints = tool.annotations or {}
+    own = [each.tools.get(tool.name, _AS_LISTED) for each in servers]
+    decided = [policy.read_only for policy in own if policy.read_only is not None]
+    read_only = all(decided) if decided else may_read and tool.reads
+    decided = [policy.idempotent for policy in own if policy.idempotent is not None]
     is_idempotent = all(decided) if decided else read_only or hints.get("idempotentHint") is True
+    demands = [needs_approval]
+    for server, policy in zip(servers, own, strict=True):
+        is_demanded = server.require_approval == "always" or (server.require_approval == "writes" and not read_only)
+        demands.append(is_demanded if policy.require_approval is None else policy.require_approval)
     return ToolDefinition(
         name=tool.name,
         kind=ToolKind.MCP,
         description=_description(tool, hints),
-        parameters=_schema(tool.input_schema),
+        # The same object as in the list: what is made of it is cached.
+        parameters=tool.input_schema or {"type": "object", "properties": {}},
         server_label=declared.server_label,
         read_only=read_only,
         idempotent=is_idempotent,
         annotations={name: hint for name, hint in hints.items() if hint is not None} or None,
         declared=declared,
-        needs_approval=_strictest([_needs_approval(policy, each, read_only=read_only) for each, policy in own]),
-        is_serial=not all(policy.parallel for _, policy in own),
+        needs_approval=True if True in demands else needs_approval,
+        is_serial=not all(policy.parallel for policy in own),
     )
 
 
@@ -239,25 +244,6 @@ def _description(tool: ServerTool, hints: Mapping[str, Any]) -> str | None:
         if isinstance(text, str) and text.strip() and text != tool.name:
             return text[:_MAX_DESCRIPTION]
     return None
-
-
-def _schema(schema: object) -> dict[str, Any]:
-    if not isinstance(schema, Mapping) or not schema:
-        return {"type": "object", "properties": {}}
-    return schema if isinstance(schema, dict) else dict(schema)  # the same object, because results for it are cached
-
-
-def _strictest(demands: Collection[bool | None]) -> bool | None:
-    """True before None before False, as `ToolDefinition.needs_approval` has them."""
-    return True if True in demands else None if None in demands else False
-
-
-def _needs_approval(own: McpToolPolicy, rules: ToolRules, *, read_only: bool) -> bool | None:
-    if own.require_approval is not None:
-        return own.require_approval
-    if rules.require_approval == "always" or (rules.require_approval == "writes" and not read_only):
-        return True
-    return rules.default
 
 
 # ---- outputs ----
@@ -281,31 +267,20 @@ def output_of(outcome: McpCallResult) -> Output:
         text = only.get("text")
         if isinstance(text, str) and text and (not outcome.is_error or text.strip()):
             return text  # the usual case
-    parts = [part for content in _bounded(outcome.content) for part in _parts(content)]
-    if outcome.structured is not None and not any(isinstance(part, InputText) for part in parts):
-        parts.insert(0, InputText(text=_json(outcome.structured)))
-    if outcome.is_error and not any(_has_content(part) for part in parts):
-        parts.insert(0, InputText(text=_SILENT_FAILURE))
+    parts = [part for content in outcome.content[:_MAX_PARTS] for part in _parts(content)]
+    if (more := len(outcome.content) - _MAX_PARTS) > 0:
+        parts.append(InputText(text=f"[{more} more parts left out]"))
     texts = [part.text for part in parts if isinstance(part, InputText)]
+    if outcome.structured is not None and not texts:
+        texts = [msgspec.json.encode(outcome.structured).decode()]
+        parts.insert(0, InputText(text=texts[0]))
+    if outcome.is_error and len(texts) == len(parts) and not any(text.strip() for text in texts):
+        texts.insert(0, _SILENT_FAILURE)
+        parts.insert(0, InputText(text=_SILENT_FAILURE))
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
 
 
-def _bounded(content: object) -> Iterable[object]:
-    if not isinstance(content, list | tuple):
-        return ()
-    more = len(content) - _MAX_PARTS
-    if more <= 0:
-        return content
-    return [*content[:_MAX_PARTS], {"type": "text", "text": f"[{more} more parts left out]"}]
-
-
-def _has_content(part: ResultPart) -> bool:
-    return not isinstance(part, InputText) or bool(part.text.strip())
-
-
-def _parts(content: object) -> list[ResultPart]:
-    if not isinstance(content, dict) and not isinstance(content, Mapping):  # `isinstance` of an abstract class is slow
-        return [_left_out("a part that is none")]
+def _parts(content: Mapping[str, Any]) -> list[ResultPart]:
     match content.get("type"):
         case "text":
             text = content.get("text")
@@ -376,7 +351,3 @@ def _word(value: object) -> str:
     """Return a name from the server, shortened and printable."""
     text = value if isinstance(value, str) else ""
     return "".join(character if character.isprintable() else " " for character in text[:_MAX_WORD]).strip()
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

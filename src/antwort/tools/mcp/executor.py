@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import weakref
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -18,7 +16,7 @@ from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
 from antwort.caching import Cache
 from antwort.concurrency import stop
-from antwort.identity import Identity
+from antwort.identity import ANONYMOUS, Identity
 from antwort.tools.base import (
     BaseExecutor,
     NoteWritingTools,
@@ -31,24 +29,24 @@ from antwort.tools.base import (
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, server_id_of
 from antwort.tools.mcp.conversion import (
-    ToolRules,
+    Definitions,
     define,
     instructions_of,
     output_of,
-    rules_for,
     unknown_names,
-    untrusted_rules,
+    usual_approval,
 )
 from antwort.tools.mcp.servers import McpPolicy, McpServer, base_spec, needed_to_reach, own_spec, untrusted_spec
-from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, WritingNames
+from antwort.tools.mcp.tool_memory import SHARED, ToolMemory
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.pool import SessionPool
+    from antwort.tools.mcp.session import McpSession
 
 _log = logging.getLogger("antwort.tools.mcp")
 
 _MAX_CACHED = 512
-"""Most cached specs, and most servers whose tool definitions are cached."""
+"""Most cached specs."""
 _CLOSE_SECONDS = 1.0
 _SERVER = re.compile(r"\bMCP server(?![\w'])(?! ')")
 
@@ -64,15 +62,14 @@ class McpServerStatus(msgspec.Struct, frozen=True):
     """Lists and calls that failed because of it."""
 
 
-class _Definitions(msgspec.Struct, frozen=True):
-    listed: weakref.ReferenceType[ServerTools]
-    """A weak reference, so that the session alone keeps the list alive."""
-    declared: McpTool
-    writing: WritingNames
-    tools: tuple[ToolDefinition, ...]
+class _Own(NamedTuple):
+    """An operator's server."""
 
-    def are_of(self, listed: ServerTools, declared: McpTool, writing: WritingNames) -> bool:
-        return self.listed() is listed and self.declared == declared and all(map(is_, self.writing, writing))
+    server: McpServer
+    spec: ServerSpec
+    """Without the parts that depend on a request."""
+    declared: McpTool
+    """What a call needs to reach it, if the request brings no credentials."""
 
 
 class McpExecutor(BaseExecutor):
@@ -96,20 +93,21 @@ class McpExecutor(BaseExecutor):
     ) -> None:
         """`sessions`: None for a pool of its own. Raises `ValueError` for two servers with the same label."""
         self._policy = policy or McpPolicy()
-        self._servers: dict[str, McpServer] = {}
-        self._base_specs: dict[str, ServerSpec] = {}
+        self._own: dict[str, _Own] = {}
         self._by_server_id: dict[str, list[McpServer]] = defaultdict(list)
         """A request may name one of the operator's servers by its address, under another label."""
         for server in servers:
-            if server.label in self._servers:
+            if server.label in self._own:
                 raise ValueError(f"There are two MCP servers labelled {server.label!r}.")
             spec = base_spec(server, self._policy)
-            self._servers[server.label], self._base_specs[server.label] = server, spec
+            self._own[server.label] = _Own(server, spec, McpTool(server_label=server.label))
             self._by_server_id[spec.server_id].append(server)
-        self.labels = tuple(self._servers)
+        self.labels = tuple(self._own)
+        self._standing = [
+            (own.server.standing, own.declared) for own in self._own.values() if own.server.standing is not None
+        ]
         self._memory = ToolMemory()
         self._sessions = sessions
-        self._definitions = Cache[bytes, _Definitions](_MAX_CACHED)
         self._specs = Cache[Hashable, ServerSpec](_MAX_CACHED)
         """Specs without credentials of a request: each call needs one."""
         self._is_up: dict[str, bool] = {}
@@ -118,7 +116,7 @@ class McpExecutor(BaseExecutor):
         self._warming: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"McpExecutor({', '.join(self._servers)})"
+        return f"McpExecutor({', '.join(self._own)})"
 
     def remember_with(self, note: NoteWritingTools) -> None:
         self._memory.note = note
@@ -129,65 +127,69 @@ class McpExecutor(BaseExecutor):
         """Return the tools of a declared server, or None for an unknown label. Raises `ServerUnavailable`, and
         `InvalidField` for an invalid declaration.
         """
-        server = self._servers.get(declared.server_label)
-        if server is None and declared.server_url is UNSET:
+        own = self._own.get(declared.server_label)
+        if own is None and declared.server_url is UNSET:
             return None
-        spec = self._spec(declared, identity)
-        listed = await self._list(spec)
-        if server is not None:
-            self._warn_of_unknown(server, listed)
-        if server is not None and server.authorization == "own":
-            declared = McpTool(server_label=server.label)
-        else:
-            declared = needed_to_reach(declared)
-        tenants, known = self._tenants(spec), self._definitions.get(spec.key)
-        is_current = known is not None and known.listed() is listed and known.declared == declared
-        if known is not None and is_current and self._memory.holds(spec, tenants, known.writing):
+        session = self._session(declared, identity)
+        if (listed := session.cached()) is None:
+            listed = await self._list(session)
+        spec, memory, known = session.spec, self._memory, session.definitions
+        if spec.owner is None and not self._is_up.get(spec.label):
+            self._record_success(spec)
+        needed = own.declared if own is not None and own.server.authorization == "own" else needed_to_reach(declared)
+        if known is not None and (known.listed is not listed or known.declared != needed):
+            known = None
+        if known is not None and memory.is_current(known.writing):
             return known.tools  # the same objects until something changes, because requests are more frequent
-        writing = await self._memory.learn(spec, tenants, listed)
-        if server is not None:
-            rules = [rules_for(server)]
+        writing = await memory.learn(spec, self._tenants(spec), listed)
+        if known is not None and all(map(is_, known.writing.names, writing.names)):
+            tools = known.tools
+        elif own is not None:
+            self._warn_of_unknown(own.server, listed)
+            tools = define(listed, needed, own.server, writing=writing.names)
         else:
-            by_address = self._by_server_id.get(spec.server_id, ())
-            rules = [untrusted_rules(self._policy), *map(rules_for, by_address)]
-        return self._define(spec, listed, declared, rules, writing)
+            by_address, approval = self._by_server_id.get(spec.server_id, ()), usual_approval(self._policy)
+            tools = define(listed, needed, *by_address, needs_approval=approval, writing=writing.names)
+        session.definitions = Definitions(listed, needed, writing, tools)
+        return tools
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
-        if declared.server_label in self._servers or declared.server_url is not UNSET:
-            await self._list(self._spec(declared, identity), is_fresh=True)
+        if declared.server_label in self._own or declared.server_url is not UNSET:
+            await self._list(self._session(declared, identity), is_fresh=True)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
-        server = self._servers.get(declared.server_label)
-        if server is None and declared.server_url is UNSET:
+        own = self._own.get(declared.server_label)
+        if own is None and declared.server_url is UNSET:
             return None
-        spec = self._spec(declared, identity)
-        known = self._definitions.get(spec.key)
-        # This follows `discover`: use the list that the definitions come from.
-        listed = (None if known is None else known.listed()) or await self._list(spec)
-        return instructions_of(listed, declared, server)
+        session = self._session(declared, identity)
+        listed = session.listed or await self._list(session)  # the list that the definitions come from
+        return instructions_of(listed, declared, None if own is None else own.server)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
-        return [
-            McpTool(server_label=server.label)
-            for server in self._servers.values()
-            if server.standing is not None and server.standing.has(model, identity)
-        ]
+        if not self._standing:
+            return ()
+        return [declared for audience, declared in self._standing if audience.has(model, identity)]
 
-    def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
-        """Return the spec of the session for a declaration. Raises `InvalidField`."""
-        known: Hashable = None
+    def _session(self, declared: McpTool, identity: Identity) -> McpSession:
+        """Return the session for a declaration. Raises `InvalidField`, `ServerUnavailable`."""
+        if self._sessions is None:  # imported when it is needed, so that a server without MCP starts faster
+            from antwort.tools.mcp.pool import SessionPool
+
+            policy = self._policy
+            self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
+        key: Hashable = None
         if declared.authorization is declared.headers is UNSET:
-            known = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)
-            if (spec := self._specs.get(known)) is not None:
-                return spec
-        server = self._servers.get(declared.server_label)
-        if server is None:
+            key = (declared.server_label, declared.server_url, declared.connector_id, identity.tenant, identity.owner)
+            if (spec := self._specs.get(key)) is not None:
+                return self._sessions.session(spec)
+        own = self._own.get(declared.server_label)
+        if own is None:
             spec = untrusted_spec(declared, identity, self._policy)
         else:
-            spec = own_spec(server, self._base_specs[server.label], declared, identity)
-        if known is not None:
-            self._specs.put(known, spec)
-        return spec
+            spec = own_spec(own.server, own.spec, declared, identity)
+        if key is not None:
+            self._specs.put(key, spec)
+        return self._sessions.session(spec)
 
     def _tenants(self, spec: ServerSpec) -> tuple[str, ...]:
         """Return the tenants under which the server's writing tools are recorded. The record of the shared session with
@@ -197,35 +199,13 @@ class McpExecutor(BaseExecutor):
             return (SHARED,)
         return (spec.owner[0], SHARED) if spec.server_id in self._by_server_id else (spec.owner[0],)
 
-    def _define(
-        self,
-        spec: ServerSpec,
-        listed: ServerTools,
-        declared: McpTool,
-        rules: Sequence[ToolRules],
-        writing: WritingNames,
-    ) -> tuple[ToolDefinition, ...]:
-        """Return the cached definitions, or new ones if the list, the declaration or the record has changed."""
-        known = self._definitions.get(spec.key)
-        if known is None or not known.are_of(listed, declared, writing):
-            reference = weakref.ref(listed, partial(self._forget, spec.key))
-            tools = define(listed, declared, *rules, writing=writing)
-            known = _Definitions(reference, declared, writing, tools)
-            self._definitions.put(spec.key, known)
-        return known.tools
-
-    def _forget(self, key: bytes, listed: weakref.ReferenceType[ServerTools]) -> None:
-        if (known := self._definitions.get(key)) is not None and known.listed is listed:
-            self._definitions.discard(key)
-
-    async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
+    async def _list(self, session: McpSession, *, is_fresh: bool = False) -> ServerTools:
         try:
-            with self._pool().session(spec) as session:
-                listed = await (session.refresh() if is_fresh else session.tools())
+            listed = await (session.refresh() if is_fresh else session.tools())
         except ServerUnavailable as fault:
-            self._record_failure(spec, named := _with_label(fault, spec.label))
+            self._record_failure(session.spec, named := _with_label(fault, session.spec.label))
             raise named from fault
-        self._record_success(spec)
+        self._record_success(session.spec)
         return listed
 
     # ---- running calls ----
@@ -234,18 +214,18 @@ class McpExecutor(BaseExecutor):
         declared = tool.declared
         if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
             return False
-        return declared.server_label in self._servers or (
-            self._policy.declared and isinstance(declared.server_url, str)
-        )
+        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
         """Return the limits that the operator has set for the server, also if a request names it by its address. None:
         the limits of all tools.
         """
-        server = self._servers.get(tool.server_label or "")
-        if server is None and tool.declared is not None and isinstance(tool.declared.server_url, str):
-            server = next(iter(self._by_server_id.get(server_id_of(tool.declared.server_url), ())), None)
-        return None if server is None else server.limits
+        if (own := self._own.get(tool.server_label or "")) is not None:
+            return own.server.limits
+        if tool.declared is None or not isinstance(tool.declared.server_url, str):
+            return None
+        by_address = self._by_server_id.get(server_id_of(tool.declared.server_url))
+        return by_address[0].limits if by_address else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = call.definition
@@ -254,52 +234,45 @@ class McpExecutor(BaseExecutor):
         arguments = call.arguments.strip() or "{}"  # it becomes part of a message, which it must not end
         if isinstance(context.arguments_of(call), str):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
-        spec = self._spec(tool.declared, context.identity)
         try:
-            with self._pool().session(spec) as session:
-                key = context.idempotency_key
-                outcome = await session.call(tool.own_name, arguments, key=key, progress=context.progress)
+            session = self._session(tool.declared, context.identity)
+            outcome = await session.call(
+                tool.own_name, arguments, key=context.idempotency_key, progress=context.progress
+            )
         except ServerUnavailable as fault:
-            self._count_failure(spec)
-            return ToolResult(call.id, str(_with_label(fault, spec.label)), is_error=True)
+            label = tool.declared.server_label
+            self._failures[label if label in self._own else None] += 1
+            return ToolResult(call.id, str(_with_label(fault, label)), is_error=True)
         return ToolResult(call.id, output_of(outcome), is_error=outcome.is_error)
 
     # ---- start and stop ----
 
     async def open(self) -> None:
         """Connect to the operator's servers in the background. A failed one is tried again when it is used."""
-        for server in self._servers.values():
-            if server.sessions == "shared" and server.authorization == "own":
-                task = asyncio.create_task(self._warm(self._base_specs[server.label]))
+        for own in self._own.values():
+            if own.server.sessions == "shared" and own.server.authorization == "own":
+                task = asyncio.create_task(self._warm(own.declared))
                 self._warming.add(task)
                 task.add_done_callback(self._warming.discard)
 
-    async def _warm(self, spec: ServerSpec) -> None:
+    async def _warm(self, declared: McpTool) -> None:
         try:
-            await self._memory.learn(spec, self._tenants(spec), await self._list(spec))
+            await self.discover(declared, ANONYMOUS)
         except ServerUnavailable:
             pass  # it is in the log
         except Exception:
-            _log.exception("the MCP server %r could not be connected to", spec.label)
+            _log.exception("the MCP server %r could not be connected to", declared.server_label)
 
     async def close(self) -> None:
         await stop(list(self._warming), _CLOSE_SECONDS)
         if self._sessions is not None:
             await self._sessions.close()
 
-    def _pool(self) -> SessionPool:
-        if self._sessions is None:  # imported when it is needed, so that a server without MCP starts faster
-            from antwort.tools.mcp.pool import SessionPool
-
-            policy = self._policy
-            self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
-        return self._sessions
-
     # ---- status: a line is logged when a server fails and when it works again, not for each request ----
 
     def status(self) -> Sequence[McpServerStatus]:
         """Return the states of the operator's servers, and one for all others together."""
-        servers = [McpServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._servers]
+        servers = [McpServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._own]
         return [*servers, McpServerStatus(None, None, self._failures[None])]
 
     @property
@@ -307,7 +280,7 @@ class McpExecutor(BaseExecutor):
         return getattr(self._sessions, "open_sessions", 0)
 
     def _record_failure(self, spec: ServerSpec, fault: ServerUnavailable) -> None:
-        self._count_failure(spec)
+        self._failures[None if spec.is_untrusted else spec.label] += 1
         if spec.owner is not None:  # the state of such a session concerns its owner only
             _log.debug("an MCP server that a request uses cannot be asked: %s", fault)
         elif self._is_up.get(spec.label) is not False:
@@ -337,15 +310,8 @@ class McpExecutor(BaseExecutor):
         """Return the tools that the operator's settings name, and that the server's latest list does not have."""
         return self._unknown.get(label, ())
 
-    def _count_failure(self, spec: ServerSpec) -> None:
-        self._failures[None if spec.is_untrusted else spec.label] += 1
-
 
 def _with_label(fault: ServerUnavailable, label: str) -> ServerUnavailable:
     """Return the same fault with the server's label in its text."""
     text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(fault), count=1)
-    if text == str(fault):
-        return fault
-    named = type(fault)(text)
-    named.details = fault.details
-    return named
+    return type(fault)(text, fault.details)

@@ -11,22 +11,20 @@ import msgspec
 
 from antwort.concurrency import backoff
 from antwort.net.client import HttpResponse
-from antwort.net.connection import Timeouts
 from antwort.net.response import ConnectFailed, ConnectTimeout, HttpError, InvalidResponse
 from antwort.net.sse import EventParser, SseEvent
 from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
-from antwort.tools.mcp.auth import make_login
 from antwort.tools.mcp.base import Forbidden, ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import HttpClients, McpEndpoint, check_coding
+from antwort.tools.mcp.endpoint import UNCODED, McpEndpoint
 from antwort.tools.mcp.messages import (
     BROKEN,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    MODERN_VERSION,
     NOT_AN_ANSWER,
     TOO_CURIOUS,
     TOO_LONG,
     UNAUTHORIZED,
-    Agreement,
     JsonRpcMessage,
     Request,
     Unsent,
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 EVENTS = "text/event-stream"
 _JSON = "application/json"
 _POST = {"Accept": f"{_JSON}, {EVENTS}", "Content-Type": _JSON}
-_NOTIFY_TIMEOUTS = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 _BUSY = (429, 502, 503, 504)
 _MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_UNSOLICITED_BYTES = 256 * 1024
@@ -59,33 +56,23 @@ _REOPEN_SECONDS = 1.0
 """Shortest pause before the stream of unsolicited messages is opened again."""
 
 
-class _Busy(ServerUnavailable):
-    """The stream cannot be resumed now, and may be later."""
-
-
 class StreamableHttp(McpTransport):
     """The transport of one connection. Requests run in the tasks of their callers."""
 
     def __init__(self, spec: ServerSpec, policy: AddressPolicy | None, connection: McpConnection) -> None:
         """Raises `AddressNotAllowed`."""
-        self._clients = HttpClients(spec, policy)
-        self._endpoint = McpEndpoint(self._clients, make_login(spec, self._clients))
+        self._endpoint = McpEndpoint(spec, policy)
         self._connection = connection
         self._headers: Mapping[str, str] = _POST
-        self._agreement: Agreement | None = None
         self._session: str | None = None
 
-    def agree(self, agreement: Agreement) -> None:
-        self._agreement = agreement
-        if agreement.is_modern:  # that version has no sessions
+    def agree(self, version: str) -> None:
+        if version == MODERN_VERSION:  # it has no sessions
             self._session = None
         session = {} if self._session is None else {"Mcp-Session-Id": self._session}
-        self._headers = {**_POST, "MCP-Protocol-Version": agreement.version, **session}
+        self._headers = {**_POST, "MCP-Protocol-Version": version, **session}
 
     async def request(self, request: Request) -> object:
-        """Return the result. A cancelled request is cancelled at the server, too: in the modern version by closing the
-        stream. Raises `JsonRpcError`, `Unsent`, `ServerUnavailable`.
-        """
         try:
             try:
                 reply = await self._endpoint.send(
@@ -94,65 +81,50 @@ class StreamableHttp(McpTransport):
             except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
                 raise Unsent from exc
             try:
-                return await self._answer(reply, request)
+                if reply.status != 200:
+                    return await self._refusal(reply, request)
+                if reply.headers.coding not in UNCODED:
+                    raise ServerUnavailable(NOT_AN_ANSWER)
+                if reply.headers.media_type == _JSON:
+                    try:
+                        data = await reply.read(request.max_bytes)
+                    except InvalidResponse as exc:
+                        raise ServerUnavailable(TOO_LONG) from exc
+                    message = await decode_message(data)
+                elif reply.headers.media_type == EVENTS:
+                    message = await self._streamed(reply, request.max_bytes)
+                else:
+                    raise ServerUnavailable(NOT_AN_ANSWER)
+                if message.get("id") != request.id and not ("error" in message and message.get("id") is None):
+                    raise ServerUnavailable(NOT_AN_ANSWER)
+                if not self._connection.version and (session := reply.headers.get("mcp-session-id")):
+                    if not (session.isascii() and session.isprintable()):
+                        raise ServerUnavailable(NOT_AN_ANSWER)
+                    self._session = session
+                return result_of(message)
             finally:
                 reply.close()
-        except asyncio.CancelledError:
-            if request.is_cancellable and self._agreement is not None and not self._agreement.is_modern:
-                self._connection.send_cancelled(request.id)
-            raise
         except (InvalidResponse, ValueError) as exc:
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         except HttpError as exc:
             raise ServerUnavailable(BROKEN) from exc
 
-    async def notify(self, message: JsonRpcMessage, timeouts: Timeouts | None = None) -> None:
-        """Send a message that has no answer, and ignore refusals. Without `timeouts`, the caller limits the time.
-
-        Raises `HttpError`.
-        """
-        body = msgspec.json.encode(message)
+    async def notify(self, message: JsonRpcMessage) -> None:
+        """Send a message, and ignore refusals. The caller limits the time."""
         with suppress(ServerUnavailable):
-            async with await self._endpoint.send("POST", self._headers, body, timeouts=timeouts) as reply:
+            async with await self._endpoint.send("POST", self._headers, msgspec.json.encode(message)) as reply:
                 reply.release()
 
-    async def notify_safely(self, message: JsonRpcMessage) -> None:
-        with suppress(HttpError):
-            await self.notify(message, _NOTIFY_TIMEOUTS)
-
     async def close(self) -> None:
-        await self._clients.close()
+        await self._endpoint.close()
 
     async def end_session(self) -> None:
-        """End the session at the server."""
-        if self._session is not None and self._agreement is not None:
+        if self._session is not None and self._connection.version:
             with suppress(HttpError, ServerUnavailable):
-                async with await self._endpoint.send("DELETE", self._headers, timeouts=_NOTIFY_TIMEOUTS) as reply:
+                async with await self._endpoint.send("DELETE", self._headers) as reply:
                     reply.release()
 
     # ---- answers ----
-
-    async def _answer(self, reply: HttpResponse, request: Request) -> object:
-        if reply.status != 200:
-            return await self._refusal(reply, request)
-        check_coding(reply)
-        if reply.headers.media_type == _JSON:
-            try:
-                data = await reply.read(request.max_bytes)
-            except InvalidResponse as exc:
-                raise ServerUnavailable(TOO_LONG) from exc
-            message = await decode_message(data)
-        elif reply.headers.media_type == EVENTS:
-            message = await self._events(reply, request)
-        else:
-            raise ServerUnavailable(NOT_AN_ANSWER)
-        if message.get("id") != request.id and not ("error" in message and message.get("id") is None):
-            raise ServerUnavailable(NOT_AN_ANSWER)
-        if self._agreement is None and (session := reply.headers.get("mcp-session-id")):
-            if not (session.isascii() and session.isprintable()):
-                raise ServerUnavailable(NOT_AN_ANSWER)
-            self._session = session
-        return result_of(message)
 
     async def _refusal(self, reply: HttpResponse, request: Request) -> object:
         """Return the result or raise the error of an answer other than 200. `Unsent` only if the request was certainly
@@ -177,43 +149,44 @@ class StreamableHttp(McpTransport):
             return result_of(message)
         raise http_status_error(reply.status)
 
-    async def _events(self, reply: HttpResponse, request: Request) -> dict[str, Any]:
-        """Return the answer from a stream, which may end and be resumed."""
-        resumes = self._agreement is None or not self._agreement.is_modern
-        stream = _AnswerStream(self._connection, request.max_bytes, resumes=resumes)
+    async def _streamed(self, reply: HttpResponse, max_bytes: int) -> dict[str, Any]:
+        """Return the answer from a stream. One that ends before it is resumed, as often as the server ends it, in
+        versions in which that is possible. The caller limits the time.
+        """
+        stream = _EventStream(self._connection)
         try:
-            try:
-                answer = await stream.read(reply)
-            except HttpError:
-                if not stream.can_resume:
-                    raise
-                answer = None
-            if answer is None and not stream.can_resume:
-                raise ServerUnavailable(BROKEN)
-            return await self._resumed(stream) if answer is None else answer
+            return await self._read_stream(stream, reply, max_bytes)
         finally:
             stream.decliner.drop()
 
-    async def _resumed(self, stream: _AnswerStream) -> dict[str, Any]:
-        """Resume a stream that ended before the answer, as often as the server ends it. The caller limits the time."""
+    async def _read_stream(self, stream: _EventStream, reply: HttpResponse, max_bytes: int) -> dict[str, Any]:
+        resumes = not self._connection.is_modern
+        try:
+            answer = await stream.read_answer(reply, max_bytes, resumes=resumes)
+        except HttpError:
+            if not (resumes and stream.last_id):
+                raise
+            answer = None
         failures, pauses = 0, backoff(stream.pause, _MAX_RESUME_SECONDS)
-        while True:
+        while answer is None:
+            if not (resumes and stream.last_id):
+                raise ServerUnavailable(BROKEN)
             await asyncio.sleep(max(stream.pause, next(pauses)))
             try:
                 async with await self._open_stream(stream.last_id) as reply:
-                    if reply.status in _BUSY:
-                        raise _Busy(BROKEN)
-                    if reply.status != 200 or reply.headers.media_type != EVENTS:
-                        raise ServerUnavailable(BROKEN)
-                    if (answer := await stream.read(reply)) is not None:
-                        return answer
-                failures, pauses = 0, backoff(stream.pause, _MAX_RESUME_SECONDS)
-            except (HttpError, _Busy) as exc:
-                failures += 1
-                if failures >= (_MAX_BUSY if isinstance(exc, _Busy) else _MAX_FAILURES):
-                    raise ServerUnavailable(BROKEN) from exc
-            except (Unauthorized, ValueError) as exc:  # ValueError: an id that cannot be sent
-                raise ServerUnavailable(BROKEN) from exc
+                    if reply.status == 200 and reply.headers.media_type == EVENTS:
+                        answer = await stream.read_answer(reply, max_bytes, resumes=True)
+                        failures, pauses = 0, backoff(stream.pause, _MAX_RESUME_SECONDS)
+                        continue
+                    attempts = _MAX_BUSY if reply.status in _BUSY else 0
+            except HttpError:
+                attempts = _MAX_FAILURES
+            except (Unauthorized, ValueError):  # ValueError: an id that cannot be sent
+                attempts = 0
+            failures += 1
+            if failures >= attempts:
+                raise ServerUnavailable(BROKEN)
+        return answer
 
     async def _open_stream(self, last_id: str | None) -> HttpResponse:
         resume = {} if last_id is None else {"Last-Event-ID": last_id}
@@ -226,7 +199,7 @@ class StreamableHttp(McpTransport):
         """Read unsolicited messages, in one stream after the other, until the server offers none."""
         if self._session is None:
             return
-        stream, failures = _UnsolicitedStream(self._connection), 0
+        stream, failures = _EventStream(self._connection), 0
         allowance = self._connection.allowance
         wait = allowance.pause()
         while failures < _MAX_FAILURES:
@@ -238,92 +211,75 @@ class StreamableHttp(McpTransport):
                         return
                     if reply.status == 200 and reply.headers.media_type == EVENTS:
                         failures = 0
-                        await stream.read(reply)
+                        await stream.read_unsolicited(reply)
             wait = max(_REOPEN_SECONDS, stream.pause, allowance.pause())
 
 
-class _Stream:
+class _EventStream:
     """A stream of events. When it is resumed, it spans several HTTP answers."""
 
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
-        self.decliner = Decliner(connection.transport.notify_safely, connection.spawn)
+        self.decliner = Decliner(connection.notify_safely, connection.spawn)
         self.last_id: str | None = None
         """The id of the last event with an id, after which the server can resume."""
-        self._pause = _RESUME_SECONDS
-
-    @property
-    def pause(self) -> float:
+        self.pause = _RESUME_SECONDS
         """Seconds before the stream may be resumed."""
-        return min(_MAX_RESUME_SECONDS, max(_MIN_RESUME_SECONDS, self._pause))
 
-    async def _data(self, event: SseEvent) -> bytes | None:
-        """Return the data of an event if it is a message."""
-        if event.id is not None:
-            self.last_id = event.id.decode("latin-1") or None
-        if event.retry is not None:
-            self._pause = event.retry / 1000
-        if event.kind == b"message" and event.data:
-            return event.data
-        await self._connection.skip(event.size)
-        return None
-
-
-class _AnswerStream(_Stream):
-    """The stream in which the answer to a request comes."""
-
-    def __init__(self, connection: McpConnection, max_bytes: int, *, resumes: bool) -> None:
-        super().__init__(connection)
-        self._max_bytes, self._resumes = max_bytes, resumes
-
-    @property
-    def can_resume(self) -> bool:
-        return self._resumes and self.last_id is not None
-
-    async def read(self, reply: HttpResponse) -> dict[str, Any] | None:
-        """Return the answer, or None if the stream ends before it. Raises `ServerUnavailable` and `HttpError`."""
+    async def read_answer(self, reply: HttpResponse, max_bytes: int, *, resumes: bool) -> dict[str, Any] | None:
+        """Return the answer to a request, or None if the stream ends before it. Raises `ServerUnavailable`,
+        `HttpError`.
+        """
         parser = EventParser()
         async for data in reply:
             for event in parser.feed(data):
-                if (answer := await self._take(event)) is not None:
+                if (answer := await self._answer(event)) is not None:
                     reply.release()
                     return answer
-            if parser.open_size > self._max_bytes:
+            if parser.open_size > max_bytes:
                 raise ServerUnavailable(TOO_LONG)
-        for event in () if self.can_resume else parser.finish():  # half an event counts if it cannot be resumed
-            with suppress(ServerUnavailable):
-                return await self._take(event)
+        if not (resumes and self.last_id):  # half an event counts if it cannot be resumed
+            for event in parser.finish():
+                with suppress(ServerUnavailable):
+                    return await self._answer(event)
         return None
 
-    async def _take(self, event: SseEvent) -> dict[str, Any] | None:
-        if (data := await self._data(event)) is None:
+    async def _answer(self, event: SseEvent) -> dict[str, Any] | None:
+        if not await self._is_message(event):
             return None
-        message = await decode_message(data)
+        message = await decode_message(event.data)
         if "method" not in message:
             return message
         if not await self._connection.take_unsolicited(message, event.size, self.decliner):
             raise ServerUnavailable(TOO_CURIOUS)
         return None
 
-
-class _UnsolicitedStream(_Stream):
-    """The stream of unsolicited messages, in which no answers come."""
-
-    async def read(self, reply: HttpResponse) -> None:
+    async def read_unsolicited(self, reply: HttpResponse) -> None:
+        """Read messages that answer no request. Raises `ServerUnavailable`, `HttpError`."""
         parser = EventParser()
         async for data in reply:
             for event in parser.feed(data):
-                if (body := await self._data(event)) is None:
+                if not await self._is_message(event):
                     continue
-                try:
-                    message = decode(body)
-                except ValueError:
-                    message = None
+                message: object = None
+                with suppress(ValueError):
+                    message = decode(event.data)
                 if not await self._connection.take_unsolicited(message, event.size, self.decliner):
                     self._connection.end()
                     return
             if parser.open_size > _MAX_UNSOLICITED_BYTES:
                 raise self._connection.allowance.closed()
+
+    async def _is_message(self, event: SseEvent) -> bool:
+        """Return whether an event has a message, and note what it says about the stream."""
+        if event.id is not None:
+            self.last_id = event.id.decode("latin-1") or None
+        if event.retry is not None:
+            self.pause = min(_MAX_RESUME_SECONDS, max(_MIN_RESUME_SECONDS, event.retry / 1000))
+        if event.kind == b"message" and event.data:
+            return True
+        await self._connection.skip(event.size)
+        return False
 
 
 def _is_of_request(message: JsonRpcMessage, request_id: str | int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import has_long_number, has_more_values
+from antwort.api.decoding import MAX_SURROGATES, has_long_number, has_more_values, repair_surrogates
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import McpCallResult, ServerUnavailable
 
@@ -47,17 +47,6 @@ JsonRpcMessage: TypeAlias = Mapping[str, Any]
 OnProgress: TypeAlias = Callable[[Progress], None]
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the handshake: the version of the protocol and what depends on it."""
-
-    version: str
-    is_modern: bool
-    meta: Mapping[str, Any] = {}
-    """The `_meta` of every request."""
-    instructions: str | None = None
-    announces_changes: bool = False
-
-
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a server."""
 
@@ -67,7 +56,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Header lines in which the modern version repeats parts of the body."""
     is_repeatable: bool = True
     """Whether it has no further effect if it is carried out twice."""
-    is_cancellable: bool = True
     max_bytes: int
     """Longest answer."""
 
@@ -128,7 +116,7 @@ def decode(data: bytes) -> Any:
 async def decode_message(data: bytes) -> dict[str, Any]:
     """Decode one message of a server. Raises `ServerUnavailable`."""
     try:
-        message = await decode_aside(data)
+        message = decode(data) if len(data) <= _INLINE_BYTES else await asyncio.to_thread(decode, data)
     except TooHeavy as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     except ValueError as exc:
@@ -138,29 +126,16 @@ async def decode_message(data: bytes) -> dict[str, Any]:
     return message
 
 
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)", re.DOTALL)
-_HALF_ESCAPE_BYTES = 6
-
-
 def _decode_leniently(data: bytes) -> Any:
-    repaired = _replace_lone_surrogates(data) if b"\\ud" in data or b"\\uD" in data else data
+    if data.count(b"\\ud") + data.count(b"\\uD") > MAX_SURROGATES:
+        raise TooHeavy("too many surrogates")
     try:
-        return json.loads(repaired.decode("utf-8-sig"), parse_float=_float, parse_constant=lambda _: None)
+        text = repair_surrogates(data).decode("utf-8-sig")
+        return json.loads(text, parse_float=_float, parse_constant=lambda _: None)
     except RecursionError as exc:
         raise ValueError("too deep") from exc
     except ValueError as exc:
         raise ValueError("no JSON") from exc
-
-
-def _replace_lone_surrogates(data: bytes) -> bytes:
-    if data.count(b"\\") > MAX_VALUES:
-        raise TooHeavy("too many escapes")
-
-    def replacement(found: re.Match[bytes]) -> bytes:
-        is_half = len(found[0]) == _HALF_ESCAPE_BYTES and found[0][2:3] in b"dD"
-        return b"\\ufffd" if is_half else found[0]
-
-    return _ESCAPE.sub(replacement, data)
 
 
 def _float(text: str) -> float | None:

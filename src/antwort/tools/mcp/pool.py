@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from time import monotonic
-from typing import NamedTuple
 
 import msgspec
 
@@ -36,8 +35,8 @@ class SessionPool:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._is_over_limit = False
-        """Whether there was too much at the last check, or a list has grown since."""
+        self.is_over_limit = False
+        """Whether there was too much at the last check, or a list has grown since: each use checks it then."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -47,21 +46,24 @@ class SessionPool:
         return sum(session.is_open for session in self._sessions.values())
 
     def session(self, spec: ServerSpec) -> McpSession:
-        """Return the session for a spec, for a `with` block: until that ends, the session is in use.
-
-        Raises `ServerUnavailable` when the pool is closed.
+        """Return the session for a spec. It may be evicted whenever it is not in use: ask it before waiting for
+        anything else. Raises `ServerUnavailable` when the pool is closed.
         """
         if self._is_closed:
             raise ServerUnavailable(ALL_CLOSING)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._idle, self._close_idle)
+        if self.is_over_limit:
+            self.evict(spec.owner)
         key = spec.key
-        session = self._sessions.get(key)
-        if session is not None:
-            session.uses += 1
+        if (session := self._sessions.get(key)) is not None:
             self._sessions.move_to_end(key)
+            session.used_at = monotonic()
             return session
-        session = self._sessions[key] = McpSession(spec, self._policy, self._check_later, self._release)
-        session.uses += 1
-        self._evict(spec.owner)
+        session = self._sessions[key] = McpSession(spec, self._policy, self)
+        session.uses += 1  # it must not evict itself
+        self.evict(spec.owner)
+        session.uses -= 1
         return session
 
     async def close(self) -> None:
@@ -75,52 +77,40 @@ class SessionPool:
         while self._closing:
             await asyncio.wait(self._closing)
 
-    def _release(self, session: McpSession) -> None:
-        if self._is_over_limit:
-            self._evict(session.spec.owner)
-        if self._timer is None and not self._is_closed:
-            self._timer = asyncio.get_running_loop().call_later(self._idle, self._close_idle)
-
-    def _check_later(self) -> None:
-        """A list has grown, maybe because its server announced it: the next release checks the limits."""
-        self._is_over_limit = True
-
-    def _evict(self, newcomer: tuple[str, str] | None) -> None:
-        if newcomer is None:
-            return
-        list_bytes = sum([session.list_bytes for session in self._sessions.values()])
+    def evict(self, newcomer: tuple[str, str] | None) -> None:
+        """Drop sessions if there are too many, or their lists are too long."""
+        for session in choose_evicted(list(self._sessions.values()), newcomer, self._limits):
+            self._drop(session)
+        left = [session for session in self._sessions.values() if session.spec.owner is not None]
+        list_bytes = Counter[tuple[str, str] | None]()
+        for session in left:
+            list_bytes[session.spec.owner] += session.brought_bytes
         limits = self._limits
-        self._is_over_limit = len(self._sessions) > limits.sessions or list_bytes > limits.list_bytes_each
-        if not self._is_over_limit:
-            return
-        candidates = [
-            Candidate(key, owner, session.list_bytes if session.spec.is_untrusted else 0, not session.uses)
-            for key, session in self._sessions.items()
-            if (owner := session.spec.owner) is not None
-        ]
-        for key in choose_evicted(candidates, newcomer, limits):
-            self._drop(key)
+        self.is_over_limit = (
+            len(left) > limits.sessions
+            or list_bytes.total() > limits.list_bytes
+            or max(list_bytes.values(), default=0) > limits.list_bytes_each
+        )
 
     def _close_idle(self) -> None:
-        """Close sessions that were idle for too long. A session in use is checked again after its release."""
+        """Close sessions that were idle for too long. A session in use is checked again later."""
         self._timer = None
         now = monotonic()
         waiting: list[float] = []
-        for key, session in list(self._sessions.items()):
-            if session.uses:
-                continue
-            if now - session.used_at < self._idle:
-                waiting.append(session.used_at)
+        for session in list(self._sessions.values()):
+            used_at = now if session.uses else session.used_at
+            if now - used_at < self._idle:
+                waiting.append(used_at)
             elif session.spec.owner is None:
                 self._close(session)
             else:
-                self._drop(key)
+                self._drop(session)
         if waiting:
             later = max(0.0, min(waiting) + self._idle - now)
             self._timer = asyncio.get_running_loop().call_later(later, self._close_idle)
 
-    def _drop(self, key: bytes) -> None:
-        session = self._sessions.pop(key)
+    def _drop(self, session: McpSession) -> None:
+        del self._sessions[session.spec.key]
         self._close(session)
         session.forget()
 
@@ -144,44 +134,38 @@ class EvictionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of such lists of one identity."""
 
 
-class Candidate(NamedTuple):
-    """A session that a request has brought."""
+def choose_evicted(
+    sessions: Sequence[McpSession], newcomer: tuple[str, str] | None, limits: EvictionLimits
+) -> list[McpSession]:
+    """Return the sessions to evict, because requests have brought too many or their lists are too long.
 
-    key: bytes
-    owner: tuple[str, str]
-    list_bytes: int
-    is_idle: bool
-
-
-def choose_evicted(candidates: Sequence[Candidate], newcomer: tuple[str, str], limits: EvictionLimits) -> list[bytes]:
-    """Return the keys of the sessions to evict, because there are too many or their lists are too long.
-
-    `candidates` are in the order of their last use. Those of the newcomer go first, then those of the owner who has
-    most. A session in use is never evicted.
+    `sessions` are in the order of their last use. Those of the newcomer go first, then those of the owner who has
+    most. A session in use is never evicted, nor is one that all share.
     """
-    list_bytes, numbers = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for each in candidates:
-        list_bytes[each.owner] += each.list_bytes
-        numbers[each.owner] += 1
-    idle, evicted = [each for each in candidates if each.is_idle], list[bytes]()
+    brought = [session for session in sessions if session.spec.owner is not None]
+    idle, evicted = [session for session in brought if not session.uses], list[McpSession]()
+    numbers = Counter(session.spec.owner for session in brought)
+    list_bytes = Counter[tuple[str, str] | None]()
+    for session in brought:
+        list_bytes[session.spec.owner] += session.brought_bytes
 
-    def choose() -> Candidate | None:
-        with_list = [each for each in idle if each.list_bytes]
+    def choose() -> McpSession | None:
+        with_list = [session for session in idle if session.brought_bytes]
         if list_bytes[newcomer] > limits.list_bytes_each and (own := _first_of(with_list, newcomer)) is not None:
             return own
         if list_bytes.total() > limits.list_bytes and with_list:
-            return _first_of(with_list, newcomer) or max(with_list, key=lambda each: list_bytes[each.owner])
+            return _first_of(with_list, newcomer) or max(with_list, key=lambda each: list_bytes[each.spec.owner])
         if numbers.total() > limits.sessions and idle:
-            return _first_of(idle, newcomer) or max(idle, key=lambda each: numbers[each.owner])
+            return _first_of(idle, newcomer) or max(idle, key=lambda each: numbers[each.spec.owner])
         return None
 
     while (chosen := choose()) is not None:
         idle.remove(chosen)
-        evicted.append(chosen.key)
-        list_bytes[chosen.owner] -= chosen.list_bytes
-        numbers[chosen.owner] -= 1
+        evicted.append(chosen)
+        list_bytes[chosen.spec.owner] -= chosen.brought_bytes
+        numbers[chosen.spec.owner] -= 1
     return evicted
 
 
-def _first_of(candidates: Sequence[Candidate], owner: tuple[str, str]) -> Candidate | None:
-    return next((each for each in candidates if each.owner == owner), None)
+def _first_of(sessions: Sequence[McpSession], owner: tuple[str, str] | None) -> McpSession | None:
+    return next((session for session in sessions if session.spec.owner == owner), None)

@@ -115,14 +115,11 @@ def _problem(server: McpServer) -> str | None:
         return f"needs another label: {LABEL_IN_WORDS}"
     if server.label == HOUSE_LABEL:
         return "needs another label: calls that are refused show under it"
-    if _is_text(server.command):
+    command: object = server.command
+    if isinstance(command, str):
         return "has a command that is one text; write a tuple of the program and its arguments"
     if bool(server.url) == bool(server.command):
         return "needs either a url or a command"
-    return _problem_of_address(server) or _problem_of_login(server)
-
-
-def _problem_of_address(server: McpServer) -> str | None:
     if server.transport not in ("http", "sse"):
         return f"has a transport that is none: {server.transport!r}; there are 'http' and 'sse'"
     if server.command and server.transport != "http":
@@ -134,10 +131,6 @@ def _problem_of_address(server: McpServer) -> str | None:
         parse_url(server.url or "https://example.com/")
     except AddressNotAllowed as exc:
         return f"has a url that cannot be asked: it {str(exc).rstrip('.')}"
-    return None
-
-
-def _problem_of_login(server: McpServer) -> str | None:
     logins = (server.token is not None, server.oauth is not None, server.authorization == "request")
     if sum(logins) > 1:
         return "has more than one of token, oauth and authorization='request'"
@@ -146,10 +139,6 @@ def _problem_of_login(server: McpServer) -> str | None:
     if any(logins) and any(name.lower() == "authorization" for name in server.headers):
         return "has an Authorization header beside another way to log in"
     return None
-
-
-def _is_text(command: object) -> bool:
-    return isinstance(command, str)
 
 
 # ---- headers of requests ----
@@ -187,53 +176,44 @@ class HeaderRules:
         """Return the headers to send for a declaration: its `headers`, and its `authorization` as one of them. Raises
         `InvalidField` with a field of the declaration; no message repeats a value.
         """
-        headers = {} if declared.headers is UNSET else declared.headers
-        self._check_size(headers)
-        for name, value in headers.items():
-            self._check_header(name, value)
-        if len({name.lower() for name in headers}) < len(headers):
-            raise InvalidField("headers", "a header is there twice.")
-        if declared.authorization is UNSET:
-            return dict(headers)
-        if any(name.lower() == "authorization" for name in headers):
-            raise InvalidField("authorization", "is in 'headers', too. Send one of them.")
-        if not self._allows("Authorization"):
-            raise InvalidField("authorization", "may not be sent to a server.")
-        return {**headers, "Authorization": _authorization(declared.authorization)}
-
-    def _allows(self, name: str) -> bool:
-        return _is_among(name, self._allow) and not _is_among(name, self._deny)
-
-    def _check_size(self, headers: Mapping[str, str]) -> None:
+        headers = {} if declared.headers is UNSET else dict(declared.headers)
         if len(headers) > MAX_HEADERS:
             raise InvalidField("headers", f"{len(headers)} headers; at most {MAX_HEADERS} are allowed.")
         if sum(len(name) + len(value) for name, value in headers.items()) > MAX_HEADERS_CHARACTERS:
             raise InvalidField("headers", f"longer than {MAX_HEADERS_CHARACTERS} characters together.")
+        for name, value in headers.items():
+            if not _NAME.fullmatch(name) or len(name) > 256:
+                raise InvalidField("headers", "a name is not one that a header can have.")
+            if not self._allows(name):
+                raise InvalidField(f"headers.{name}", "this header may not be sent to a server.")
+            _check_value(f"headers.{name}", value, may_be_empty=True)
+        names = {name.lower() for name in headers}
+        if len(names) < len(headers):
+            raise InvalidField("headers", "a header is there twice.")
+        if declared.authorization is not UNSET:
+            if "authorization" in names:
+                raise InvalidField("authorization", "is in 'headers', too. Send one of them.")
+            if not self._allows("Authorization"):
+                raise InvalidField("authorization", "may not be sent to a server.")
+            token = declared.authorization
+            _check_value("authorization", token)
+            headers["Authorization"] = token if _SCHEME.match(token) else f"Bearer {token}"
+        return headers
 
-    def _check_header(self, name: str, value: str) -> None:
-        if not _NAME.fullmatch(name) or len(name) > 256:
-            raise InvalidField("headers", "a name is not one that a header can have.")
-        where = f"headers.{name}"
-        if not self._allows(name):
-            raise InvalidField(where, "this header may not be sent to a server.")
-        if len(value) > MAX_HEADER_CHARACTERS:
-            raise InvalidField(where, f"longer than {MAX_HEADER_CHARACTERS} characters.")
-        if value and not _VALUE.fullmatch(value):
-            raise InvalidField(where, "only printable ASCII, without spaces around it, can be sent.")
+    def _allows(self, name: str) -> bool:
+        return _is_among(name, self._allow) and not _is_among(name, self._deny)
 
 
-def _authorization(token: str) -> str:
-    """Return the header's value: as it is if it begins with a scheme, otherwise as a bearer token."""
-    if len(token) > MAX_HEADER_CHARACTERS:
-        raise InvalidField("authorization", f"longer than {MAX_HEADER_CHARACTERS} characters.")
-    if not _VALUE.fullmatch(token):
-        raise InvalidField("authorization", "only printable ASCII, without spaces around it, can be sent.")
-    return token if _SCHEME.match(token) else f"Bearer {token}"
+def _check_value(field: str, value: str, *, may_be_empty: bool = False) -> None:
+    if len(value) > MAX_HEADER_CHARACTERS:
+        raise InvalidField(field, f"longer than {MAX_HEADER_CHARACTERS} characters.")
+    if not _VALUE.fullmatch(value) and not (may_be_empty and not value):
+        raise InvalidField(field, "only printable ASCII, without spaces around it, can be sent.")
 
 
 def _is_among(name: str, patterns: Iterable[str]) -> bool:
     name = name.lower()
-    return any(name.startswith(text[:-1]) if text.endswith("*") else name == text for text in patterns)
+    return any(_fits(name, pattern) for pattern in patterns)
 
 
 class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,11 +268,20 @@ def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
 
 def own_spec(server: McpServer, base: ServerSpec, declared: McpTool, identity: Identity) -> ServerSpec:
     """Return the spec of an operator's server for a request. Raises `InvalidField` for fields that do not apply."""
-    _check_address(server, declared)
-    if (authorization := _request_authorization(server, declared)) is not None:
-        return replace(base, headers={**base.headers, "Authorization": authorization}, owner=_owner(identity))
-    is_owned = server.sessions == "identity" or server.authorization == "request"
-    return replace(base, owner=_owner(identity)) if is_owned else base
+    if declared.connector_id not in (UNSET, server.label):  # some clients cannot leave it out
+        raise _unexpected("connector_id", f"{server.label!r} is a server of its own and no connector; leave it out.")
+    url = declared.server_url
+    if url is not UNSET and (server.url is None or url.rstrip("/") != server.url.rstrip("/")):
+        raise _unexpected("server_url", f"{server.label!r} is a server of the operator's; leave its address out.")
+    owner = (identity.tenant, identity.owner)
+    if server.authorization == "request":
+        login = next(iter(_AUTHORIZATION_ONLY.check(declared).values()), None)
+        headers = base.headers if login is None else {**base.headers, "Authorization": login}
+        return replace(base, headers=headers, owner=owner)
+    for field in ("authorization", "headers"):
+        if getattr(declared, field):
+            raise _unexpected(field, f"{server.label!r} is logged in to by this server itself; leave it out.")
+    return replace(base, owner=owner) if server.sessions == "identity" else base
 
 
 def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> ServerSpec:
@@ -316,7 +305,7 @@ def untrusted_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         url=place.url,
         headers=policy.headers.check(declared),
         is_untrusted=True,
-        owner=_owner(identity),
+        owner=(identity.tenant, identity.owner),
         connect=policy.connect,
         largest=policy.largest,
         unsolicited=policy.unsolicited,
@@ -333,10 +322,6 @@ def needed_to_reach(declared: McpTool) -> McpTool:
     )
 
 
-def _owner(identity: Identity) -> tuple[str, str]:
-    return identity.tenant, identity.owner
-
-
 def _bearer(token: str) -> str:
     return token if token[:7].lower() == "bearer " else f"Bearer {token}"
 
@@ -344,28 +329,6 @@ def _bearer(token: str) -> str:
 def _guess_transport(url: str) -> TransportName:
     """Guess the transport: by custom, the addresses of SSE servers end in `/sse`."""
     return "sse" if urlsplit(url).path.rstrip("/").endswith("/sse") else "http"
-
-
-# ---- fields of a request for the operator's servers ----
-
-
-def _check_address(server: McpServer, declared: McpTool) -> None:
-    if declared.connector_id not in (UNSET, server.label):  # some clients cannot leave it out
-        raise _unexpected("connector_id", f"{server.label!r} is a server of its own and no connector; leave it out.")
-    if declared.server_url is UNSET:
-        return
-    if server.url is None or declared.server_url.rstrip("/") != server.url.rstrip("/"):
-        raise _unexpected("server_url", f"{server.label!r} is a server of the operator's; leave its address out.")
-
-
-def _request_authorization(server: McpServer, declared: McpTool) -> str | None:
-    """Return the credentials in a request. Other headers for an operator's server are refused."""
-    if server.authorization == "request":
-        return next(iter(_AUTHORIZATION_ONLY.check(declared).values()), None)
-    for field in ("authorization", "headers"):
-        if getattr(declared, field):
-            raise _unexpected(field, f"{server.label!r} is logged in to by this server itself; leave it out.")
-    return None
 
 
 _AUTHORIZATION_ONLY = HeaderRules(allow=("Authorization",))

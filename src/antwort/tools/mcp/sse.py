@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
-from urllib.parse import urljoin
 
 import msgspec
 
@@ -13,10 +11,9 @@ from antwort.concurrency import Once
 from antwort.net.client import HttpResponse
 from antwort.net.response import ConnectFailed, ConnectTimeout, HttpError
 from antwort.net.sse import EventParser, SseEvent
-from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_url
-from antwort.tools.mcp.auth import make_login
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
-from antwort.tools.mcp.endpoint import MAX_HANDSHAKE_BYTES, HttpClients, McpEndpoint, check_coding
+from antwort.tools.mcp.endpoint import MAX_HANDSHAKE_BYTES, UNCODED, McpEndpoint
 from antwort.tools.mcp.http import EVENTS
 from antwort.tools.mcp.messages import (
     BROKEN,
@@ -44,49 +41,40 @@ class SseTransport(DuplexTransport):
         """Raises `AddressNotAllowed`."""
         super().__init__(connection)
         self._max_bytes = spec.largest
-        self._clients = HttpClients(spec, policy)
-        self._login = make_login(spec, self._clients)
-        self._outbox: Once[McpEndpoint] = Once()
-        """Where messages are posted: the server's first event names it."""
+        self._endpoint = McpEndpoint(spec, policy)
+        self._opened = Once[None]()
+        """Whether the server's first event has named the address for messages."""
         self._reader: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         try:
-            reply = await McpEndpoint(self._clients, self._login).send("GET", _GET)
+            reply = await self._endpoint.send("GET", _GET)
         except (ConnectFailed, ConnectTimeout, AddressNotAllowed) as exc:
             raise Unsent from exc
         except (HttpError, ValueError) as exc:  # ValueError: a header that cannot be sent
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         self._reader = asyncio.create_task(self._read(reply))
-        await self._outbox.wait()
+        await self._opened.wait()
 
     async def send(self, request: Request) -> None:
         """Start a POST without waiting for it: the answer comes in the stream."""
-        outbox = await self._outbox.wait()
-        self._connection.spawn(self._post_request(outbox, request))
+        self._connection.spawn(self._post_request(request))
 
     async def notify(self, message: JsonRpcMessage) -> None:
-        await self._post(await self._outbox.wait(), msgspec.json.encode(message))
-
-    async def notify_safely(self, message: JsonRpcMessage) -> None:
-        """Send a message. If that fails, the connection takes no further requests."""
-        try:
-            await self.notify(message)
-        except (HttpError, ServerUnavailable):
-            self._connection.retire()
+        await self._post(msgspec.json.encode(message))
 
     async def close(self) -> None:
         if self._reader is not None:
             self._reader.cancel()
-        await self._clients.close()
+        await self._endpoint.close()
         if self._reader is not None:
             await asyncio.wait([self._reader])
 
-    async def _post_request(self, outbox: McpEndpoint, request: Request) -> None:
+    async def _post_request(self, request: Request) -> None:
         """Post a request. If that fails, only this request fails, and the connection takes no further ones."""
         fault: ServerUnavailable | Unsent
         try:
-            await self._post(outbox, request.body, resends=request.is_repeatable)
+            await self._post(request.body, resends=request.is_repeatable)
         except (ConnectFailed, ConnectTimeout, AddressNotAllowed):
             fault = Unsent()
         except ServerUnavailable as exc:
@@ -96,10 +84,10 @@ class SseTransport(DuplexTransport):
         else:
             return
         self._connection.retire()
-        self.fail(request.id, fault)
+        self.settle(request.id, fault)
 
-    async def _post(self, outbox: McpEndpoint, body: bytes, *, resends: bool = True) -> None:
-        async with await outbox.send("POST", _POST, body, resends=resends) as reply:
+    async def _post(self, body: bytes, *, resends: bool = True) -> None:
+        async with await self._endpoint.send("POST", _POST, body, resends=resends) as reply:
             if reply.status in (401, 403):
                 raise Unauthorized(UNAUTHORIZED)
             if reply.status >= 300:
@@ -112,9 +100,8 @@ class SseTransport(DuplexTransport):
             async with reply:
                 if reply.status in (401, 403):
                     raise Unauthorized(UNAUTHORIZED)
-                if reply.status != 200:
+                if reply.status != 200 or reply.headers.coding not in UNCODED:
                     return
-                check_coding(reply)
                 parser = EventParser()
                 async for data in reply:
                     for event in parser.feed(data):
@@ -128,22 +115,15 @@ class SseTransport(DuplexTransport):
         except HttpError:
             pass  # the stream has ended
         finally:
-            self._outbox.fail(fault)
+            self._opened.fail(fault)
             self._connection.end()
             self.fail_all()
 
     async def _take(self, event: SseEvent) -> None:
-        if event.kind == b"endpoint":
-            self._outbox.set(self._endpoint(event.data.decode("utf-8", "replace")))
+        if event.kind == b"endpoint" and not self._opened.is_set:
+            self._endpoint.move_to(event.data.decode("utf-8", "replace"))
+            self._opened.set(None)
         elif event.kind == b"message" and event.data:
             await self.receive(event.data, event.size)
         else:
             await self._connection.skip(event.size)
-
-    def _endpoint(self, path: str) -> McpEndpoint:
-        home = self._clients.home
-        with suppress(ValueError, AddressNotAllowed):
-            url = parse_url(urljoin(home.url, path))
-            if url.origin == home.origin:
-                return McpEndpoint(self._clients, self._login, url)
-        raise ServerUnavailable(NOT_AN_ANSWER)  # another origin must not get the credentials

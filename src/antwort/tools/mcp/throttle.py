@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from itertools import chain, repeat
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from antwort.concurrency import backoff
@@ -25,23 +24,21 @@ class Cooldown:
 
     def __init__(self, first: float = 0.5, most: float = 30.0, free: int = 1) -> None:
         self._first, self._most, self._free = first, most, free
-        self._until = float("-inf")
-        self._pauses = self._all_pauses()
-
-    def failed(self, now: float) -> None:
-        self._until = now + next(self._pauses)
+        self.succeeded()
 
     def succeeded(self) -> None:
-        if self._until != float("-inf"):
-            self._until = float("-inf")
-            self._pauses = self._all_pauses()
+        self.failures = 0
+        """Failures in a row."""
+        self._until = float("-inf")
+        self._pauses = backoff(self._first, self._most)
+
+    def failed(self, now: float) -> None:
+        self.failures += 1
+        self._until = now + (next(self._pauses) if self.failures > self._free else 0.0)
 
     def left(self, now: float) -> float:
         """Return the seconds until the next attempt; 0: now."""
         return max(0.0, self._until - now)
-
-    def _all_pauses(self) -> Iterator[float]:
-        return chain(repeat(0.0, self._free), backoff(self._first, self._most))
 
 
 class LogThrottle:
@@ -139,7 +136,7 @@ class Allowance:
 # ---- requests of the server ----
 
 MAX_UNANSWERED = 32
-"""Most requests without an answer; above that, reading stops."""
+"""Most requests of a stream without an answer; above that, reading stops."""
 _MAX_ID_CHARACTERS = 256
 """Longest id of a request, because it is stored until the answer is sent."""
 _DECLINE_SECONDS = 3.0
@@ -148,6 +145,7 @@ _DECLINE_SECONDS = 3.0
 
 class Decliner:
     """Declines a server's requests: the client offers no features. Answers go out one by one, in the order of requests.
+    Each stream has its own, so that a server which asks too much in one call fails only that call.
 
     `send` sends a message and does not raise; `spawn` runs a coroutine in the background.
     """

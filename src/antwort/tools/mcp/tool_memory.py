@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Sequence
 from time import monotonic
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from antwort.caching import Cache
 from antwort.errors import StoreFault
 from antwort.notes import note
 from antwort.tools.base import NoteWritingTools
 from antwort.tools.mcp.base import ServerSpec, ServerTools
-from antwort.tools.mcp.conversion import read_only_names, writing_names
+from antwort.tools.mcp.conversion import Writing, read_only_names, writing_names
 
 _log = logging.getLogger("antwort.tools.mcp")
 
@@ -33,9 +33,6 @@ class _EveryTool:
 
 
 _EVERY_TOOL = _EveryTool()
-
-WritingNames: TypeAlias = tuple[Container[str], ...]
-"""Sets of names, one for each tenant: a tool in any of them counts as writing. An unchanged set is the same object."""
 
 
 class _Server(NamedTuple):
@@ -65,28 +62,27 @@ class ToolMemory:
 
     def __init__(self) -> None:
         self.note: NoteWritingTools | None = None
+        self.version = 0
+        """Changes when something was learned about any server."""
         self._servers = Cache[tuple[str, str], _Server](_MOST_SERVERS)
 
-    def holds(self, spec: ServerSpec, tenants: Sequence[str], writing: WritingNames) -> bool:
+    def is_current(self, writing: Writing) -> bool:
         """Return whether `learn` would return the same for the same list, without a coroutine: each request asks."""
-        now = monotonic()
-        for tenant, names in zip(tenants, writing, strict=True):
-            known = self._servers.get((tenant, spec.server_id), _UNKNOWN)
-            if now >= known.stale_at or known.writing is not names:
-                return False
-        return True
+        return self.version == writing.version and monotonic() < writing.stale_at
 
-    async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> WritingNames:
-        """Record the writing tools of a list for the first of the `tenants`, and return the known ones for each."""
+    async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> Writing:
+        """Record the writing tools of a list for the first of the `tenants`, and return the known ones of each."""
         first, *others = tenants
-        own = await self._learn(first, spec, writing_names(listed), listed)
-        return own, *[await self._learn(tenant, spec, frozenset(), listed) for tenant in others]
+        version = self.version  # before the waits: what others learn meanwhile is not in the result
+        known = [await self._learn(first, spec, writing_names(listed), listed)]
+        known += [await self._learn(tenant, spec, frozenset(), listed) for tenant in others]
+        return Writing(tuple(each.writing for each in known), version, min(each.stale_at for each in known))
 
-    async def _learn(self, tenant: str, spec: ServerSpec, names: frozenset[str], listed: ServerTools) -> Container[str]:
+    async def _learn(self, tenant: str, spec: ServerSpec, names: frozenset[str], listed: ServerTools) -> _Server:
         key = tenant, spec.server_id
         known = self._servers.get(key, _UNKNOWN)
         if monotonic() < known.stale_at and (known.is_all or names <= known.seen):
-            return known.writing
+            return known
         seen = known.seen | names
         try:
             recorded = seen if self.note is None else await self.note(*key, seen)
@@ -107,7 +103,8 @@ class ToolMemory:
             stale_at=monotonic() + age,
         )
         self._servers.put(key, known)
-        return known.writing
+        self.version += 1
+        return known
 
 
 def _log_first_list(spec: ServerSpec, relisted: frozenset[str], *, is_read: bool) -> None:

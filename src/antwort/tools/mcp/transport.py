@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from antwort.caching import Cache
@@ -12,7 +11,6 @@ from antwort.tools.mcp.messages import (
     BROKEN,
     NOT_AN_ANSWER,
     TOO_LONG,
-    Agreement,
     JsonRpcMessage,
     Request,
     TooHeavy,
@@ -31,7 +29,6 @@ _MAX_BATCH = 64
 _MAX_ABANDONED = 10_000
 """Most cancelled requests that are remembered. Answers to them count as requested."""
 
-RequestId: TypeAlias = str | int
 _Answer: TypeAlias = JsonRpcMessage | ServerUnavailable | Unsent
 
 
@@ -44,21 +41,15 @@ class McpTransport:
     async def open(self) -> None:
         """Raises `ServerUnavailable`, `Unsent`."""
 
-    def agree(self, agreement: Agreement) -> None:
+    def agree(self, version: str) -> None:
         """Called once, when the version of the protocol is negotiated."""
 
     async def request(self, request: Request) -> object:
-        """Return the result. A cancelled request is cancelled at the server, too. Raises `JsonRpcError`, `Unsent`,
-        `ServerUnavailable`.
-        """
+        """Return the result. Raises `JsonRpcError`, `Unsent`, `ServerUnavailable`."""
         raise NotImplementedError
 
     async def notify(self, message: JsonRpcMessage) -> None:
         """Send a message that has no answer. Raises `HttpError`, `ServerUnavailable`."""
-        raise NotImplementedError
-
-    async def notify_safely(self, message: JsonRpcMessage) -> None:
-        """Send a message that may be lost. Raises nothing."""
         raise NotImplementedError
 
     async def listen(self) -> None:
@@ -77,9 +68,9 @@ class DuplexTransport(McpTransport):
 
     def __init__(self, connection: McpConnection) -> None:
         self._connection = connection
-        self._pending: dict[RequestId, asyncio.Future[_Answer]] = {}
-        self._abandoned = Cache[RequestId, None](_MAX_ABANDONED)
-        self._decliner = Decliner(self.notify_safely, connection.spawn)
+        self._decliner = Decliner(connection.notify_safely, connection.spawn)
+        self._pending: dict[str | int, asyncio.Future[_Answer]] = {}
+        self._abandoned = Cache[str | int, None](_MAX_ABANDONED)
 
     @property
     def is_waiting(self) -> bool:
@@ -87,19 +78,16 @@ class DuplexTransport(McpTransport):
         return bool(self._pending or self._abandoned)
 
     async def send(self, request: Request) -> None:
-        """Send a request. Raises `ServerUnavailable`, `Unsent`, or calls `fail` later."""
+        """Send a request. Raises `ServerUnavailable`, `Unsent`, or calls `settle` later."""
         raise NotImplementedError
 
     async def request(self, request: Request) -> object:
-        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        self._pending[request.id] = answer
+        answer = self._pending[request.id] = asyncio.get_running_loop().create_future()
         try:
             await self.send(request)
             outcome = await answer
         except asyncio.CancelledError:
             self._abandoned.put(request.id, None)
-            if request.is_cancellable and not self._connection.over.is_set():
-                self._connection.send_cancelled(request.id)
             raise
         finally:
             self._pending.pop(request.id, None)
@@ -117,33 +105,27 @@ class DuplexTransport(McpTransport):
         try:
             message = await decode_aside(data)
         except TooHeavy as exc:
-            if self.fail(find_id(data), ServerUnavailable(TOO_LONG)):
+            if self.settle(find_id(data), ServerUnavailable(TOO_LONG)):
                 return True
             raise ServerUnavailable(TOO_LONG) from exc
         except ValueError:
-            if self.fail(find_id(data), ServerUnavailable(NOT_AN_ANSWER)):
+            if self.settle(find_id(data), ServerUnavailable(NOT_AN_ANSWER)):
                 return True
             await self._connection.skip(size)
             return False
-        if isinstance(message, dict) and "method" not in message and self._settle(message.get("id"), message):
+        if isinstance(message, dict) and "method" not in message and self.settle(message.get("id"), message):
             return True
-        if isinstance(message, list):
-            failed = [self.fail(each, ServerUnavailable(NOT_AN_ANSWER)) for each in _ids(message)]
+        if isinstance(message, list):  # no version that is spoken here has batches
+            answers = [each for each in message[:_MAX_BATCH] if isinstance(each, dict) and "method" not in each]
+            failed = [self.settle(each.get("id"), ServerUnavailable(NOT_AN_ANSWER)) for each in answers]
             if any(failed):
                 return True
         if not await self._connection.take_unsolicited(message, size, self._decliner):
             self._connection.end()
         return isinstance(message, dict)
 
-    def fail(self, request_id: object, fault: ServerUnavailable | Unsent) -> bool:
-        """End a request without an answer. Return whether it was pending, or cancelled."""
-        return self._settle(request_id, fault)
-
-    def fail_all(self) -> None:
-        for request_id in list(self._pending):
-            self._settle(request_id, ServerUnavailable(BROKEN))
-
-    def _settle(self, request_id: object, outcome: _Answer) -> bool:
+    def settle(self, request_id: object, outcome: _Answer) -> bool:
+        """End a request. Return whether it was pending, or cancelled."""
         if isinstance(request_id, str) and request_id.isascii() and request_id.isdecimal() and len(request_id) < 19:
             request_id = int(request_id)  # our ids are numbers
         if not isinstance(request_id, str | int) or isinstance(request_id, bool):
@@ -157,8 +139,6 @@ class DuplexTransport(McpTransport):
             answer.set_result(outcome)
         return True
 
-
-def _ids(batch: list[object]) -> Iterator[object]:
-    for each in batch[:_MAX_BATCH]:
-        if isinstance(each, dict) and "method" not in each:
-            yield each.get("id")
+    def fail_all(self) -> None:
+        for request_id in list(self._pending):
+            self.settle(request_id, ServerUnavailable(BROKEN))

@@ -30,11 +30,6 @@ def upgrade() -> None:
     _create_run_events()
 
 
-def downgrade() -> None:
-    for table in ("run_events", "idempotency_keys", "tool_intents", "turns", "items", "responses"):
-        op.drop_table(table)
-
-
 def _key() -> sa.Column[int]:
     number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     return sa.Column("key", number, primary_key=True, autoincrement=True)

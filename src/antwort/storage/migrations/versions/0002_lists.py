@@ -27,9 +27,3 @@ def upgrade() -> None:
         op.execute(_READ_MODELS)
     op.create_index("ix_responses_listed", "responses", ["tenant", "owner", "status", "created_at", "key", "model"])
     op.drop_index("ix_responses_created", "responses")
-
-
-def downgrade() -> None:
-    op.create_index("ix_responses_created", "responses", ["tenant", "owner", "created_at"])
-    op.drop_index("ix_responses_listed", "responses")
-    op.drop_column("responses", "model")

@@ -18,11 +18,6 @@ def upgrade() -> None:
     _create_items()
 
 
-def downgrade() -> None:
-    op.drop_table("conversation_items")
-    op.drop_table("conversations")
-
-
 def _key() -> sa.Column[int]:
     number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
     return sa.Column("key", number, primary_key=True, autoincrement=True)

@@ -36,7 +36,3 @@ def upgrade() -> None:
     op.create_index("ix_approvals_place", "approvals", ["tenant", "owner", "key"])
     op.create_index("ix_approvals_status", "approvals", ["tenant", "owner", "status", "key"])
     op.create_index("ix_approvals_response", "approvals", ["response_key"])
-
-
-def downgrade() -> None:
-    op.drop_table("approvals")

@@ -18,12 +18,3 @@ def upgrade() -> None:
         table.alter_column("response_key", existing_type=sa.BigInteger, nullable=True)
         table.add_column(sa.Column("conversation_key", sa.BigInteger, conversation))
     op.create_index("ix_approvals_conversation", "approvals", ["conversation_key"])
-
-
-def downgrade() -> None:
-    op.execute("DELETE FROM approvals WHERE response_key IS NULL")
-    op.drop_index("ix_approvals_conversation", "approvals")
-    with op.batch_alter_table("approvals") as table:
-        table.drop_constraint("fk_approvals_conversation", type_="foreignkey")
-        table.drop_column("conversation_key")
-        table.alter_column("response_key", existing_type=sa.BigInteger, nullable=False)

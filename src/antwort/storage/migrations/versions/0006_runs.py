@@ -88,39 +88,3 @@ def _create_logs() -> None:
     )
     op.create_index("ix_run_logs_ended", "run_logs", ["ended_at"])
     _create_partial_index("ix_run_logs_loose", "run_logs", ["response_key"], "log IS NULL")
-
-
-def downgrade() -> None:
-    if op.get_context().dialect.name == "postgresql":
-        op.drop_index("ix_idempotency_keys_expiry", "idempotency_keys")
-    for table in ("run_logs", "run_events", "runs", "seals", "workers"):
-        op.drop_table(table)
-    op.drop_column("responses", "cancelled_at")
-    op.drop_column("responses", "worker")
-    _create_first_tables()
-
-
-def _create_first_tables() -> None:
-    """As they were, and empty: nobody ever wrote to them."""
-    op.create_table(
-        "tool_intents",
-        _of_response("tool_intents"),
-        sa.Column("call_id", sa.Text, nullable=False),
-        sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
-        sa.Column("name", sa.Text, nullable=False),
-        sa.Column("arguments", sa.Text, nullable=False),
-        sa.Column("started_at", sa.BigInteger, nullable=False),
-        sa.Column("finished_at", sa.BigInteger),
-        sa.Column("result", sa.LargeBinary),
-        sa.PrimaryKeyConstraint("response_key", "call_id", name="pk_tool_intents"),
-        sqlite_with_rowid=False,
-    )
-    op.create_table(
-        "run_events",
-        _of_response("run_events"),
-        sa.Column("sequence_number", sa.BigInteger, nullable=False),
-        sa.Column("type", sa.Text, nullable=False),
-        sa.Column("data", sa.LargeBinary, nullable=False),
-        sa.PrimaryKeyConstraint("response_key", "sequence_number", name="pk_run_events"),
-        sqlite_with_rowid=False,
-    )

@@ -28,7 +28,3 @@ def upgrade() -> None:
     )
     op.create_index("ix_calls_response", "calls", ["response_key"])
     op.create_index("ix_calls_conversation", "calls", ["conversation_key"])
-
-
-def downgrade() -> None:
-    op.drop_table("calls")

@@ -24,10 +24,3 @@ def upgrade() -> None:
     )
     op.add_column("approvals", sa.Column("tool_digest", sa.Text, nullable=False, server_default=""))
     op.add_column("approvals", sa.Column("replaces", sa.Text))
-
-
-def downgrade() -> None:
-    op.execute("UPDATE approvals SET status = 'denied' WHERE status = 'outdated'")  # no earlier version knows it
-    op.drop_column("approvals", "replaces")
-    op.drop_column("approvals", "tool_digest")
-    op.drop_table("writing_tools")
