@@ -48,7 +48,7 @@ async def nothing_is_left(server: Serving, backend: ChatBackend, before: set[asy
     await until(lambda: asyncio.all_tasks() - backend.tasks <= before, within=20)
     await until(lambda: not server.server.server_state.tasks)
     gc.collect()
-    assert [each for each in gc.get_objects() if isinstance(each, RecentResponses | Session)] == []
+    assert [each for each in gc.get_objects() if type(each) in (RecentResponses, Session)] == []
 
 
 async def still_works(server: Serving, backend: ChatBackend) -> None:
