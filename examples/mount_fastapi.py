@@ -20,7 +20,7 @@ from antwort import Engine, Identity
 from antwort.asgi import create_app
 from antwort.errors import NotAuthenticated
 from antwort.testing import DemoProvider
-from antwort.transport.exchange import Scope
+from antwort.server.exchange import Scope
 from loopback import serving
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from antwort import Identity
-from antwort.transport.keys import Key
-from antwort.transport.quotas import KeyLimits
+from antwort.server.keys import Key
+from antwort.server.quotas import KeyLimits
 
 SECRET = "sk-test-0123456789"
 

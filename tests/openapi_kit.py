@@ -8,8 +8,8 @@ from typing import Any
 import jsonschema_rs
 
 from antwort.api.wire import to_plain
-from antwort.transport.offer import Offer
-from antwort.transport.openapi.document import document
+from antwort.server.offer import Offer
+from antwort.server.openapi.document import document
 
 Json = dict[str, Any]
 

@@ -14,6 +14,10 @@ from antwort import ChatProvider, Engine, EngineSettings, Identity, LocalExecuto
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Provider
 from antwort.providers.fleet import Fleet, Member
+from antwort.server.exchange import Scope
+from antwort.server.http import Transport
+from antwort.server.quotas import Quotas
+from antwort.server.server import Server, listen
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint, exposition
 from antwort.telemetry.log_events import log_call, log_content
@@ -22,10 +26,6 @@ from antwort.telemetry.metrics import BackendStatus, Metrics
 from antwort.telemetry.store import timed_store
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
-from antwort.transport.exchange import Scope
-from antwort.transport.http import Transport
-from antwort.transport.quotas import Quotas
-from antwort.transport.server import Server, listen
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """The value of each series, by its name and its labels, sorted."""

@@ -20,10 +20,10 @@ from antwort.config.secrets import Secret
 from antwort.config.settings import AuthSettings, CorsSettings, KeyLimits, KeySettings, ServerSettings, Settings
 from antwort.errors import NotAuthenticated, NotPermitted, RateLimited
 from antwort.identity import Identity
-from antwort.transport.doorway import Doorway
-from antwort.transport.errors import Headers
-from antwort.transport.exchange import Scope
-from antwort.transport.keys import Keyring
+from antwort.server.doorway import Doorway
+from antwort.server.errors import Headers
+from antwort.server.exchange import Scope
+from antwort.server.keys import Keyring
 
 SECRET = "sk-very-secret-0123"
 

@@ -12,10 +12,10 @@ from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
 from antwort.config.settings import KeySettings, Settings
 from antwort.identity import Identity
-from antwort.transport.cors import Cors
-from antwort.transport.doorway import Doorway
-from antwort.transport.keys import Key, Keyring
-from antwort.transport.quotas import KeyLimits
+from antwort.server.cors import Cors
+from antwort.server.doorway import Doorway
+from antwort.server.keys import Key, Keyring
+from antwort.server.quotas import KeyLimits
 
 
 def hashed(settings: Settings) -> Settings:

@@ -22,16 +22,16 @@ from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.peers import peer_asker
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
+from antwort.server.cors import Cors
+from antwort.server.doorway import Doorway
+from antwort.server.http import Transport
+from antwort.server.keys import Keyring
+from antwort.server.readiness import Readiness
+from antwort.server.websocket import SocketLimits
 from antwort.telemetry.endpoint import MetricsPort
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
 from antwort.toolsets import LoadedTools, load_tools
-from antwort.transport.cors import Cors
-from antwort.transport.doorway import Doorway
-from antwort.transport.http import Transport
-from antwort.transport.keys import Keyring
-from antwort.transport.readiness import Readiness
-from antwort.transport.websocket import SocketLimits
 from antwort.vault import Vault
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from antwort.config.settings import ServerSettings, Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, ServerFault, ShuttingDown
 from antwort.ids import new_id
-from antwort.transport.exchange import Exchange, Receive, Scope, Send
-from antwort.transport.http import LINGER, Transport, everyone_is_anonymous
-from antwort.transport.routes import Identify
-from antwort.transport.websocket import deny
+from antwort.server.exchange import Exchange, Receive, Scope, Send
+from antwort.server.http import LINGER, Transport, everyone_is_anonymous
+from antwort.server.routes import Identify
+from antwort.server.websocket import deny
 
 _log = logging.getLogger("antwort.asgi")
 

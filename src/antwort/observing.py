@@ -13,17 +13,17 @@ from antwort.config.sharing import only_near
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
+from antwort.server.doorway import Doorway
+from antwort.server.endpoints import Endpoint
+from antwort.server.exchange import Exchange
+from antwort.server.keys import Keyring
+from antwort.server.server import reason
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 from antwort.telemetry.endpoint import PATH, Guard, MetricsElsewhere, MetricsEndpoint, MetricsPort, Verdict, verdict
 from antwort.telemetry.log_events import log_call, log_content
 from antwort.telemetry.metrics import Metrics, RunCounts
 from antwort.telemetry.store import observed_runs, timed_store
-from antwort.transport.doorway import Doorway
-from antwort.transport.endpoints import Endpoint
-from antwort.transport.exchange import Exchange
-from antwort.transport.keys import Keyring
-from antwort.transport.server import reason
 
 
 class Observation:

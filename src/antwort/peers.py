@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from antwort.net.client import HttpClient, HttpResponse, Timeouts
 from antwort.net.response import HttpError
-from antwort.transport.relay import Ask, PeerGone
+from antwort.server.relay import Ask, PeerGone
 
 _CONNECT, _FIRST = 1.5, 10.0
 """Seconds that another process has to take a connection, and to begin its answer."""

@@ -22,8 +22,8 @@ from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.plan import Plan
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
+from antwort.server.exchange import Message, Scope
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
-from antwort.transport.exchange import Message, Scope
 from jumping_time import jumping_time
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from raw_http import ask

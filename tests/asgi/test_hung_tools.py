@@ -20,8 +20,8 @@ import asyncio, threading, time
 from antwort import Engine, EngineSettings, Toolset
 from antwort.testing import DemoProvider
 from antwort.tools.limits import ToolLimits
-from antwort.transport.http import Transport
-from antwort.transport.server import Server, listen
+from antwort.server.http import Transport
+from antwort.server.server import Server, listen
 
 stuck = Toolset("stuck")
 

@@ -13,9 +13,9 @@ from websockets.frames import CloseCode
 
 from antwort.asgi import Application, create_app
 from antwort.engine.engine import Engine
+from antwort.server.exchange import Message
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, say
-from antwort.transport.exchange import Message
 from engine_kit import sent_messages, text_of
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from serving import until

@@ -12,10 +12,10 @@ from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import BackendSettings, ServerSettings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
+from antwort.server.http import Transport
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
 from antwort.toolsets import load_tools
-from antwort.transport.http import Transport
 from serving import HELLO, RESPONSES, serving
 from settings_kit import in_front_of
 

@@ -171,7 +171,7 @@ async def test_help_and_version_import_nothing_that_takes_time(flag: str) -> Non
 
 STARTED = """
 import asyncio, sys
-import antwort.cli.greeting, antwort.cli.serve, antwort.transport.server
+import antwort.cli.greeting, antwort.cli.serve, antwort.server.server
 from antwort.app import build
 from antwort.config import read
 
@@ -188,7 +188,7 @@ print([name for name in SLOW if name in sys.modules], file=sys.stderr)
 
 async def test_a_server_without_a_file_and_a_store_starts_without_what_they_need() -> None:
     slow = ["yaml", "sqlalchemy", "alembic", "prometheus_client", "platformdirs", "httpx", "email.parser"]
-    slow += ["antwort.transport.openapi.document", "llguidance", "cryptography"]
+    slow += ["antwort.server.openapi.document", "llguidance", "cryptography"]
     code = f"SLOW = {slow!r}\n{STARTED}"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
     _, errors = await process.communicate()

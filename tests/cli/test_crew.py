@@ -16,7 +16,7 @@ from antwort.cli import crew as crews
 from antwort.cli.crew import Crew
 from antwort.config import Settings
 from antwort.config.reading import read
-from antwort.transport.server import listen
+from antwort.server.server import listen
 from live_server import PATIENCE
 
 Spawned = list[Process]

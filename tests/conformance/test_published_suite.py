@@ -12,9 +12,9 @@ import uvicorn
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.chat import ChatProvider
+from antwort.server.server import listen
 from antwort.storage.memory import MemoryStore
 from antwort.testing.backend import DemoBackend
-from antwort.transport.server import listen
 from conformance.published import CHECKS, Place
 from live_server import launched
 from serving import serving

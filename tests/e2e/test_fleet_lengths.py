@@ -13,8 +13,8 @@ import uvicorn
 from antwort.app import build
 from antwort.config import Settings
 from antwort.config.settings import BackendSettings
+from antwort.server.server import listen
 from antwort.testing.backend import DemoBackend
-from antwort.transport.server import listen
 from raw_http import Reply
 from serving import RESPONSES, Serving, serving
 from window_kit import words

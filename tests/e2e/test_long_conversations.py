@@ -14,8 +14,8 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from antwort.app import build
+from antwort.server.server import listen
 from antwort.testing.backend import DemoBackend
-from antwort.transport.server import listen
 from fitting_kit import GONE
 from serving import Serving, serving
 from settings_kit import in_front_of

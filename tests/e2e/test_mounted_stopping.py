@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from antwort import Engine
 from antwort.asgi import create_app
 from antwort.testing import ScriptedProvider, answer, say
-from antwort.transport.server import listen
+from antwort.server.server import listen
 
 ai = create_app(Engine(ScriptedProvider(*[answer(say("one two three"), asyncio.Event())] * 9)))
 app = FastAPI(lifespan=ai.lifespan)

@@ -24,11 +24,11 @@ from pydantic_ai.models.openai import OpenAIResponsesModel as PydanticModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from antwort.engine.engine import Engine
+from antwort.server.exchange import Message, Receive, Scope, Send
+from antwort.server.http import Transport
 from antwort.testing import ScriptedProvider, answer, call, say, think
 from antwort.testing.scripted import Answer, Piece
 from antwort.tools.toolset import Toolset
-from antwort.transport.exchange import Message, Receive, Scope, Send
-from antwort.transport.http import Transport
 from engine_kit import engine_of
 from serving import Serving, serving
 

@@ -21,18 +21,18 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
+from antwort.server.approvals import ApprovalRoutes
+from antwort.server.conversations import ConversationRoutes
+from antwort.server.http import Transport, everyone_is_anonymous
+from antwort.server.keys import Keyring
+from antwort.server.offer import Offer
+from antwort.server.quotas import Quotas
+from antwort.server.routes import Routes
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.transport.approvals import ApprovalRoutes
-from antwort.transport.conversations import ConversationRoutes
-from antwort.transport.http import Transport, everyone_is_anonymous
-from antwort.transport.keys import Keyring
-from antwort.transport.offer import Offer
-from antwort.transport.quotas import Quotas
-from antwort.transport.routes import Routes
 from engine_kit import replies
 from key_kit import a_key, bearing
 from raw_http import Reply

@@ -12,11 +12,11 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.identity import Identity
+from antwort.server.http import Transport
+from antwort.server.keys import Keyring
 from antwort.storage.base import Entry, PackedLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
-from antwort.transport.http import Transport
-from antwort.transport.keys import Keyring
 from key_kit import a_key, bearing
 from serving import HELLO, RESPONSES, serving
 

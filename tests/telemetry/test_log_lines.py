@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.notes import RESPONSE_ID, note
+from antwort.server.exchange import REQUEST_ID
 from antwort.telemetry.formatters import MAX_TEXT_CHARS, HumanFormatter, JsonFormatter, LineFormatter
-from antwort.transport.exchange import REQUEST_ID
 
 HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ ")
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60) | st.sampled_from(

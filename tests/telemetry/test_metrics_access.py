@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
+from antwort.server.exchange import Scope
 from antwort.telemetry.endpoint import Guard, MetricsEndpoint, MetricsPort, Verdict, verdict
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import ScriptedProvider
-from antwort.transport.exchange import Scope
 from raw_http import ask
 from serving import serving
 from telemetry_kit import Wired, samples_of, value

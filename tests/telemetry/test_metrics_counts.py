@@ -12,14 +12,14 @@ from antwort.engine.engine import Engine
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
 from antwort.identity import Identity
+from antwort.server.exchange import Scope
+from antwort.server.quotas import KeyLimits, Quotas
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.labels import MAX_NAMES
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
-from antwort.transport.exchange import Scope
-from antwort.transport.quotas import KeyLimits, Quotas
 from antwort.version import __version__
 from engine_kit import WEATHER, stream, weather_tool
 from engine_kit import ask as asked

@@ -11,11 +11,11 @@ import pytest
 from antwort.errors import BackendError, RateLimited
 from antwort.identity import Identity
 from antwort.providers.base import CallDelta, ChatRequest
+from antwort.server.exchange import Scope
 from antwort.telemetry.labels import CODES, METHODS, OTHER, REASONS, ROUTES, STATUSES
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.testing.scripted import Piece
-from antwort.transport.exchange import Scope
 from engine_kit import WEATHER, weather_tool
 from raw_http import Reply, connected
 from serving import RESPONSES, Serving, serving

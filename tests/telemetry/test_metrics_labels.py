@@ -7,9 +7,9 @@ import pytest
 from antwort import errors
 from antwort.engine.engine import Engine
 from antwort.errors import NotFound
+from antwort.server.http import Transport
 from antwort.telemetry.labels import OTHER, ROUTES, Names, code_of, method_of, route_of
 from antwort.testing import ScriptedProvider
-from antwort.transport.http import Transport
 from telemetry_kit import Wired
 
 

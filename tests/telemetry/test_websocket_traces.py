@@ -11,8 +11,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from antwort.providers.base import ChatRequest, Delta
+from antwort.server.exchange import REQUEST_ID
 from antwort.testing import ScriptedProvider, answer, say
-from antwort.transport.exchange import REQUEST_ID
 from serving import serving, until
 from socket_kit import connected
 from telemetry_kit import Wired, of, value

@@ -23,9 +23,9 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
+from antwort.server.server import listen
 from antwort.testing import say
 from antwort.testing.backend import DemoBackend
-from antwort.transport.server import listen
 
 
 @pytest.fixture

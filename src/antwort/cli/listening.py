@@ -19,7 +19,7 @@ class Peers(NamedTuple):
 
 def listen_to_clients(settings: Settings) -> socket.socket:
     """Raises `CannotStart`."""
-    from antwort.transport.server import listen, reason
+    from antwort.server.server import listen, reason
 
     host, port = settings.server.host, settings.server.port
     try:
@@ -32,7 +32,7 @@ def listen_to_clients(settings: Settings) -> socket.socket:
 def listen_to_peers(settings: Settings) -> Peers | None:
     """None for a process alone. Raises `CannotStart`."""
     from antwort.config.sharing import peers_host
-    from antwort.transport.server import listen, reason
+    from antwort.server.server import listen, reason
 
     host, port = peers_host(settings), settings.server.peer_port
     if host is None:

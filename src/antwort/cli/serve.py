@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from antwort.cli.berth import Berth
     from antwort.config.reading import Loaded
     from antwort.config.settings import Settings
-    from antwort.transport.server import Server
+    from antwort.server.server import Server
 
 
 def run(given: Mapping[str, object]) -> int:
@@ -95,7 +95,7 @@ def _server(
 ) -> Server:
     """`doors`: the port of the front, and where other processes come in."""
     from antwort.cli.greeting import announce, rows
-    from antwort.transport.server import Ping, Server
+    from antwort.server.server import Ping, Server
 
     async def started() -> None:
         if berth is None:

@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, NotFound
+from antwort.server.errors import unexpected
+from antwort.server.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
+from antwort.server.readiness import Readiness
+from antwort.server.server import Server, listen
 from antwort.telemetry.counting import Reading, Spread
 from antwort.telemetry.metrics import Metrics
-from antwort.transport.errors import unexpected
-from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
-from antwort.transport.readiness import Readiness
-from antwort.transport.server import Server, listen
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric

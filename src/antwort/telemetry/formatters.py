@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from antwort.notes import RESPONSE_ID, Fields, Value
-from antwort.transport.exchange import REQUEST_ID
+from antwort.server.exchange import REQUEST_ID
 
 Plain: TypeAlias = str | int | float | bool | None
 

@@ -12,12 +12,12 @@ from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import RateLimited
 from antwort.providers.base import InferenceRecord
+from antwort.server.exchange import Exchange
 from antwort.storage.run_log import Load
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading, Series
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
 from antwort.tools.base import HOUSE_LABEL
-from antwort.transport.exchange import Exchange
 from antwort.version import __version__
 
 CHAT = "chat"  # the operation's name in the conventions

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antwort.engine.engine import Engine
-from antwort.transport.http import Transport
-from antwort.transport.server import Server, listen
+from antwort.server.http import Transport
+from antwort.server.server import Server, listen
 
 
 class EngineServer:

@@ -1,0 +1,96 @@
+"""The server's own description: the OpenAPI document and the page that shows it, made when first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from html import escape
+from urllib.parse import quote
+
+from antwort.api.wire import Plain, encode
+from antwort.server.doorway import is_near
+from antwort.server.errors import Headers
+from antwort.server.exchange import Exchange, Scope
+from antwort.server.offer import Offer
+
+_HOST = re.compile(rb"[A-Za-z0-9._:\[\]-]{1,255}")
+_CACHE = (b"cache-control", b"no-cache")  # kept, and asked about each time
+
+
+class Description:
+    """What the routes offer, in words. Making it takes a while and is left to a thread; it is made once."""
+
+    def __init__(self, offered: Callable[[], Iterable[tuple[str, str]]], offer: Offer) -> None:
+        self._offered, self._offer = offered, offer
+        self._document: Plain = {}
+        self._page = ""
+
+    async def answer_document(self, exchange: Exchange) -> None:
+        """It says where the application is mounted."""
+        if not self._document:
+            self._document = await asyncio.to_thread(self._make)
+        mounted = {**self._document, "servers": servers(_root(exchange.scope) or "/")}
+        await _answer(exchange, encode(mounted), b"application/json")
+
+    async def answer_page(self, exchange: Exchange) -> None:
+        """The commands in it are right for the address that the page was asked for under, or say where to write it."""
+        if not self._page:
+            self._page = await asyncio.to_thread(self._write)
+        from antwort.server.openapi.page import ADDRESS, POLICY, WHERE, where
+
+        address = address_of(exchange.scope)
+        told = "" if address else where(_root(exchange.scope))
+        body = self._page.replace(WHERE, told).replace(ADDRESS, escape(address or "$ANTWORT"))
+        guarded = [(b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff")]
+        await _answer(exchange, body.encode(), b"text/html; charset=utf-8", guarded)
+
+    def _make(self) -> Plain:
+        from antwort.server.openapi.document import document
+
+        return document(self._offered(), self._offer)
+
+    def _write(self) -> str:
+        from antwort.server.openapi.page import page
+
+        return page(self._make())
+
+
+def servers(url: str) -> list[Plain]:
+    return [{"url": url, "description": "This server."}]
+
+
+async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers | None = None) -> None:
+    """With nothing, where the client has it already."""
+    tag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
+    about = [(b"etag", tag), _CACHE, *(headers or ())]
+    known = (exchange.headers.get(b"if-none-match") or b"").split(b",")
+    if any(each.strip().removeprefix(b"W/") in (tag, b"*") for each in known):
+        await exchange.answer_empty(304, about)
+    else:
+        await exchange.answer(body, headers=about, kind=kind)
+
+
+def address_of(scope: Scope) -> str | None:
+    """Where a client reaches the application, if its request shows that.
+
+    It came in clear text from afar, or by way of a proxy: then clients may know another address, and commands that
+    carry a key must not be sent to this one.
+    """
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    host, scheme = headers.get(b"host", b""), scope.get("scheme", "http")
+    if not _HOST.fullmatch(host) or not _PROXIED.isdisjoint(headers):
+        return None
+    if scheme != "https" and not is_near(host.decode()):
+        return None
+    return f"{scheme}://{host.decode()}{_root(scope)}"
+
+
+_PROXIED = frozenset(
+    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
+
+
+def _root(scope: Scope) -> str:
+    return quote(scope.get("root_path", "").rstrip("/"))

@@ -1,0 +1,319 @@
+"""What is offered under which address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+from urllib.parse import unquote
+
+from antwort.api.decoding import SMALL_BODY
+from antwort.api.items import McpListTools
+from antwort.api.requests import compaction_steps, request_steps
+from antwort.api.responses import Model, Response
+from antwort.api.standard import wording
+from antwort.api.status import FINAL
+from antwort.api.wire import Wire, encode
+from antwort.engine.engine import Engine
+from antwort.engine.runs.idempotency import checked_key
+from antwort.errors import (
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    RequestError,
+    ResponseNotFound,
+)
+from antwort.event_loop import in_turns, next_turn, turns
+from antwort.identity import TENANT, Identity
+from antwort.server.approvals import ApprovalRoutes
+from antwort.server.conversations import ConversationRoutes
+from antwort.server.described import Description
+from antwort.server.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
+from antwort.server.exchange import Exchange, Scope
+from antwort.server.offer import Offer
+from antwort.server.query import read_after, read_page, read_wanted
+from antwort.server.quotas import Followers, Quotas
+from antwort.server.readiness import Readiness
+from antwort.server.relay import RELAYED, Ask, Relay
+from antwort.server.respond import follow, respond, unless_gone
+
+Identify: TypeAlias = Callable[[Scope], Identity]
+"""Who a request is made for. May raise `NotAuthenticated`."""
+
+FOLLOWERS = 256
+NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
+
+
+class ResponseList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[Response, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ModelList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[Model, ...]
+
+
+class ToolsetList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[McpListTools, ...]
+
+
+class Deleted(Wire, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class InputTokens(Wire, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class Routes:
+    """The endpoints, and which of them a request is for.
+
+    `extra` are endpoints to read, by their paths. They are open: each decides for itself who may read it. `ask` asks
+    other processes for what they make. `followers`: how many may read streams again at once.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        identify: Identify,
+        *,
+        body_limit: int,
+        quotas: Quotas,
+        offer: Offer,
+        followers: int = FOLLOWERS,
+        extra: Mapping[str, Endpoint] = NOTHING,
+        ask: Ask | None = None,
+    ) -> None:
+        self._followers = Followers(followers)
+        self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
+        self._words = wording(strict=engine.settings.strict)
+        self._encode = self._words.encode
+        self._relay = Relay(engine, ask)
+        self._readiness = Readiness(engine.check)
+        self._description = Description(self.offered, offer)
+        self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
+        self._places: dict[tuple[str, ...], Offered] = {
+            ("v1", "responses"): {"POST": self.create, **readable(self.list)},
+            ("v1", "responses", "compact"): {"POST": self.compact},
+            ("v1", "responses", "input_tokens"): {"POST": self.input_tokens},
+            ("v1", "models"): readable(self.models),
+            ("v1", "toolsets"): readable(self.toolsets),
+            ("healthz",): readable(self.health),
+            ("readyz",): readable(self.readiness),
+            ("openapi.json",): readable(self.openapi),
+            ("docs",): readable(self.docs),
+            **{tuple(path.split("/")[1:]): readable(endpoint) for path, endpoint in extra.items()},
+        }
+        # Under these paths as they are, too; others may be the same places, written otherwise.
+        self._by_path = {"/" + "/".join(place): offered for place, offered in self._places.items()}
+        self._response: Offered = {**readable(self.retrieve), "DELETE": self.delete}
+        self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
+        self._model = readable(self.model)
+        self._approvals = ApprovalRoutes(engine, self._encode)
+        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit, engine.settings.limits)
+
+    def offered(self) -> dict[tuple[str, str], Endpoint]:
+        """Everything there is, by method and address; what a client fills in stands in braces."""
+        addresses = {
+            **{"/" + "/".join(place): offered for place, offered in self._places.items()},
+            "/v1/responses/{id}": self._response,
+            **{f"/v1/responses/{{id}}/{part}": offered for part, offered in self._parts.items()},
+            "/v1/models/{name}": self._model,
+            **self._conversations.offered(),
+            **self._approvals.offered(),
+        }
+        return {
+            (method, address): endpoint
+            for address, offered in addresses.items()
+            for method, endpoint in offered.items()
+        }
+
+    def identify(self, exchange: Exchange) -> None:
+        """Put on the exchange who it is made for. Raises `NotAuthenticated`.
+
+        It comes first, for every place that is not open: so no endpoint can forget it, no body is read for a stranger,
+        and a stranger does not learn what is here and what is not.
+        """
+        if exchange.path in self._open:
+            return
+        token = exchange.headers.get(RELAYED)
+        if token is None:
+            exchange.identity = self._identify(exchange.scope)
+        else:  # another process has seen to it
+            exchange.identity = self._relay.identity(exchange, token)
+        TENANT.set(exchange.identity.tenant)
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, str]:
+        """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
+        plain = self._by_path.get(path)
+        offered, subject = self._locate(path) if plain is None else (plain, "")
+        endpoint = offered.get(method)
+        if endpoint is None:
+            raise MethodNotAllowed(method, tuple(offered))
+        return endpoint, subject
+
+    def _locate(self, path: str) -> tuple[Offered, str]:
+        match place := tuple([unquote(segment) for segment in path.split("/")[1:]]):
+            case _ if (offered := self._places.get(place)) is not None:
+                return offered, ""
+            case ("v1", "responses", subject) if subject:
+                return self._response, subject
+            case ("v1", "responses", subject, part) if subject and part in self._parts:
+                return self._parts[part], subject
+            case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
+                return self._model, "/".join(name)
+            case ("v1", "conversations", *names) if (found := self._conversations.locate(names)) is not None:
+                return found
+            case ("v1", "approvals", *names) if (found := self._approvals.locate(names)) is not None:
+                return found
+        raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
+
+    # ---- responses ----
+
+    async def create(self, exchange: Exchange, _: str) -> None:
+        """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
+        identity, key = exchange.identity, b"idempotency-key"
+        keys = exchange.header_values(key) if key in exchange.headers else []
+        quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
+        with quota.place(exchange.with_answer, known_by):
+            body = await exchange.body(self._body_limit)
+            if len(body) > SMALL_BODY:  # parsing takes long
+                await next_turn()
+            elif (place := turns().begin_short(identity.tenant)) is not None:
+                await place
+            request = await in_turns(request_steps(body, self._engine.settings.limits))
+            try:
+                await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
+            finally:
+                if exchange.run is not None and exchange.run.runs_alone:
+                    quota.keep(exchange.run, known_by)
+
+    async def compact(self, exchange: Exchange, _: str) -> None:
+        """It takes a place as a response does, and counts as one."""
+        identity = exchange.identity
+        with self._quotas.of(identity.key).place(exchange.with_answer):
+            body = await exchange.body(self._body_limit)
+            request = await in_turns(compaction_steps(body, self._engine.settings.limits))
+            await respond(exchange, self._engine, request, identity)
+
+    async def input_tokens(self, exchange: Exchange, _: str) -> None:
+        """It takes a place while it counts, as a backend may be asked, and is a request; tokens it uses none."""
+        identity = exchange.identity
+        with self._quotas.of(identity.key).place(exchange.with_answer):
+            body = await exchange.body(self._body_limit)
+            request = await in_turns(request_steps(body, self._engine.settings.limits))
+            tokens = await unless_gone(exchange, self._engine.count(request, identity))
+        await exchange.answer(self._encode(InputTokens(input_tokens=tokens)))
+
+    def _key(self, given: Sequence[bytes]) -> str | None:
+        """The key, where keys are remembered. Of two that differ nobody knows which is meant."""
+        if not self._engine.settings.idempotency:
+            return None
+        if len(set(given)) > 1:
+            raise RequestError("There is more than one Idempotency-Key.", code="invalid_idempotency_key")
+        return checked_key(given[0].decode("latin-1"))
+
+    async def list(self, exchange: Exchange, _: str) -> None:
+        """Not in the standard: those that the identity has stored."""
+        page, wanted = read_page(exchange.query()), read_wanted(exchange.query_pairs())
+        found = await self._engine.list(exchange.identity, page, wanted)
+        first, last = ends(found.responses)
+        listed = ResponseList(data=found.responses, first_id=first, last_id=last, has_more=found.has_more)
+        await exchange.answer(self._encode(listed))
+
+    async def retrieve(self, exchange: Exchange, response_id: str) -> None:
+        """As it stands; with `stream`, the events that led there, and those to come."""
+        after, wanted = read_after(exchange.query()), _checked(exchange, response_id)
+        if after is None:
+            response = await self._engine.retrieve(exchange.identity, wanted)
+            if response.status in FINAL or not await self._relay.answers(exchange, wanted):
+                await exchange.answer(self._encode(response))
+        else:
+            with self._following(exchange):
+                if not await self._relay.answers(exchange, wanted):
+                    run = await self._engine.follow(exchange.identity, wanted, after)
+                    await follow(exchange, run, self._words)
+
+    @contextmanager
+    def _following(self, exchange: Exchange) -> Iterator[None]:
+        """A place for one who reads a stream again. What another process passes on has one of its key there."""
+        identity, is_passed_on = exchange.identity, exchange.headers.get(RELAYED) is not None
+        counted = nullcontext() if is_passed_on else self._quotas.of(identity.key).following(exchange.with_answer)
+        with counted, self._followers.place(identity):
+            yield
+
+    async def delete(self, exchange: Exchange, response_id: str) -> None:
+        await self._engine.delete(exchange.identity, _checked(exchange, response_id))
+        await exchange.answer(encode(Deleted(id=response_id)))
+
+    async def cancel(self, exchange: Exchange, response_id: str) -> None:
+        response = await self._engine.cancel(exchange.identity, _checked(exchange, response_id))
+        await exchange.answer(self._encode(response))
+
+    async def input_items(self, exchange: Exchange, response_id: str) -> None:
+        page = read_page(exchange.query())
+        found = await self._engine.input_items(exchange.identity, _checked(exchange, response_id), page)
+        await exchange.answer(self._encode(item_list(found.items, has_more=found.has_more)))
+
+    # ---- models, tools and health ----
+
+    async def models(self, exchange: Exchange, _: str) -> None:
+        await exchange.answer(encode(ModelList(data=tuple(await self._engine.models(exchange.identity)))))
+
+    async def model(self, exchange: Exchange, name: str) -> None:
+        for model in await self._engine.models(exchange.identity):
+            if model.id == name:
+                return await exchange.answer(encode(model))
+        raise ModelNotFound(name[:LONGEST_ID])
+
+    async def toolsets(self, exchange: Exchange, _: str) -> None:
+        """Not in the standard: what requests can reach by label."""
+        await exchange.answer(self._encode(ToolsetList(data=tuple(await self._engine.toolsets(exchange.identity)))))
+
+    async def health(self, exchange: Exchange, _: str) -> None:
+        await exchange.answer(b'{"status":"ok"}')
+
+    def leave(self) -> None:
+        """No more work is to be sent here: not ready, from now on."""
+        self._readiness.leave()
+
+    async def readiness(self, exchange: Exchange, _: str) -> None:
+        """Ready when every part is; a part that is not says why, to those who may come in at all."""
+        parts = await self._readiness.verdict()
+        ready = all(state == "ok" for state in parts.values())
+        shown = parts if self._may_come_in(exchange) else {}
+        body = encode({"status": "ok" if ready else "unavailable", **shown})
+        await exchange.answer(body, status=200 if ready else 503)
+
+    async def openapi(self, exchange: Exchange, _: str) -> None:
+        """What is offered here, for programs. It is no secret."""
+        await self._description.answer_document(exchange)
+
+    async def docs(self, exchange: Exchange, _: str) -> None:
+        """The same for people."""
+        await self._description.answer_page(exchange)
+
+    def _may_come_in(self, exchange: Exchange) -> bool:
+        """Those whom `identify` fails on, whatever it is, may not: probes of readiness bring nothing."""
+        try:
+            self._identify(exchange.scope)
+        except Exception:
+            return False
+        return True
+
+
+def _checked(exchange: Exchange, response_id: str) -> str:
+    """An id that no store ever gave out is not looked up."""
+    if not is_id(response_id):
+        raise ResponseNotFound(response_id[:LONGEST_ID])
+    exchange.response_id = response_id
+    return response_id
