@@ -6,16 +6,19 @@ import asyncio
 import functools
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from concurrent.futures import Executor
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, Unpack
 
 P = ParamSpec("P")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def jumping_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
     """Run a test in an event loop that never waits for a timer.
 
-    It is for code that waits in the event loop only: a thread or another process that works meanwhile is not waited
-    for. What spins (`asyncio.sleep(0)`) has something to do, so that time does not jump.
+    Time stands still while a thread of the loop's executor works (`asyncio.to_thread`). Other threads and processes are
+    not waited for. What spins (`asyncio.sleep(0)`) has something to do, so that time does not jump.
     """
 
     @functools.wraps(test)
@@ -32,10 +35,11 @@ class JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.skipped_seconds = 0.0
+        self.working_threads = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            return super().select(None)
+        if timeout is None or self.working_threads:
+            return super().select(timeout)
         ready = super().select(0)
         if not ready and timeout > 0:
             self.skipped_seconds += timeout
@@ -49,3 +53,14 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self._jumping.skipped_seconds
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._jumping.working_threads += 1
+        future.add_done_callback(self._count_finished_thread)
+        return future
+
+    def _count_finished_thread(self, _: asyncio.Future[Any]) -> None:
+        self._jumping.working_threads -= 1
