@@ -42,9 +42,8 @@ const ui = SwaggerUIBundle({
 });
 """
 
-
 _MODEL_SECONDS = 5.0
-"""How long a model is remembered: strangers may ask, and a backend may have to be asked for its models."""
+"""How long to reuse the model of the examples: anyone may request the document, and a backend may be asked for it."""
 _MODEL_TIMEOUT_SECONDS = 2.0
 
 
@@ -69,7 +68,7 @@ class ApiReference:
                 self._model = model
         root = quote(exchange.scope.get("root_path", "").rstrip("/"))
         body = encode({**self._document, "servers": servers(root or "/")})
-        await _answer(exchange, body, b"application/json", [_NO_CACHE])
+        await _answer(exchange, body, _etag(body), b"application/json", [_NO_CACHE])
 
     async def _current_model(self) -> str:
         """Return the default model, or the first one; if none is known, the one before."""
@@ -91,9 +90,10 @@ class ApiReference:
         if not file:
             body, policy = _page()
             headers = [_NO_CACHE, _NO_SNIFF, (b"content-security-policy", policy)]
-            await _answer(exchange, body, b"text/html; charset=utf-8", headers)
+            await _answer(exchange, body, _etag(body), b"text/html; charset=utf-8", headers)
         elif file in FILES:
-            await _answer(exchange, await asyncio.to_thread(_read, file), FILES[file], [_IMMUTABLE, _NO_SNIFF])
+            body, tag = await asyncio.to_thread(_file, file)
+            await _answer(exchange, body, tag, FILES[file], [_IMMUTABLE, _NO_SNIFF])
         else:
             raise NotFound(f"There is nothing at {exchange.path[:256]!r}.", code="unknown_url")
 
@@ -104,14 +104,16 @@ _NO_SNIFF = (b"x-content-type-options", b"nosniff")
 
 
 @cache
-def _read(name: str) -> bytes:
-    return (_FOLDER / name).read_bytes()
+def _file(name: str) -> tuple[bytes, bytes]:
+    """Return a file and its ETag."""
+    body = (_FOLDER / name).read_bytes()
+    return body, _etag(body)
 
 
 @cache
 def _page() -> tuple[bytes, bytes]:
     """Return the page and its Content-Security-Policy."""
-    version = json.loads(_read("package.json"))["version"]
+    version = json.loads((_FOLDER / "package.json").read_text())["version"]
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><title>antwort: API reference</title>'
@@ -128,9 +130,12 @@ def _page() -> tuple[bytes, bytes]:
     return page.encode(), policy.encode()
 
 
-async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers) -> None:
+def _etag(body: bytes) -> bytes:
+    return b'"%b"' % sha256(body).hexdigest()[:32].encode()
+
+
+async def _answer(exchange: Exchange, body: bytes, tag: bytes, kind: bytes, headers: Headers) -> None:
     """Answer with `body`, or with a 304 if the client has it already."""
-    tag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
     known = (exchange.headers.get(b"if-none-match") or b"").split(b",")
     if any(each.strip().removeprefix(b"W/") in (tag, b"*") for each in known):
         await exchange.answer_empty(304, [(b"etag", tag), *headers])

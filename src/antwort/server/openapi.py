@@ -70,7 +70,7 @@ _PARAMETERS: dict[str, tuple[str, str, Plain]] = {
     "If-None-Match": ("header", "The `ETag` of your copy.", TEXT),
     "Idempotency-Key": (
         "header",
-        "A unique key. A retry with the same key and body gets the same response, even while it runs.",
+        "A unique key. Retries with the same body get the same response, even while it runs; another body gets a 409.",
         {"type": "string", "pattern": f"^[!-~]{{1,{MAX_KEY_CHARS}}}$"},
     ),
     "Antwort-On-Disconnect": (
@@ -414,7 +414,7 @@ def _answers(operation: Operation, offer: Offer) -> dict[int, Plain]:
             return {200: _answer("Success.", json, *(_QUOTA if offer.tells_quotas else ()))}
         case "getReadiness":
             failed: Plain = {_JSON: {"schema": any_of(ref("Readiness"), ref("ErrorBody"))}}
-            return {200: _answer("It can.", json), 503: _answer("A part has failed, or it is shutting down.", failed)}
+            return {200: _answer("It can.", json), 503: _answer("A part has failed, or it shuts down.", failed)}
         case "getMetrics":
             return {200: _answer("Success.", {"text/plain": text, "application/openmetrics-text": text})}
         case "getOpenapi" | "getDocs":
