@@ -7,7 +7,7 @@ use the forms of Chat Completions in some places. Their schemas end in `Param`; 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -93,7 +93,7 @@ def _with_fields(schema: Plain, **fields: Plain) -> Plain:
 
 def _any_other(known: Iterable[str], description: str, *required: str) -> Plain:
     """Return the schema of an object whose type is none of the known ones."""
-    kind = {"type": "string", "minLength": 1, "not": {"enum": sorted(known)}}
+    kind = {**nonempty_text(), "not": {"enum": sorted(known)}}
     return described({**OBJECT, **_object({"type": kind}, ("type", *required))}, description)
 
 
@@ -116,19 +116,21 @@ def _union_of(structs: Iterable[StructType], **more: Any) -> Plain:
 def _components(*structs: StructType) -> Schemas:
     """Return the schemas of these structs and of all that they hold."""
     _, made = msgspec.json.schema_components(structs, ref_template=PLACE + "{name}")
-    return {name: _completed(schema) for name, schema in made.items()}
+    return {name: _rewritten(_without(schema, "title"), _opened) for name, schema in made.items()}
 
 
-def _completed(value: Any, *, is_root: bool = True) -> Any:
-    """Drop the title of a schema, which repeats its name, and say of objects without properties that they are open."""
+def _rewritten(value: Any, change: Callable[[Plain], Plain]) -> Any:
+    """Return `value` with each object in it changed, the inner ones first."""
     match value:
         case dict():
-            opened = OBJECT if value.get("type") == "object" and "properties" not in value else {}
-            kept = {key: each for key, each in value.items() if not (is_root and key == "title")}
-            return {**opened, **{key: _completed(each, is_root=False) for key, each in kept.items()}}
+            return change({key: _rewritten(each, change) for key, each in value.items()})
         case list():
-            return [_completed(each, is_root=False) for each in value]
+            return [_rewritten(each, change) for each in value]
     return value
+
+
+def _opened(schema: Plain) -> Plain:
+    return {**OBJECT, **schema} if schema.get("type") == "object" and "properties" not in schema else schema
 
 
 def _without(schema: Plain, key: str) -> Plain:
@@ -167,12 +169,9 @@ EVENTS = members(StreamEvent)
 _LISTS: tuple[StructType, ...] = (ApprovalList, ModelList, ResponseList, ToolsetList)
 _OTHERS: tuple[StructType, ...] = (CompactedResponse, Conversation, ConversationDeleted, Deleted, Health, InputTokens)
 _ERRORS: tuple[StructType, ...] = (ErrorBody, SocketError)
-_STREAM_ID: Plain = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": LONGEST_NAME,
-    "description": "The client's name for a stream on a WebSocket. Its events repeat it.",
-}
+_STREAM_ID = described(
+    nonempty_text(LONGEST_NAME), "The client's name for a stream on a WebSocket. Its events repeat it."
+)
 
 
 def answer_schemas(*, strict: bool = False) -> Schemas:
@@ -189,7 +188,8 @@ def answer_schemas(*, strict: bool = False) -> Schemas:
     for secret in ("authorization", "headers"):  # never repeated
         del made["McpTool"]["properties"][secret]
     # Clients get the additional fields of an item back as they sent them.
-    sent = {f"{item.__name__}AsSent": _open(made[item.__name__]) for item in members(OutputItem)}
+    items = [item.__name__ for item in members(OutputItem)]
+    sent = {f"{name}AsSent": {**made[name], "additionalProperties": True} for name in items}
     stored = any_of(ref("OutputItem"), *map(ref, sent), ref("OtherItem"), description="An input item, as stored.")
     choices = [ref(choice.__name__) for choice in CHOICES]
     readiness = {"status": {"enum": ["ok", "unavailable"]}}
@@ -220,10 +220,6 @@ def _as_written(schema: Plain) -> Plain:
     required = [name for name, field in fields.items() if name in needed or "default" in field]
     properties = {name: _without(field, "default") for name, field in fields.items()}
     return {**schema, "properties": properties, "required": required, "additionalProperties": False}
-
-
-def _open(schema: Plain) -> Plain:
-    return {**schema, "additionalProperties": True}
 
 
 def _numbered(event: Plain) -> Plain:
@@ -268,19 +264,14 @@ def _in_standard_names(schemas: Schemas) -> Schemas:
     schemas = {**schemas, "StreamEvent": {**schemas["StreamEvent"], **sent}}
     for name in schemas.keys() & names:
         schemas[name] = _with_fields(schemas[name], type={"enum": [names[name]]})
-    return {name: _told_apart(schema, names) for name, schema in schemas.items()}
 
+    def rename(schema: Plain) -> Plain:
+        if "mapping" not in schema:
+            return schema
+        mapping = {names.get(place.removeprefix(PLACE), tag): place for tag, place in schema["mapping"].items()}
+        return {**schema, "mapping": mapping}
 
-def _told_apart(value: Any, names: dict[str, str]) -> Any:
-    match value:
-        case {"propertyName": "type", "mapping": dict(mapping)}:
-            renamed = {names.get(place.removeprefix(PLACE), tag): place for tag, place in mapping.items()}
-            return {**value, "mapping": renamed}
-        case dict():
-            return {key: _told_apart(each, names) for key, each in value.items()}
-        case list():
-            return [_told_apart(each, names) for each in value]
-    return value
+    return {name: _rewritten(schema, rename) for name, schema in schemas.items()}
 
 
 # ---- requests ----
@@ -372,20 +363,16 @@ def _as_read(name: str, schema: Plain) -> Plain:
         fields = {each: field if each in required else or_null(field) for each, field in fields.items()}
     if "id" in fields:
         fields["id"] = any_of({"type": "string", "maxLength": MAX_ITEM_ID}, NULL)
-    read: Plain = _to_params({**schema, "properties": fields, "required": required})
+    read: Plain = _rewritten({**schema, "properties": fields, "required": required}, _to_params)
     return read
 
 
-def _to_params(value: Any) -> Any:
-    """Let every reference point to the schema of the request."""
-    match value:
-        case dict():
-            return {key: _to_params(each) for key, each in value.items()}
-        case list():
-            return [_to_params(each) for each in value]
-        case str() if value.startswith(PLACE):
-            return f"{value}Param"
-    return value
+def _to_params(schema: Plain) -> Plain:
+    """Let references point to the schemas of requests."""
+    return {
+        key: f"{value}Param" if isinstance(value, str) and value.startswith(PLACE) else value
+        for key, value in schema.items()
+    }
 
 
 def _changed_fields(made: Schemas) -> dict[str, dict[str, Plain]]:
