@@ -9,7 +9,7 @@ import jsonschema_rs
 
 from antwort.api.wire import to_plain
 from antwort.server.offer import Offer
-from antwort.server.openapi.document import document
+from antwort.server.openapi import document
 
 Json = dict[str, Any]
 

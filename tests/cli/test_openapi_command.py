@@ -8,7 +8,7 @@ import pytest
 
 from antwort.cli import main
 from antwort.config.settings import ServerSettings
-from antwort.server.openapi.document import document
+from antwort.server.openapi import document
 
 
 def test_the_document_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
+from antwort.server.api_reference import ApiReference
 from antwort.server.approvals import ApprovalRoutes
 from antwort.server.conversations import ConversationRoutes
 from antwort.server.http import Transport, everyone_is_anonymous
@@ -285,7 +286,7 @@ def test_every_route_has_a_row() -> None:
     assert offered.keys() == ROWS.keys()
     endpoints = {
         f"{kind.__name__}.{name}"
-        for kind in (Routes, ConversationRoutes, ApprovalRoutes)
+        for kind in (Routes, ConversationRoutes, ApprovalRoutes, ApiReference)
         for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction)
         if name[0] != "_"
     }
@@ -407,7 +408,7 @@ async def test_the_list_of_one_who_has_nothing_is_empty_and_the_owners_is_not(st
         await world.end()
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/docs"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/swagger-ui.css"])
 async def test_what_is_open_says_nothing_of_anybody(path: str) -> None:
     async with created(MemoryStore()) as world:
         for headers in (*OTHERS.values(), *NOBODIES.values()):

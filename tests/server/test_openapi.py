@@ -19,9 +19,8 @@ from antwort.server.exchange import Exchange
 from antwort.server.http import Transport
 from antwort.server.keys import Keyring
 from antwort.server.offer import Offer
-from antwort.server.openapi.document import document
-from antwort.server.openapi.operations import OPERATIONS
-from antwort.server.openapi.schemas import members, tag_of
+from antwort.server.openapi import OPERATIONS, document
+from antwort.server.openapi_schemas import members, tag_of
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
 from key_kit import a_key, bearing
@@ -141,11 +140,12 @@ async def test_a_key_is_asked_for_only_where_the_server_asks_for_one(is_keyed: b
     locked = {place for place in operations(plain) if "security" in plain["paths"][place[1]][place[0].lower()]}
     assert locked == ({place for place in operations(plain) if place[1].startswith("/v1/")} if is_keyed else set())
     assert ("securitySchemes" in plain["components"]) is is_keyed
+    assert ("asks for API keys" in plain["info"]["description"]) is is_keyed
 
 
 async def test_what_a_client_has_already_is_not_sent_again() -> None:
     async with serving(make_engine()) as server:
-        for path in ("/openapi.json", "/docs"):
+        for path in ("/openapi.json", "/docs", "/docs/swagger-ui.css"):
             first = await server.ask("GET", path)
             again = await server.ask("GET", path, None, {"if-none-match": f'"x", W/{first.headers["etag"]}'})
             other = await server.ask("GET", path, None, {"if-none-match": '"x"'})

@@ -57,8 +57,6 @@ async def test_a_program_that_identifies_requests_itself_is_not_asked_for_the_do
     async with serving(app._engine, app) as server:
         page, ready = await server.ask("GET", "/docs"), await server.ask("GET", "/readyz")
     assert (page.status, ready.status, ready.json()) == (200, 200, {"status": "ok"})
-    assert b"YOUR_KEY" not in page.body
-    assert b"credentials of its own" in page.body
 
 
 @pytest.mark.parametrize(("seconds", "is_offered"), [(0, False), (60, True)])
@@ -133,11 +131,9 @@ async def test_the_metrics_are_described_as_strangers_find_them(settings: Settin
     app = await build(settings)
     async with serving(app.engine, app.asgi) as server:
         plain = (await server.ask("GET", "/openapi.json")).json()
-        page = (await server.ask("GET", "/docs", None, {"host": "localhost"})).body.decode()
         assert (await server.ask("GET", "/metrics")).status == {"open": 200, "locked": 401, "hidden": 404}[security]
     assert ("/metrics" in plain["paths"]) is (security != "hidden")
-    assert ("http://localhost/metrics" in page) is (security != "hidden")
     if security != "hidden":
         locks = plain["paths"]["/metrics"]["get"].get("security")
         assert locks == ([{"metrics": []}] if security == "locked" else None)
-        assert ("http://localhost/metrics -H &#x27;Authorization: Bearer METRICS_KEY" in page) is (security == "locked")
+    assert ("metrics" in plain["components"].get("securitySchemes", {})) is (security == "locked")

@@ -16,9 +16,7 @@ from antwort.api.tool_parsing import _NAME
 from antwort.api.tools import echo_choice, echo_tool
 from antwort.api.wire import encode, to_plain
 from antwort.errors import InvalidField
-from antwort.server.openapi.notes import FIELDS
-from antwort.server.openapi.requests import TOOL_NAME
-from antwort.server.openapi.schemas import members
+from antwort.server.openapi_schemas import FIELDS, TOOL_NAME, members
 from antwort.testing import ScriptedProvider, answer, call, say, think
 from api.samples import CHOICES, EVENTS, ITEMS, RESPONSE, TOOLS, Json
 from engine_kit import CLOCK, WEATHER, ask, engine_of, stream, weather_tool

@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.wire import to_plain
 from antwort.server.offer import Offer
-from antwort.server.openapi.document import document
+from antwort.server.openapi import document
 from openapi_kit import Json
 from scenes import SCENES, STREAMED, WHOLE, Scene, play
 

@@ -38,6 +38,8 @@ from telemetry_kit import Wired
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),
         ("/metrics", "/metrics"),
+        ("/docs/swagger-ui.css", "/docs"),
+        ("/docs/", OTHER),
         ("/", OTHER),
         ("", OTHER),
         ("/other", OTHER),

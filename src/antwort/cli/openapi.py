@@ -12,7 +12,6 @@ _DEFAULT = "http://127.0.0.1:8080"
 
 
 def run(_: Mapping[str, object]) -> int:
-    from antwort.server.described import servers
-    from antwort.server.openapi.document import document
+    from antwort.server.openapi import document, servers
 
     return tell(json.dumps({**document(), "servers": servers(_DEFAULT)}, indent=2, ensure_ascii=False))

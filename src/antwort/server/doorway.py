@@ -94,13 +94,6 @@ def _parsed(host: str) -> Address | None:
     return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
-def is_near(value: str) -> bool:
-    """Whether a Host header names this machine itself."""
-    host = _host(value)
-    address = _address(host)
-    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
-
-
 def _host(value: str) -> str:
     """The name without its port."""
     host, _, port = value.strip().rpartition(":")

@@ -26,9 +26,9 @@ from antwort.errors import (
 )
 from antwort.event_loop import in_turns, next_turn, turns
 from antwort.identity import TENANT, Identity
+from antwort.server.api_reference import FILES, ApiReference
 from antwort.server.approvals import ApprovalRoutes
 from antwort.server.conversations import ConversationRoutes
-from antwort.server.described import Description
 from antwort.server.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.server.exchange import Exchange, Scope
 from antwort.server.offer import Offer
@@ -99,8 +99,10 @@ class Routes:
         self._encode = self._words.encode
         self._relay = Relay(engine, ask)
         self._readiness = Readiness(engine.check)
-        self._description = Description(self.offered, offer)
-        self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
+        self._reference = ApiReference(self.offered, offer, engine)
+        self._open = frozenset(
+            {"/healthz", "/readyz", "/openapi.json", "/docs", *(f"/docs/{name}" for name in FILES), *extra}
+        )
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **readable(self.list)},
             ("v1", "responses", "compact"): {"POST": self.compact},
@@ -109,8 +111,8 @@ class Routes:
             ("v1", "toolsets"): readable(self.toolsets),
             ("healthz",): readable(self.health),
             ("readyz",): readable(self.readiness),
-            ("openapi.json",): readable(self.openapi),
-            ("docs",): readable(self.docs),
+            ("openapi.json",): readable(self._reference.document),
+            ("docs",): readable(self._reference.page),
             **{tuple(path.split("/")[1:]): readable(endpoint) for path, endpoint in extra.items()},
         }
         # Under these paths as they are, too; others may be the same places, written otherwise.
@@ -171,6 +173,8 @@ class Routes:
                 return self._parts[part], subject
             case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
                 return self._model, "/".join(name)
+            case ("docs", file) if file:
+                return self._places["docs",], file
             case ("v1", "conversations", *names) if (found := self._conversations.locate(names)) is not None:
                 return found
             case ("v1", "approvals", *names) if (found := self._approvals.locate(names)) is not None:
@@ -293,14 +297,6 @@ class Routes:
         shown = parts if self._may_come_in(exchange) else {}
         body = encode({"status": "ok" if ready else "unavailable", **shown})
         await exchange.answer(body, status=200 if ready else 503)
-
-    async def openapi(self, exchange: Exchange, _: str) -> None:
-        """What is offered here, for programs. It is no secret."""
-        await self._description.answer_document(exchange)
-
-    async def docs(self, exchange: Exchange, _: str) -> None:
-        """The same for people."""
-        await self._description.answer_page(exchange)
 
     def _may_come_in(self, exchange: Exchange) -> bool:
         """Those whom `identify` fails on, whatever it is, may not: probes of readiness bring nothing."""

@@ -93,6 +93,8 @@ def route_of(path: str) -> str:
             return "/v1/approvals/{id}"
         case ["v1", "models", *name] if name and name != [""]:
             return "/v1/models/{id}"
+        case ["docs", file] if file:
+            return "/docs"
     whole = f"/{'/'.join(place)}"
     return whole if whole in _PLACES else OTHER
 
