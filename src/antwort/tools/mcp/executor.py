@@ -222,7 +222,7 @@ class McpExecutor(BaseExecutor):
         """
         if (own := self._own.get(tool.server_label or "")) is not None:
             return own.server.limits
-        if tool.declared is None or not isinstance(tool.declared.server_url, str):
+        if not self._by_server_id or tool.declared is None or not isinstance(tool.declared.server_url, str):
             return None
         by_address = self._by_server_id.get(server_id_of(tool.declared.server_url))
         return by_address[0].limits if by_address else None
