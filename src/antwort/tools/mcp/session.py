@@ -15,7 +15,6 @@ from antwort.notes import note
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import McpCallResult, NotReached, ServerSpec, ServerTool, ServerTools, ServerUnavailable
 from antwort.tools.mcp.connection import McpConnection
-from antwort.tools.mcp.reconnection import ALL_CLOSING, Reconnector
 from antwort.tools.mcp.conversion import MAX_LIST_BYTES, MAX_UNTRUSTED_LIST_BYTES, Definitions, read_list
 from antwort.tools.mcp.messages import (
     HEADER_MISMATCH,
@@ -26,6 +25,7 @@ from antwort.tools.mcp.messages import (
     error_result,
     http_status_error,
 )
+from antwort.tools.mcp.reconnection import ALL_CLOSING, Reconnector
 from antwort.tools.mcp.throttle import LogThrottle
 
 if TYPE_CHECKING:
