@@ -38,8 +38,8 @@ class _Waiter:
 class Limiter:
     """`limit` slots, handed out in the order of the requests, to tasks of any event loop of the process.
 
-    No owner gets more than `per_owner` of them; one that has its share is passed over by the next waiters. A request
-    for more than the limit, or the share, is admitted when nothing else is taken.
+    With `per_owner`, no owner gets more of them than that; one that has its share is passed over by the next waiters. A
+    request for more than the limit, or the share, is admitted when nothing else is taken.
 
     A semaphore of asyncio belongs to one event loop, and one of `threading` would block it.
     """
@@ -47,10 +47,11 @@ class Limiter:
     __slots__ = ("__weakref__", "_by_owner", "_lock", "_per_owner", "_stuck", "_waiters", "limit", "taken")
 
     def __init__(self, limit: int, per_owner: int | None = None) -> None:
-        self.limit, self._per_owner = limit, limit if per_owner is None else per_owner
+        self.limit, self._per_owner = limit, per_owner
         self.taken = 0
         """Slots that were acquired and not released."""
         self._by_owner: dict[Hashable, int] = {}
+        """Empty without `per_owner`."""
         self._stuck = 0
         self._waiters: deque[_Waiter] = deque()
         self._lock = threading.Lock()
@@ -73,9 +74,9 @@ class Limiter:
         """
         with self._lock:
             own = self._by_owner.get(owner, 0) + amount
-            if self.taken + amount <= self.limit and own <= self._per_owner and not self._waiters:
-                self.taken += amount
-                self._by_owner[owner] = own
+            has_share = self._per_owner is None or own <= self._per_owner
+            if has_share and self.taken + amount <= self.limit and not self._waiters:
+                self._count(owner, amount)
                 return
             if self._stuck >= self.limit:
                 raise SlotsStuck(self)
@@ -98,13 +99,22 @@ class Limiter:
         if not waiter.is_admitted:
             raise SlotsStuck(self)
 
+    def take(self) -> bool:
+        """Take a slot if one is free and no request waits for it. Return whether it was taken. Not with `per_owner`."""
+        with self._lock:
+            if self._waiters or self.taken >= self.limit:
+                return False
+            self.taken += 1
+            return True
+
     def release(self, owner: Hashable = None, amount: int = 1) -> None:
         """Hand the slots to the next waiters. This may be called from any thread."""
         with self._lock:
             self.taken -= amount
-            self._by_owner[owner] -= amount
-            if not self._by_owner[owner]:
-                del self._by_owner[owner]
+            if self._per_owner is not None:
+                self._by_owner[owner] -= amount
+                if not self._by_owner[owner]:
+                    del self._by_owner[owner]
             if self._waiters:
                 self._admit()
 
@@ -122,14 +132,18 @@ class Limiter:
             self._stuck -= 1
         self.release()
 
+    def _count(self, owner: Hashable, amount: int) -> None:
+        self.taken += amount
+        if self._per_owner is not None:
+            self._by_owner[owner] = self._by_owner.get(owner, 0) + amount
+
     def _admit(self) -> None:
         """Hand out slots as far as there are any."""
         while (waiter := self._next_waiter()) is not None:
             self._waiters.remove(waiter)
             waiter.is_admitted = True  # before its event loop, in another thread, may run it
             if waiter.wake():
-                self.taken += waiter.amount
-                self._by_owner[waiter.owner] = self._by_owner.get(waiter.owner, 0) + waiter.amount
+                self._count(waiter.owner, waiter.amount)
             else:
                 waiter.is_admitted = False
 
@@ -137,7 +151,7 @@ class Limiter:
         """Return the first waiter whose owner has less than its share, if there is room for it."""
         for waiter in self._waiters:
             own = self._by_owner.get(waiter.owner, 0)
-            if own <= waiter.held or own + waiter.amount <= self._per_owner:
+            if self._per_owner is None or own <= waiter.held or own + waiter.amount <= self._per_owner:
                 fits = self.taken <= waiter.held or self.taken + waiter.amount <= self.limit
                 return waiter if fits else None
         return None

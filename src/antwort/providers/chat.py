@@ -33,7 +33,9 @@ class ChatProvider(HttpProvider):
             options = UNSET
         elif self._capabilities.stream_usage:  # streams have a usage only on request
             options = {**(options or {}), "include_usage": True}
-        return encode(replace(request, messages=messages, stream_options=options))
+        if messages is not request.messages or options is not request.stream_options:
+            request = replace(request, messages=messages, stream_options=options)
+        return encode(request)
 
 
 async def _encode_messages(messages: Sequence[ChatMessage]) -> list[Raw]:

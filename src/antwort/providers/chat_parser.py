@@ -22,6 +22,7 @@ from antwort.providers.answer_parser import (
     ReportedUsage,
     TokenCount,
     byte_size,
+    delta_size,
     normalize_logprobs,
     normalize_usage,
     repair_usage,
@@ -164,8 +165,11 @@ class ChatParser(AnswerParser):
                         else TextDelta(content, normalize_logprobs(probs.content or ()))
                     )
                 if message.tool_calls:
-                    self._calls = self._calls or _CallAssembler()
-                    self._size += self._calls.feed(message.tool_calls, out, is_whole=choice.delta is None)
+                    if choice.delta is None and self._calls is None:
+                        self._parse_whole_calls(message.tool_calls, out)
+                    else:
+                        self._calls = self._calls or _CallAssembler()
+                        self._size += self._calls.feed(message.tool_calls, out)
                 elif message.function_call is not None:
                     self._parse_legacy_call(message.function_call, out)
             if reason := choice.finish_reason:
@@ -184,6 +188,17 @@ class ChatParser(AnswerParser):
         out.append(Finished(self.finish_reason or "stop", self._usage))
         self.ended = True
 
+    def _parse_whole_calls(self, pieces: list[_CallPiece], out: list[Delta]) -> None:
+        """Each piece is a call of its own, whatever its index and id are. Calls without a name come last."""
+        functions = [each.function for each in pieces if each.function is not None]
+        if len(functions) > 1:
+            functions.sort(key=lambda each: not each.name)
+        for number, function in enumerate(functions):
+            if function.name or function.arguments:
+                delta = CallDelta(number, function.name or "", json_text(function.arguments))
+                self._size += delta_size(delta)
+                out.append(delta)
+
     def _parse_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
         """Return the text of content parts. Thinking parts are reasoning; other types are ignored."""
         for part in parts:
@@ -201,7 +216,7 @@ class ChatParser(AnswerParser):
         self._calls = self._calls or _CallAssembler()
         name = call.get("name")
         function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
-        self._size += self._calls.feed([_CallPiece(0, None, function)], out, is_whole=False)
+        self._size += self._calls.feed([_CallPiece(0, None, function)], out)
 
 
 def _join_text(parts: Sequence[_TextPart]) -> str:
@@ -238,17 +253,13 @@ class _CallAssembler(msgspec.Struct, eq=False):
     _chunk_number: int = 0
     _emitted: int = 0
 
-    def feed(self, pieces: list[_CallPiece], out: list[Delta], *, is_whole: bool) -> int:
-        """Add the pieces of one chunk, and return their bytes; `is_whole`: each is a call of its own, whatever its
-        index and id are.
-        """
+    def feed(self, pieces: list[_CallPiece], out: list[Delta]) -> int:
+        """Add the pieces of one chunk, and return their bytes."""
         self._chunk_number += 1
         size = 0
-        for position, piece in enumerate(pieces):
+        for piece in pieces:
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
-            if is_whole:
-                piece.index = position
             known = len(self._calls)
             size += self._add(self._call_of(piece, name, out), name, arguments, out)
             size += CALL_OVERHEAD_BYTES * (len(self._calls) - known)

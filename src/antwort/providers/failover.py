@@ -148,9 +148,9 @@ class Failover(msgspec.Struct, eq=False):
     def choose(self) -> Attempt | None:
         """Choose the first healthy candidate with a free slot, and take that; None if there is none."""
         for each in self.left:
-            member = each.member
-            is_fit = not each.is_small and (member.is_well or each.is_healthy)
-            if is_fit and (member.slots is None or member.slots.take()):
+            if each.is_small or not (each.member.is_well or each.is_healthy):
+                continue
+            if (slots := each.member.slots) is None or slots.take():
                 return each
         return None
 

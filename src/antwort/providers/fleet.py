@@ -126,10 +126,10 @@ class Fleet:
                                 last = batch
                                 first_delta_at = first_delta_at or perf_counter()
                             out = batch if attempt.emulated is None else attempt.emulated.feed(batch)
-                            if not out and has_answered:
-                                continue
-                            if out and not failover.has_begun:
+                            if out:
                                 failover.has_begun = True
+                            elif has_answered:
+                                continue
                             has_answered = True
                             yield out
                         error_code = ""

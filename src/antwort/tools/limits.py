@@ -163,7 +163,8 @@ class Limited(BaseExecutor):
             for key in allowed.limiters:
                 # Looked up only now: one without a slot taken may be dropped while the call waits for another.
                 limiter = self._limiters.get(key) or self._new_limiter(key)
-                await limiter.acquire()
+                if not limiter.take():
+                    await limiter.acquire()
                 taken.append(limiter)
             result = await self._run(call, context, allowed, taken)
         except SlotsStuck as stuck:
@@ -176,7 +177,7 @@ class Limited(BaseExecutor):
         return result if output is result.output else replace(result, output=output)
 
     def _limits_for(self, tool: ToolDefinition, identity: Identity) -> CallLimits:
-        limits, name, wish = self.limits_of(tool) or self._limits, tool.own_name, self.timeout_of(tool)
+        limits, name = self.limits_of(tool) or self._limits, tool.own_name
         bounds = limits.tools.get(name, _NO_BOUNDS)
         is_serial, declared = tool.is_serial or not bounds.parallel, tool.declared
         is_untrusted = declared is not None
@@ -191,19 +192,19 @@ class Limited(BaseExecutor):
             # A label with an address of the request's is not the operator's, and each client has slots of its own.
             server = (declared.server_url, identity.tenant, identity.owner)
             serial_key = (declared.server_url, name)
-        tool_key = (server, name, bounds.concurrency or limits.concurrency)
-        server_key = (server, limits.total)
-        serial = _serial_limiter(serial_key) if is_serial else None
-        seconds = bounds.timeout or limits.timeouts.get(name) or (limits.timeout if wish is None else float(wish))
-        if math.isnan(seconds):
-            raise ValueError("a time limit must be a number of seconds")
+        seconds = bounds.timeout or limits.timeouts.get(name)
+        if seconds is None:
+            wish = self.timeout_of(tool)
+            seconds = limits.timeout if wish is None else float(wish)
+            if math.isnan(seconds):
+                raise ValueError("a time limit must be a number of seconds")
         return CallLimits(
             limits,
             seconds,
             bounds.arguments_bytes or limits.arguments_bytes,
             bounds.output_bytes or limits.output_bytes,
-            serial,
-            (tool_key, server_key),
+            _serial_limiter(serial_key) if is_serial else None,
+            ((server, name, bounds.concurrency or limits.concurrency), (server, limits.total)),
             is_untrusted,
         )
 
@@ -221,14 +222,11 @@ class Limited(BaseExecutor):
         task = asyncio.current_task(loop)
         assert task is not None, "tools run in tasks"
         cancelling = task.cancelling()
-        ends = loop.time() + allowed.seconds
-        if context.deadline is None or ends < context.deadline:
-            context = replace(context, deadline=ends)
-        timeout = asyncio.timeout_at(ends)
+        timeout = asyncio.timeout_at(loop.time() + allowed.seconds)
         try:
             async with timeout:
                 if self.ends_when_told:
-                    outcome: object = await self._work(call, context, allowed)
+                    outcome: object = await self._work(call, context, allowed, timeout)
                 else:
                     outcome = await self._run_in_task(call, context, allowed, taken, timeout)
         except BaseException as error:
@@ -261,7 +259,7 @@ class Limited(BaseExecutor):
 
         async def attempt() -> object:
             try:
-                return await self._work(call, context, allowed)
+                return await self._work(call, context, allowed, timeout)
             except BaseException as error:
                 return error
 
@@ -287,7 +285,9 @@ class Limited(BaseExecutor):
         while taken:
             taken.pop().abandon(task)
 
-    async def _work(self, call: ToolCall, context: ToolContext, allowed: CallLimits) -> object:
+    async def _work(
+        self, call: ToolCall, context: ToolContext, allowed: CallLimits, timeout: asyncio.Timeout
+    ) -> object:
         """Decode and check the arguments, and run the tool.
 
         The operator's own schemas are checked whole. With references that can take long, so a thread does it.
@@ -307,7 +307,10 @@ class Limited(BaseExecutor):
         if problem is not None:
             return _refused(call, context, problem)
         context.began()
-        return await self._executor.execute(call, replace(context, decoded=(call.arguments, value)))
+        deadline = timeout.when()
+        if deadline is None or (context.deadline is not None and context.deadline < deadline):
+            deadline = context.deadline
+        return await self._executor.execute(call, replace(context, deadline=deadline, decoded=(call.arguments, value)))
 
 
 _MEMBERS = (

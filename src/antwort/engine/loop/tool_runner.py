@@ -71,6 +71,8 @@ class RunningCall(msgspec.Struct, eq=False):
     """A call that was started, until a step reads its outcome."""
 
     ready: Ready
+    at: int = -1
+    """Its place among the calls of the step, once a step has asked for it."""
     task: asyncio.Task[None] | None = None
     outcome: Outcome | Exception | None = None
     """An exception where the call could not be recorded; None until it has ended, or where it was cancelled."""
@@ -95,7 +97,8 @@ class ToolRunner:
         """The calls whose outcome no step has read, by their ids."""
         self._ended: list[RunningCall] = []
         """Those of them that have an outcome."""
-        self._has_ended = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        """Done when a call ends, while a step waits for one."""
         self._asked: set[str] = set()
         """The ids of the calls that were passed to their executors."""
         self._begun: set[str] = set()
@@ -161,8 +164,7 @@ class ToolRunner:
         """
         calls = step.calls if (reason := self._signal.reason) is None else _due(step, reason)
         answers = Answers(calls, self._live.run.response.output)
-        places: dict[str, int] = {}
-        waiting: deque[Ready] = deque()
+        waiting: deque[tuple[int, Ready]] = deque()
         width = len(calls) if step.is_parallel else 1
         failure: Exception | None = None
         rest: Batch = []
@@ -171,23 +173,23 @@ class ToolRunner:
                 if isinstance(each, Refused):
                     answers.take(at, await self._refuse(each))
                     continue
-                places[each.call.call_id] = at
-                if not (self._open and await self._take_over(each)):
-                    waiting.append(each)
+                if not (self._open and await self._take_over(each, at)):
+                    waiting.append((at, each))
             if batch := answers.batch():
                 yield batch
             while waiting or self._open:
                 while waiting and len(self._open) < width and self._signal.reason is None:
-                    self.running.add(waiting[0].call.call_id)
-                    self._start(waiting.popleft())
-                await self._signal.race(self._has_ended.wait)
-                if (failure := self._read(answers, places)) is not None:
+                    at, ready = waiting.popleft()
+                    self.running.add(ready.call.call_id)
+                    self._start(ready, at)
+                await self._signal.race(self._next_end)
+                if (failure := self._read(answers)) is not None:
                     raise failure
                 if batch := answers.batch():
                     yield batch
         except Exception as error:
             await self._stop()
-            late = self._read(answers, places)
+            late = self._read(answers)
             failure = failure or late or error
             if not isinstance(failure, DETACHED):  # the process that resumes the run decides about begun calls
                 answers.stop(self.has_begun, self.is_queued)
@@ -200,12 +202,13 @@ class ToolRunner:
         if failure is not None:
             raise failure
 
-    async def _take_over(self, ready: Ready) -> bool:
+    async def _take_over(self, ready: Ready, at: int) -> bool:
         """Return whether the call began early. One that has grown since then is stopped: it is another call now."""
         call_id = ready.call.call_id
         if (early := self._open.get(call_id)) is None:
             return False
         if early.ready.call.arguments.rstrip() == ready.call.arguments.rstrip():
+            early.at = at
             if early.outcome is None:
                 self.running.add(call_id)
             return True
@@ -217,25 +220,29 @@ class ToolRunner:
             self._ended.remove(early)
         return False
 
-    def _start(self, ready: Ready) -> None:
+    def _start(self, ready: Ready, at: int = -1) -> None:
         self.has_acted = True  # before it can have begun
-        call = self._open[ready.call.call_id] = RunningCall(ready)
+        call = self._open[ready.call.call_id] = RunningCall(ready, at)
         call.task = self.group.create_task(self._execute(call))
 
-    def _read(self, answers: Answers, places: Mapping[str, int]) -> Exception | None:
+    async def _next_end(self) -> None:
+        """Wait until there is a call that has ended and was not read."""
+        if not self._ended:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def _read(self, answers: Answers) -> Exception | None:
         """Take the outcomes of the calls that have ended, in the order of the calls. Return the first exception."""
-        self._has_ended.clear()
         ended, self._ended = self._ended, []
         if len(ended) > 1:
-            ended.sort(key=lambda call: places[call.ready.call.call_id])
+            ended.sort(key=lambda call: call.at)
         failure: Exception | None = None
         for call in ended:
-            call_id = call.ready.call.call_id
-            del self._open[call_id]
+            del self._open[call.ready.call.call_id]
             if isinstance(call.outcome, Exception):
                 failure = failure or call.outcome
             elif call.outcome is not None:
-                answers.take(places[call_id], call.outcome)
+                answers.take(call.at, call.outcome)
         return failure
 
     async def _stop(self) -> None:
@@ -283,7 +290,8 @@ class ToolRunner:
         finally:
             self.running.discard(call_id)
         self._ended.append(call)
-        self._has_ended.set()
+        if (waiter := self._waiter) is not None and not waiter.done():
+            waiter.set_result(None)
 
     async def _answer(self, ready: Ready) -> Outcome:
         """Have the executor run the call, and report it to the hooks."""
@@ -317,14 +325,12 @@ class ToolRunner:
             _tools_log.warning("the tool %s failed", call.name, exc_info=True)
             return ToolResult(call_id, str(error) or type(error).__name__, is_error=True)
         finally:
-            if self._live.hooks.on_call:
-                is_local = executor is not None and executor.kind is ToolKind.LOCAL
-                self._report(call, ready.definition.own_name, end, perf_counter() - began, is_local=is_local)
+            is_local = executor is not None and executor.kind is ToolKind.LOCAL
+            self._report(call, ready.definition.own_name, end, perf_counter() - began, is_local=is_local)
 
     async def _refuse(self, refused: Refused) -> ToolResult:
         """Return the result of a call that is not run here. An earlier response's call may have a result already."""
-        if self._live.hooks.on_call:
-            self._report(refused.call, refused.call.name, "refused", 0.0)
+        self._report(refused.call, refused.call.name, "refused", 0.0)
         call_id, message, records = refused.call.call_id, refused.message, self._plan.call_records
         if refused.grammar is not None:
             place = self.checks.mismatch(refused.grammar, input_of(refused.call.arguments))
@@ -334,6 +340,8 @@ class ToolRunner:
         return await self._signal.race(partial(records.refuse, call_id, message, for_good=refused.is_declined))
 
     def _report(self, call: PendingCall, tool: str, end: CallEnd, seconds: float, *, is_local: bool = False) -> None:
+        if not (hooks := self._live.hooks.on_call):
+            return
         record = CallRecord(
             response_id=self._plan.response.id,
             call_id=call.call_id,
@@ -343,7 +351,7 @@ class ToolRunner:
             end=end,
             seconds=seconds,
         )
-        for notify in self._live.hooks.on_call:
+        for notify in hooks:
             notify(record)
 
     def _report_progress(self, call_id: str, progress: str | Progress) -> None:

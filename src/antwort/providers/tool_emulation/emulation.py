@@ -106,7 +106,9 @@ class ToolEmulation:
         whose native answer stands unless the backend refuses tools. Give such a refusal to `begin_after_refusal`.
         """
         is_native = self.mode == "native" or (self.mode == "auto" and not self._findings)
-        if not request.tools and (is_native or not has_calls(request.messages)):
+        if is_native and (not request.tools or request.tool_choice in _FREE_CHOICES):
+            return None
+        if not request.tools and not has_calls(request.messages):
             return None
         kind = choice_kind(request)
         finding = None if is_native else self._finding(request.model, kind)
@@ -181,6 +183,8 @@ EmulationStep: TypeAlias = Literal[
 - `constrained_first`: for a required call, as that has worked before. If it does not come, `native_after_miss`, whose
   answer stands unless the backend refuses tools.
 """
+_FREE_CHOICES = (UNSET, "auto", "none")
+"""The values of `tool_choice` that neither require a call nor name tools."""
 _NATIVE_STEPS = frozenset({"native", "native_first", "native_after_miss"})
 _BUFFERED_STEPS = frozenset({"native_first", "constrained_first", "constrained_after_miss"})
 """Steps whose answer is buffered until its call if the request requires one."""

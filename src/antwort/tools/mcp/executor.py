@@ -183,10 +183,12 @@ class McpExecutor(BaseExecutor):
             if (spec := self._specs.get(key)) is not None:
                 return self._sessions.session(spec)
         own = self._own.get(declared.server_label)
-        if own is None:
-            spec = untrusted_spec(declared, identity, self._policy)
-        else:
+        if own is not None:
             spec = own_spec(own.server, own.spec, declared, identity)
+        elif declared.server_url is UNSET:
+            raise LookupError(f"There is no MCP server labelled {declared.server_label!r} here.")
+        else:
+            spec = untrusted_spec(declared, identity, self._policy)
         if key is not None:
             self._specs.put(key, spec)
         return self._sessions.session(spec)
@@ -222,14 +224,14 @@ class McpExecutor(BaseExecutor):
         """
         if (own := self._own.get(tool.server_label or "")) is not None:
             return own.server.limits
-        if tool.declared is None or not isinstance(tool.declared.server_url, str):
+        if not self._by_server_id or tool.declared is None or not isinstance(tool.declared.server_url, str):
             return None
         by_address = self._by_server_id.get(server_id_of(tool.declared.server_url))
         return by_address[0].limits if by_address else None
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = call.definition
-        if tool.declared is None or not self.can_execute(tool):
+        if tool.kind is not ToolKind.MCP or tool.declared is None or tool.declared.server_label != tool.server_label:
             raise LookupError(f"There is no tool named {call.name!r} here.")
         arguments = call.arguments.strip() or "{}"  # it becomes part of a message, which it must not end
         if isinstance(context.arguments_of(call), str):

@@ -11,7 +11,7 @@ import msgspec
 
 from antwort.net.ssrf import AddressPolicy
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from antwort.tools.mcp.connector import ALL_CLOSING
+from antwort.tools.mcp.reconnection import ALL_CLOSING
 from antwort.tools.mcp.session import McpSession
 
 

@@ -15,7 +15,6 @@ from antwort.notes import note
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import McpCallResult, NotReached, ServerSpec, ServerTool, ServerTools, ServerUnavailable
 from antwort.tools.mcp.connection import McpConnection
-from antwort.tools.mcp.connector import ALL_CLOSING, Connector
 from antwort.tools.mcp.conversion import MAX_LIST_BYTES, MAX_UNTRUSTED_LIST_BYTES, Definitions, read_list
 from antwort.tools.mcp.messages import (
     HEADER_MISMATCH,
@@ -26,6 +25,7 @@ from antwort.tools.mcp.messages import (
     error_result,
     http_status_error,
 )
+from antwort.tools.mcp.reconnection import ALL_CLOSING, Reconnector
 from antwort.tools.mcp.throttle import LogThrottle
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class McpSession:
         self.definitions: Definitions | None = None
         """What the list was converted to."""
         self._pool = pool
-        self._connector = Connector(spec, policy, self._mark_changed)
+        self._connections = Reconnector(spec, policy, self._mark_changed)
         self._tools: dict[str, ServerTool] = {}
         self._stale_at = 0.0
         self._listed_at = float("-inf")
@@ -78,7 +78,7 @@ class McpSession:
     @property
     def is_open(self) -> bool:
         """Whether there is anything to close."""
-        return self._connector.is_open or self._listing is not None
+        return self._connections.is_open or self._listing is not None
 
     async def tools(self) -> ServerTools:
         """Return the cached list, or request one. A list that has expired, or that the server says has changed, is
@@ -132,7 +132,7 @@ class McpSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        return _closed(listing, self._connector.close())
+        return _closed(listing, self._connections.close())
 
     def forget(self) -> None:
         """Drop the list, too: no caller will want it again."""
@@ -149,29 +149,29 @@ class McpSession:
         self, question: Callable[Concatenate[McpConnection, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Ask over the current connection, and once more over a new one if the first has certainly not carried it."""
-        connector, is_second = self._connector, False
+        connections, is_second = self._connections, False
         while True:
-            connection = connector.current
+            connection = connections.current
             if connection is None or not connection.is_usable:
-                connection = await connector.connection()
+                connection = await connections.connection()
             connection.uses += 1
             try:
                 answer = await question(connection, *args, **kwargs)
             except JsonRpcError:
                 connection.is_unproven = False
-                connector.cooldown.succeeded()
+                connections.cooldown.succeeded()
                 raise
             except Unsent as exc:
                 if is_second and exc.status is not None:  # a session that the server knows: it refuses the request
                     raise http_status_error(exc.status) from exc
-                connector.replace(connection)
+                connections.replace(connection)
                 if is_second:
                     raise ServerUnavailable(NOT_AN_ANSWER) from exc
                 is_second = True
             else:
                 connection.is_unproven = False
-                if connector.cooldown.failures:
-                    connector.cooldown.succeeded()
+                if connections.cooldown.failures:
+                    connections.cooldown.succeeded()
                 return answer
             finally:
                 connection.uses -= 1
@@ -232,8 +232,8 @@ class McpSession:
             fault = exc.again()
         except TimeoutError:
             fault = NotReached(SLOW_LIST)
-            if self._connector.current is not None:
-                self._connector.replace(self._connector.current)
+            if self._connections.current is not None:
+                self._connections.replace(self._connections.current)
         except JsonRpcError:
             fault = ServerUnavailable(NOT_AN_ANSWER)
         finally:

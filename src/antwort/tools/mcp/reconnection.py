@@ -24,7 +24,7 @@ _CLOSE_SECONDS = 3.0
 """Time for closing in good order. After that the tasks are cancelled, and waited for as long again."""
 
 
-class Connector:
+class Reconnector:
     """Opens the connections of one session.
 
     When connecting fails, all callers that wait get the error, and further attempts are refused until a pause is over.
