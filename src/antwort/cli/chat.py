@@ -45,8 +45,7 @@ def run(given: Mapping[str, object]) -> int:
 def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
-    from antwort.local.demo import DEMO_NAME
-    from antwort.local.traits import ABOUT
+    from antwort.local.demo import ABOUT, DEMO_NAME
 
     flags = own_flags(given)
     url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None

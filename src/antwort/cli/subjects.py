@@ -102,7 +102,7 @@ async def local_subject(settings: Settings, given: Mapping[str, object]) -> Asyn
     from antwort.config.settings import BackendSettings, CapabilitySettings
     from antwort.doctor.asking import Access
     from antwort.doctor.examine import Subject
-    from antwort.local.files import CannotRun
+    from antwort.local.server_options import CannotRun
 
     local = make_local(settings)
     if local is None:
