@@ -71,10 +71,9 @@ def test_the_demo_model_runs_without_its_adapter_and_says_where_it_belongs(
     model = demo_file(tmp_path)
     assert server_options(model)["adapter"] is None
     LocalProvider(model)
-    assert caplog.messages == [
-        "the demo model calls tools badly without its adapter: put smollm2-tools.gguf, from the source tree, at "
-        f"{model.with_name('smollm2-tools.gguf')}"
-    ]
+    at = model.with_name("smollm2-tools.gguf")
+    problem = "the demo model calls tools badly without its adapter"
+    assert caplog.messages == [f"{problem}: put smollm2-tools.gguf, from the source tree, at {at}"]
 
 
 def test_the_demo_model_is_known_by_its_name_and_size(tmp_path: Path) -> None:
