@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,6 +26,8 @@ _STATUS_ENDED = 143
 
 
 def run(given: Mapping[str, object]) -> int:
+    if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
+        return complain(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
     from antwort.chat.client import ChatFault
     from antwort.chat.start import chat
 
