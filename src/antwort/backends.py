@@ -107,7 +107,7 @@ _OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE
 def _local_member(settings: Settings, local: LocalProvider) -> Member:
     """Without a circuit breaker: the supervisor of its process knows when it can be reached."""
     mode = settings.local.tool_calling
-    if mode == "auto" and local.is_demo:
+    if mode == "auto" and local.is_constrained:
         mode = "constrained"
     return Member(
         LOCAL,

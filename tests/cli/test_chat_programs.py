@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.chat.home import usual
+from antwort.chat.server import usual_server
 from antwort.local.demo import DEMO_NAME
 from chat_backend import ChatBackend, Says
 from live_server import PATIENCE, launched
@@ -115,7 +115,7 @@ async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        assert await usual("sk-hush", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is None
+        assert await usual_server("sk-hush", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is None
     assert heard
     assert b"hush" not in b"".join(heard)
 
@@ -123,7 +123,7 @@ async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
 async def test_a_server_of_ours_at_the_usual_address_gets_the_key() -> None:
     key = "sk-test-abcdefghijklmnopqrstuvwxyz"
     async with launched("--scripted", "--memory", "--set", f"auth.keys=[{{name: a, key: {key}}}]") as server:
-        found = await usual(key, server.url)
+        found = await usual_server(key, server.url)
         assert found is not None
         try:
             assert await found.client.models() == ["scripted"]

@@ -28,14 +28,14 @@ _STATUS_ENDED = 143
 def run(given: Mapping[str, object]) -> int:
     if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
         return complain(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
-    from antwort.chat.client import ChatFault
+    from antwort.chat.client import ChatError
     from antwort.chat.start import chat
 
     if sys.stdout is None:
         return lost("it is closed")
     try:
         return asyncio.run(chat(options(given, os.environ)))
-    except ChatFault as fault:
+    except ChatError as fault:
         return complain(CannotStart(str(fault)))
     except CannotStart as fault:
         return complain(fault)

@@ -113,7 +113,7 @@ async def local_subject(settings: Settings, given: Mapping[str, object]) -> Asyn
         backend = BackendSettings(
             name=LOCAL,
             url=f"{address}/v1",
-            tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
+            tool_calling="constrained" if mode == "auto" and local.is_constrained else mode,
             capabilities=CapabilitySettings(vision=False),
         )
         yield Subject(

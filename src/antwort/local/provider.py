@@ -91,7 +91,9 @@ class LocalProvider(ChatProvider):
         self.name = self._options["name"]
         self.file = Path(self._options["model"])
         self.is_demo = is_demo(self.file)
-        if self.is_demo and self._options["adapter"] is None:
+        self.is_constrained = self.is_demo and self._options["adapter"] is not None
+        """Whether tool calls work best with constrained decoding from the first: the adapter is trained for that."""
+        if self.is_demo and not self.is_constrained:
             message = "the demo model calls tools badly without its adapter: put %s, from the source tree, at %s"
             _log.warning(message, ADAPTER, self.file.with_name(ADAPTER))
         super().__init__("http://127.0.0.1/v1", timeouts=_TIMEOUTS, output_bytes=output_bytes)
