@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from antwort.chat.server import usual_server
+from antwort.cli import main
 from antwort.local.demo import DEMO_NAME
 from chat_backend import ChatBackend, Says
 from live_server import PATIENCE, launched
@@ -23,6 +24,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("ANTWORT_URL", "ANTWORT_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("missing", ["rich", "prompt_toolkit", "markdown_it"])
+def test_without_the_extra_it_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # as where it cannot be imported
+    assert main(["chat", "Hello"]) == 1
+    told = "antwort: `antwort chat` is not installed: `pip install 'antwort[demo]'` brings it.\n"
+    assert capsys.readouterr() == ("", told)
 
 
 async def shell(line: str, *arguments: str, asked: bytes | None = None) -> tuple[int, bytes, str]:

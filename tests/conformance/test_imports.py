@@ -221,6 +221,20 @@ def test_programs_at_the_edge_are_loaded_by_the_cli_alone_and_when_they_are_used
     assert at_once == set()
 
 
+OPTIONAL = {"markdown_it": "chat", "prompt_toolkit": "chat", "rich": "chat", "xllamacpp": "local", "psycopg": "storage"}
+"""Libraries of extras, and the package that needs them."""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_libraries_of_extras_are_imported_only_by_the_package_that_needs_them(module: str) -> None:
+    found = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found += [name for name in names if OPTIONAL.get(name.partition(".")[0], room_of(module)) != room_of(module)]
+    assert found == []
+
+
 @pytest.mark.parametrize("name", ENGINE)
 def test_a_subpackage_of_the_engine_imports_those_before_it(name: str) -> None:
     own = [module for module in MODULES if module.startswith(f"engine.{name}.")]
