@@ -10,7 +10,7 @@ import pytest
 
 from antwort.chat.answer import ChatAnswer
 from antwort.chat.client import ChatError, RequestRefused, ServerClient, ServerGone
-from antwort.chat.conversation import Conversation, receive
+from antwort.chat.conversation import ChatConversation, receive
 from antwort.chat.server import ChatServer, server_at
 from antwort.engine.engine import Engine
 from antwort.testing import Answer as Played
@@ -76,7 +76,7 @@ async def test_models_and_tools_are_listed() -> None:
 
 async def test_a_turn_is_received_to_its_end() -> None:
     async with server(answer(say("Hello there"))) as (_, client):
-        received, conversation = ChatAnswer(0.0), Conversation()
+        received, conversation = ChatAnswer(0.0), ChatConversation()
         await receive(ChatServer(client), conversation, "Hi", received)
         conversation.add("Hi", received)
         assert (received.status, received.text, received.model) == ("completed", "Hello there", "scripted")
@@ -86,7 +86,7 @@ async def test_a_turn_is_received_to_its_end() -> None:
 async def test_whoever_stops_reading_ends_the_run() -> None:
     hold = asyncio.Event()
     async with server(answer(say("Hello"), hold, say(" there"))) as (there, client):
-        async with aclosing(client.events(Conversation().request("Hi"))) as events:
+        async with aclosing(client.events(ChatConversation().request("Hi"))) as events:
             async for event in events:
                 if event.delta:
                     break
@@ -102,13 +102,13 @@ async def test_a_run_can_be_cancelled_by_its_id_and_a_wrong_one_harms_nobody() -
 async def test_an_error_carries_the_servers_own_words() -> None:
     async with server() as (_, client):
         with pytest.raises(RequestRefused, match="no tool server is offered here under the label 'nope'") as caught:
-            await receive(ChatServer(client), Conversation(labels=["nope"]), "Hi", ChatAnswer(0.0))
+            await receive(ChatServer(client), ChatConversation(labels=["nope"]), "Hi", ChatAnswer(0.0))
         assert (caught.value.status, caught.value.code) == (400, "unknown_tool_server")
 
 
 async def test_a_response_that_is_gone_makes_all_of_the_conversation_go_again() -> None:
     async with server(answer(say("One")), answer(say("Two"))) as (there, client):
-        conversation = Conversation()
+        conversation = ChatConversation()
         first, second = ChatAnswer(0.0), ChatAnswer(0.0)
         await receive(ChatServer(client), conversation, "Hi", first)
         conversation.add("Hi", first)
@@ -169,7 +169,7 @@ async def test_a_server_that_tells_nothing_of_tools_has_none_that_are_known() ->
 async def test_an_answer_that_is_no_stream_has_broken_off() -> None:
     async with saying(http(b'{"id":"resp_1"}')) as url, opened(url) as client:
         received = ChatAnswer(0.0)
-        await receive(ChatServer(client), Conversation(), "Hi", received)
+        await receive(ChatServer(client), ChatConversation(), "Hi", received)
         assert (received.status, received.problem) == ("failed", "The answer broke off.")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from antwort.chat.answer import CallPart, ChatAnswer, Status
 from antwort.chat.commands import COMMANDS, CommandRunner, TypedCommand, completions, parse, unknown
-from antwort.chat.conversation import Conversation, Decision
+from antwort.chat.conversation import ApprovalDecision, ChatConversation
 from antwort.chat.formatting import format_arguments, format_result, format_seconds
 from antwort.chat.screen import Interrupts
 from antwort.chat.server import ChatServer, Report
@@ -32,14 +32,14 @@ def user(text: str) -> dict[str, object]:
 
 
 def test_the_first_request_has_what_was_said_and_what_is_chosen() -> None:
-    assert Conversation().request("Hi") == {"stream": True, "input": [user("Hi")]}
-    request = Conversation(model="m", labels=["demo"], system="Be brief.").request("Hi")
+    assert ChatConversation().request("Hi") == {"stream": True, "input": [user("Hi")]}
+    request = ChatConversation(model="m", labels=["demo"], system="Be brief.").request("Hi")
     assert (request["model"], request["instructions"]) == ("m", "Be brief.")
     assert request["tools"] == [{"type": "mcp", "server_label": "demo", "require_approval": "never"}]
 
 
 def test_the_next_request_goes_on_from_the_last_answer_that_came_to_its_end() -> None:
-    conversation = Conversation()
+    conversation = ChatConversation()
     conversation.add("One", ended(response_id="resp_1"))
     conversation.add("Two", ended("failed", "resp_2"))
     conversation.add("Three", ended("cancelled", "resp_3"))
@@ -54,7 +54,7 @@ def test_the_next_request_goes_on_from_the_last_answer_that_came_to_its_end() ->
     [("previous_response_not_found", "previous_response_id"), ("", "previous_response_id"), ("response_not_found", "")],
 )
 def test_a_server_that_has_forgotten_is_sent_all_from_then_on(code: str, param: str) -> None:
-    conversation = Conversation()
+    conversation = ChatConversation()
     conversation.add("One", ended())
     assert conversation.is_forgotten(code, param)
     request = conversation.request("Two")
@@ -64,14 +64,14 @@ def test_a_server_that_has_forgotten_is_sent_all_from_then_on(code: str, param: 
 
 
 def test_an_error_about_something_else_is_no_forgetting() -> None:
-    conversation = Conversation()
+    conversation = ChatConversation()
     assert not conversation.is_forgotten("previous_response_not_found", "previous_response_id")
     conversation.add("One", ended())
     assert not conversation.is_forgotten("model_not_found", "model")
 
 
 def test_a_new_conversation_knows_nothing_and_keeps_what_is_chosen() -> None:
-    conversation = Conversation(model="m", labels=["demo"])
+    conversation = ChatConversation(model="m", labels=["demo"])
     conversation.add("One", ended())
     conversation.is_forgotten("previous_response_not_found", "")
     conversation.clear()
@@ -83,7 +83,7 @@ def test_a_new_conversation_knows_nothing_and_keeps_what_is_chosen() -> None:
 
 
 def test_tools_are_switched_each_once() -> None:
-    conversation = Conversation()
+    conversation = ChatConversation()
     for on in (True, True):
         conversation.switch("demo", on=on)
     assert conversation.labels == ["demo"]
@@ -144,7 +144,7 @@ async def test_every_command_that_is_listed_is_known() -> None:
         async def refresh(self, report: Report) -> None: ...
 
     terminal = ThoughtOf()
-    runner = CommandRunner(terminal.screen, cast("ChatServer", Nowhere()), Conversation(), Interrupts())
+    runner = CommandRunner(terminal.screen, cast("ChatServer", Nowhere()), ChatConversation(), Interrupts())
     for command in COMMANDS:
         assert await runner.run(TypedCommand(command.name)) is (command.name != "/quit")
     assert "There is no command" not in terminal.written
@@ -190,8 +190,8 @@ def test_seconds_are_as_exact_as_they_need_to_be(seconds: float, shown: str) -> 
 
 def test_what_was_decided_is_sent_as_such_and_told_in_words() -> None:
     ship, wipe = CallPart("ship", "depot", approval="mcpr_1"), CallPart("wipe", "depot", approval="mcpr_2")
-    given = [Decision(ship, is_approved=True), Decision(wipe, is_approved=False)]
-    conversation = Conversation()
+    given = [ApprovalDecision(ship, is_approved=True), ApprovalDecision(wipe, is_approved=False)]
+    conversation = ChatConversation()
     conversation.add("Ship it.", ended())
     request = conversation.request(given)
     sent = [

@@ -12,26 +12,26 @@ from rich.table import Table
 from rich.text import Text
 
 from antwort.chat.client import ChatError
-from antwort.chat.conversation import Conversation, default_name, save, transcript
+from antwort.chat.conversation import ChatConversation, default_name, save, transcript
 from antwort.chat.formatting import one_line, sanitize
 from antwort.chat.screen import Interrupts, Screen
 from antwort.chat.server import ChatServer
 
 
-class Command(NamedTuple):
+class ChatCommand(NamedTuple):
     name: str
     usage: str
     about: str
 
 
 COMMANDS = (
-    Command("/help", "/help", "this list"),
-    Command("/new", "/new", "begin a new conversation"),
-    Command("/model", "/model [NAME]", "list the models, or talk to another"),
-    Command("/tools", "/tools [LABEL on|off]", "list the tools, or switch a set of them"),
-    Command("/system", "/system [TEXT]", "show or set what the model is told first; `/system -` for nothing"),
-    Command("/save", "/save [FILE]", "write a transcript; `/save! FILE` overwrites"),
-    Command("/quit", "/quit", "end (or Ctrl-D)"),
+    ChatCommand("/help", "/help", "this list"),
+    ChatCommand("/new", "/new", "begin a new conversation"),
+    ChatCommand("/model", "/model [NAME]", "list the models, or talk to another"),
+    ChatCommand("/tools", "/tools [LABEL on|off]", "list the tools, or switch a set of them"),
+    ChatCommand("/system", "/system [TEXT]", "show or set what the model is told first; `/system -` for nothing"),
+    ChatCommand("/save", "/save [FILE]", "write a transcript; `/save! FILE` overwrites"),
+    ChatCommand("/quit", "/quit", "end (or Ctrl-D)"),
 )
 KEYS = (
     ("Enter", "send"),
@@ -85,7 +85,9 @@ def completions(before: str, models: Sequence[str], labels: Sequence[str]) -> li
 
 
 class CommandRunner:
-    def __init__(self, screen: Screen, server: ChatServer, conversation: Conversation, interrupts: Interrupts) -> None:
+    def __init__(
+        self, screen: Screen, server: ChatServer, conversation: ChatConversation, interrupts: Interrupts
+    ) -> None:
         self._screen, self._server, self._conversation = screen, server, conversation
         self._interrupts = interrupts
 

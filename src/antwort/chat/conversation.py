@@ -27,14 +27,14 @@ _NOT_FOUND = frozenset({"previous_response_not_found", "response_not_found"})
 
 
 @dataclass(slots=True, frozen=True)
-class Decision:
+class ApprovalDecision:
     """A call that waited for approval, and the answer."""
 
     call: CallPart
     is_approved: bool
 
 
-Question: TypeAlias = str | Sequence[Decision]
+Question: TypeAlias = str | Sequence[ApprovalDecision]
 """What the user says: text, or decisions about calls."""
 
 
@@ -52,7 +52,7 @@ def _items(question: Question) -> list[RequestItem]:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatConversation:
     """A conversation continues from the last response that was completed, not from one that failed or was cancelled."""
 
     model: str | None = None
@@ -108,7 +108,7 @@ class Conversation:
             self.labels.remove(label)
 
 
-async def receive(server: ChatServer, conversation: Conversation, question: Question, answer: ChatAnswer) -> None:
+async def receive(server: ChatServer, conversation: ChatConversation, question: Question, answer: ChatAnswer) -> None:
     """Send the question, and feed the answer until its end. Raises `ChatError`."""
     for is_retry in (False, True):
         try:

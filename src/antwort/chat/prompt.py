@@ -32,7 +32,7 @@ _ALL = ("a", "all")
 Complete = Callable[[str], Iterable[str]]
 
 
-class Prompt:
+class ChatPrompt:
     """A line editor with history and completion. Its methods raise `EOFError` when the user ends the input."""
 
     def __init__(self, sign: str, complete: Complete, history: Path | None) -> None:

@@ -10,8 +10,8 @@ from antwort.chat.answer import ChatAnswer
 from antwort.chat.answer_view import AnswerView
 from antwort.chat.client import ChatError, RequestRefused
 from antwort.chat.commands import CommandRunner, completions, parse
-from antwort.chat.conversation import Conversation, Decision, Question, receive
-from antwort.chat.prompt import Confirmation, Prompt, confirmations, without_echo
+from antwort.chat.conversation import ApprovalDecision, ChatConversation, Question, receive
+from antwort.chat.prompt import ChatPrompt, Confirmation, confirmations, without_echo
 from antwort.chat.screen import FRAME_SECONDS, Interrupts, Screen
 from antwort.chat.server import ChatServer, Report
 from antwort.chat.start import NOBODY_TO_ASK, Options, find_server, new_conversation
@@ -42,7 +42,7 @@ async def run(options: Options) -> int:
 
 async def _hold(screen: Screen, server: ChatServer, options: Options) -> int:
     conversation = await new_conversation(server, options)
-    session = Session(screen, server, conversation)
+    session = ChatSession(screen, server, conversation)
     if options.question is not None:
         return await session.ask_once(options.question)
 
@@ -50,11 +50,11 @@ async def _hold(screen: Screen, server: ChatServer, options: Options) -> int:
         return completions(before, server.models, list(server.tools))
 
     _greet(screen, server, conversation, options)
-    await session.talk(Prompt(screen.glyphs.prompt, complete, options.history))
+    await session.talk(ChatPrompt(screen.glyphs.prompt, complete, options.history))
     return 0
 
 
-def _greet(screen: Screen, server: ChatServer, conversation: Conversation, options: Options) -> None:
+def _greet(screen: Screen, server: ChatServer, conversation: ChatConversation, options: Options) -> None:
     dot = f" {screen.glyphs.dot} "
     where = "a server of its own, gone with this chat" if server.is_own else server.client.url
     screen.say(dot.join([f"antwort {__version__}", conversation.model or "the server's model", where]))
@@ -67,13 +67,13 @@ def _greet(screen: Screen, server: ChatServer, conversation: Conversation, optio
     screen.blank()
 
 
-class Session:
-    def __init__(self, screen: Screen, server: ChatServer, conversation: Conversation) -> None:
+class ChatSession:
+    def __init__(self, screen: Screen, server: ChatServer, conversation: ChatConversation) -> None:
         self._screen, self._server, self._conversation = screen, server, conversation
         self._interrupts = Interrupts()
         self._commands = CommandRunner(screen, server, conversation, self._interrupts)
 
-    async def talk(self, prompt: Prompt) -> None:
+    async def talk(self, prompt: ChatPrompt) -> None:
         """Ask for questions and commands until the user ends the chat."""
         with self._interrupts.caught():
             while await self._next(prompt):
@@ -88,7 +88,7 @@ class Session:
             return 1
         return _EXIT_STATUS.get(answer.status, 1)
 
-    async def _next(self, prompt: Prompt) -> bool:
+    async def _next(self, prompt: ChatPrompt) -> bool:
         """Run one command, or one turn with its approvals. Return whether the chat goes on."""
         try:
             line = await prompt.ask()
@@ -102,21 +102,21 @@ class Session:
             answer = await self._decide(prompt, answer)
         return True
 
-    async def _decide(self, prompt: Prompt, answer: ChatAnswer) -> ChatAnswer | None:
+    async def _decide(self, prompt: ChatPrompt, answer: ChatAnswer) -> ChatAnswer | None:
         """Ask about the calls, and return the next answer; None if the user does not decide."""
         self._screen.blank()
         calls = answer.awaiting_approval
         decisions = []
         try:
             for call, confirmation in zip(calls, confirmations(calls), strict=True):
-                decisions.append(Decision(call, await self._confirm(prompt, confirmation)))
+                decisions.append(ApprovalDecision(call, await self._confirm(prompt, confirmation)))
         except EOFError:
             self._screen.say("Nothing is run.")
             return None
         with without_echo(sys.stdin):
             return await self._turn(decisions)
 
-    async def _confirm(self, prompt: Prompt, confirmation: Confirmation) -> bool:
+    async def _confirm(self, prompt: ChatPrompt, confirmation: Confirmation) -> bool:
         if confirmation.above:
             self._screen.say(confirmation.above)
         while (said := await prompt.confirm(confirmation.question, has_more=confirmation.whole is not None)) is None:

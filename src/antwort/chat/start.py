@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from antwort.chat.answer import ChatAnswer
-from antwort.chat.conversation import Conversation, receive
+from antwort.chat.conversation import ChatConversation, receive
 from antwort.chat.formatting import one_line, sanitize_for_file
 from antwort.chat.server import ChatServer, Report, own_server, server_at, usual_server
 
@@ -66,12 +66,12 @@ async def find_server(options: Options, report: Report) -> ChatServer:
     return await own_server(options.own or ("--demo-tools",), report)
 
 
-async def new_conversation(server: ChatServer, options: Options) -> Conversation:
+async def new_conversation(server: ChatServer, options: Options) -> ChatConversation:
     """Choose the model and the tools. Raises `ChatError`."""
     await server.refresh(lambda _: None)
     model = options.model or (server.models[0] if len(server.models) == 1 else None)
     labels = list(server.tools if options.labels is None else options.labels)
-    return Conversation(model=model, labels=labels, system=options.system)
+    return ChatConversation(model=model, labels=labels, system=options.system)
 
 
 async def _answer_once(options: Options) -> int:

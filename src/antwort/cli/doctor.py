@@ -39,12 +39,12 @@ class _Consultation:
     """One run of the command."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
-        from antwort.doctor.table import Table
+        from antwort.doctor.table import FindingsTable
 
         self._given = given
         self._is_json = bool(given.get("json"))
         self._out = Outlet()
-        self._table = Table(sys.stderr if self._is_json else cast("TextIO", self._out))
+        self._table = FindingsTable(sys.stderr if self._is_json else cast("TextIO", self._out))
         self._patience = _patience(given.get("timeout"))
         self._loaded = _read(given)
         self._has_failed_to_write = False

@@ -22,7 +22,7 @@ _BOLD = 1
 _COLOURS: Mapping[Verdict, int] = {"works": 32, "fails": 31, "unknown": 33}
 
 
-class Table:
+class FindingsTable:
     """Print findings to `file` as they come. On a terminal, `progress` shows on its last line what is asked."""
 
     def __init__(self, file: TextIO) -> None:
