@@ -31,9 +31,10 @@ class FindingsTable:
         self._has_colours = self._is_terminal and not os.environ.get("NO_COLOR")
         self._has_progress = False
         self._width = _width(file)
-        has_marks = _can_encode("✓\N{EN DASH}→·", file.encoding)
+        self._encoding = file.encoding or "ascii"
+        has_marks = _can_encode("✓\N{EN DASH}→·…", self._encoding)
         self._marks = _MARKS if has_marks else _ASCII_MARKS
-        self._arrow, self._dot = ("→ ", " · ") if has_marks else ("-> ", ", ")
+        self._arrow, self._dot, self._ellipsis = ("→ ", " · ", "…") if has_marks else ("-> ", ", ", "...")
         self._mark_width = max(map(len, self._marks.values()))
         self._is_wide = self._width >= _NARROW
         self._indent = self._mark_width + 2 + (_TITLE_WIDTH + 2 if self._is_wide else 0)
@@ -42,9 +43,7 @@ class FindingsTable:
         """Show which probe is running, until the next line is printed."""
         if self._is_terminal:
             self._has_progress = True
-            self._file.write(
-                f"\r\x1b[2K{PROBES[probe]} …" if self._marks is _MARKS else f"\r\x1b[2K{PROBES[probe]} ..."
-            )
+            self._file.write(f"\r\x1b[2K{PROBES[probe]} {self._ellipsis}")
             self._file.flush()
 
     def end_progress(self) -> None:
@@ -84,7 +83,8 @@ class FindingsTable:
 
     def _print(self, *lines: str) -> None:
         self.end_progress()
-        self._file.write("".join(f"{line}\n" for line in lines))
+        text = "".join(f"{line}\n" for line in lines)
+        self._file.write(text.encode(self._encoding, "backslashreplace").decode(self._encoding))
         self._file.flush()
 
 
@@ -98,10 +98,10 @@ def _width(file: TextIO) -> int:
         return WIDTH
 
 
-def _can_encode(text: str, encoding: str | None) -> bool:
+def _can_encode(text: str, encoding: str) -> bool:
     try:
-        text.encode(encoding or "ascii")
-    except (UnicodeError, LookupError):
+        text.encode(encoding)
+    except UnicodeError:
         return False
     return True
 
