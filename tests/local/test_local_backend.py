@@ -56,6 +56,17 @@ def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
     assert (member.emulation.mode if member.emulation else None) == mode
 
 
+def test_without_its_adapter_the_demo_model_is_asked_for_native_calls_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "smollm2-tools.gguf" and is_file(path))
+    fleet = make_fleet(Settings(local=LocalSettings(model=str(demo_file(tmp_path)))))
+    [member] = fleet._members
+    assert member.emulation is not None
+    assert member.emulation.mode == "auto"
+
+
 SERVED = """
 import asyncio, sys
 from antwort.app import build
