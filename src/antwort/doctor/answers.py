@@ -145,14 +145,10 @@ class ParsedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a stream ended with `[DONE]`."""
     trouble: str = ""
     """Why it could not be parsed, for display."""
-    secrets: tuple[str, ...] = ()
 
     @property
     def is_cut(self) -> bool:
         return self.finish == "length"
-
-    def quote(self, text: str) -> str:
-        return quote(text, self.secrets)
 
 
 def parse_answer(answer: BackendAnswer) -> ParsedAnswer:
@@ -192,7 +188,6 @@ def parse_answer(answer: BackendAnswer) -> ParsedAnswer:
         last=times[-1] if times else 0.0,
         is_done=not is_chat or any(payload.startswith(b"[DONE]") for payload in payloads),
         trouble=trouble,
-        secrets=answer.secrets,
     )
 
 

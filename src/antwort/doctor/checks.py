@@ -214,11 +214,11 @@ def check_schema(answer: BackendAnswer) -> Finding:
         decoded = None
     has_fields = isinstance(decoded, dict) and decoded.keys() == CITY["properties"].keys()
     if has_fields and all(isinstance(value, str) for value in decoded.values()):
-        return works("json_schema", answered.quote(answered.text))
+        return works("json_schema", answer.quote(answered.text))
     is_torn = answered.is_cut and (not answered.text or answered.text.lstrip().startswith("{"))
     if answered.trouble or is_torn:
         return unknown("json_schema", answered.trouble or "the answer was cut off by its length limit")
-    ignored = f"the schema is ignored: {answered.quote(answered.text)!r}"
+    ignored = f"the schema is ignored: {answer.quote(answered.text)!r}"
     return fails("json_schema", ignored if answered.text else "the answer was empty", remedy)
 
 

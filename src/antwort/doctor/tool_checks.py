@@ -56,13 +56,13 @@ def check_choice(choice: Choice, answer: BackendAnswer, facts: Facts) -> ChoiceR
     if answered.trouble:
         return ChoiceResult("unknown" if answer.fault == "cut" else "fails", answered.trouble)
     if calls:
-        name, arguments = answered.quote(calls[0].name), answered.quote(calls[0].arguments)
+        name, arguments = answer.quote(calls[0].name), answer.quote(calls[0].arguments)
         if not all(call.has_arguments for call in calls):
             if answered.is_cut:
                 return ChoiceResult("unknown", "the call was cut off by its length limit")
             return ChoiceResult("fails", f"the arguments are no JSON object: {arguments!r}")
         if invented := next((call.name for call in calls if call.name not in _NAMES), None):
-            return ChoiceResult("fails", f"it called {answered.quote(invented)!r}, which it was not offered")
+            return ChoiceResult("fails", f"it called {answer.quote(invented)!r}, which it was not offered")
         if choice == "named" and {call.name for call in calls} != {NAMED_FUNCTION}:
             return ChoiceResult("fails", f"the choice is ignored: it called {name}", is_noticed=True)
         if choice == "parallel" and len(calls) == 1:
@@ -72,7 +72,7 @@ def check_choice(choice: Choice, answer: BackendAnswer, facts: Facts) -> ChoiceR
     # Text instead of a call is noticed where a call was required; elsewhere nobody can know whether one was meant.
     is_forced = choice != "auto"
     if any(mark in text for mark in _CALL_MARKS):
-        return ChoiceResult("fails", f"the call came as text: {answered.quote(text)!r}", is_noticed=is_forced)
+        return ChoiceResult("fails", f"the call came as text: {answer.quote(text)!r}", is_noticed=is_forced)
     if facts.offers_tools is False:
         return ChoiceResult("fails", "its chat template does not tell the model of tools", is_noticed=is_forced)
     if not text:
@@ -80,8 +80,8 @@ def check_choice(choice: Choice, answer: BackendAnswer, facts: Facts) -> ChoiceR
             "unknown", f"the answer was {'cut off by its length limit' if answered.is_cut else 'empty'}"
         )
     if not is_forced:
-        return ChoiceResult("unknown", f"it answered in words, which is its right: {answered.quote(text)!r}")
-    return ChoiceResult("fails", f"the choice is ignored: {answered.quote(text)!r}", is_noticed=True)
+        return ChoiceResult("unknown", f"it answered in words, which is its right: {answer.quote(text)!r}")
+    return ChoiceResult("fails", f"the choice is ignored: {answer.quote(text)!r}", is_noticed=True)
 
 
 class ToolResults(msgspec.Struct, frozen=True):
