@@ -71,7 +71,7 @@ async def test_models_and_tools_are_listed() -> None:
     async with server() as (_, client):
         assert await client.is_antwort()
         assert await client.models() == ["scripted"]
-        assert [(toolset.label, toolset.names) for toolset in await client.toolsets()] == [("calc", ("add",))]
+        assert await client.tools() == {"calc": ("add",)}
 
 
 async def test_a_turn_is_received_to_its_end() -> None:
@@ -163,7 +163,7 @@ async def test_an_error_in_any_shape_is_one_sentence(body: bytes, said: str) -> 
 
 async def test_a_server_that_tells_nothing_of_tools_has_none_that_are_known() -> None:
     async with saying(http(b"{}", "404 No")) as url, opened(url) as client:
-        assert await client.toolsets() == []
+        assert await client.tools() == {}
 
 
 async def test_an_answer_that_is_no_stream_has_broken_off() -> None:

@@ -41,22 +41,6 @@ class RequestRefused(ChatError):
         self.status, self.code, self.param = status, code, param
 
 
-class _Named(msgspec.Struct, frozen=True):
-    name: str
-
-
-class ListedToolset(msgspec.Struct, frozen=True, rename={"label": "server_label"}):
-    """The tools that a server offers under a label. `error` says why they could not be listed."""
-
-    label: str
-    tools: tuple[_Named, ...] = ()
-    error: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(tool.name for tool in self.tools)
-
-
 class _Model(msgspec.Struct):
     id: str
 
@@ -65,8 +49,17 @@ class _Models(msgspec.Struct):
     data: tuple[_Model, ...]
 
 
+class _Tool(msgspec.Struct):
+    name: str
+
+
+class _Toolset(msgspec.Struct):
+    server_label: str
+    tools: tuple[_Tool, ...] = ()
+
+
 class _Toolsets(msgspec.Struct):
-    data: tuple[ListedToolset, ...]
+    data: tuple[_Toolset, ...]
 
 
 class _Health(msgspec.Struct):
@@ -112,12 +105,13 @@ class ServerClient:
     async def models(self) -> list[str]:
         return [model.id for model in (await self._get("models", _Models)).data]
 
-    async def toolsets(self) -> list[ListedToolset]:
-        """Return what the server offers by label; nothing for a server without such a list."""
+    async def tools(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of the server's tools by their labels; nothing for a server without such a list."""
         try:
-            return list((await self._get("toolsets", _Toolsets)).data)
+            toolsets = (await self._get("toolsets", _Toolsets)).data
         except RequestRefused:
-            return []
+            return {}
+        return {toolset.server_label: tuple(tool.name for tool in toolset.tools) for toolset in toolsets}
 
     async def events(self, request: dict[str, object]) -> AsyncGenerator[ReceivedEvent, None]:
         """Yield the events of the answer. Closing the generator closes the connection, which ends the run."""

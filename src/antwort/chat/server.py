@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from antwort.chat.client import ChatError, ListedToolset, ServerClient
+from antwort.chat.client import ChatError, ServerClient
 from antwort.chat.formatting import one_line, sanitize
 
 Report = Callable[[str], None]
@@ -128,17 +128,13 @@ class ChatServer:
     def __init__(self, client: ServerClient, own: OwnServer | None = None) -> None:
         self.client = client
         self.models: list[str] = []
-        self.toolsets: list[ListedToolset] = []
+        self.tools: dict[str, tuple[str, ...]] = {}
+        """The names of the tools by their labels."""
         self._own = own
 
     @property
     def is_own(self) -> bool:
         return self._own is not None
-
-    @property
-    def tools(self) -> dict[str, tuple[str, ...]]:
-        """The names of the tools by their labels."""
-        return {toolset.label: toolset.names for toolset in self.toolsets}
 
     async def ready(self, report: Report) -> None:
         """Raises `ChatError`."""
@@ -151,7 +147,7 @@ class ChatServer:
         """List its models and tools. Raises `ChatError`."""
         await self.ready(report)
         self.models = await self.client.models()
-        self.toolsets = await self.client.toolsets()
+        self.tools = await self.client.tools()
 
     async def close(self) -> None:
         await self.client.close()
