@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,14 +26,16 @@ _STATUS_ENDED = 143
 
 
 def run(given: Mapping[str, object]) -> int:
-    from antwort.chat.client import ChatFault
+    if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
+        return complain(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
+    from antwort.chat.client import ChatError
     from antwort.chat.start import chat
 
     if sys.stdout is None:
         return lost("it is closed")
     try:
         return asyncio.run(chat(options(given, os.environ)))
-    except ChatFault as fault:
+    except ChatError as fault:
         return complain(CannotStart(str(fault)))
     except CannotStart as fault:
         return complain(fault)
@@ -45,8 +48,7 @@ def run(given: Mapping[str, object]) -> int:
 def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
-    from antwort.local.demo import DEMO_NAME
-    from antwort.local.traits import ABOUT
+    from antwort.local.demo import ABOUT, DEMO_NAME
 
     flags = own_flags(given)
     url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tomlkit.container import Container
 
     from antwort.api.responses import Model
-    from antwort.doctor.answers import Answer
+    from antwort.doctor.answers import BackendAnswer
 
 PROFILE = "antwort"
 PROFILE_FILE = f"{PROFILE}.config.toml"
@@ -151,28 +151,28 @@ def _server(models: Sequence[Model] | None, needs_key: bool | None, status: int)
     return Server(None if models is None else tuple(model.id for model in models), needs_key, status, lengths)
 
 
-def _get_models(base: str, key: str, timeout_seconds: float) -> Answer:
+def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     """Request the list of models. No proxy is used, and no redirect is followed with the key."""
     import asyncio
 
     from antwort.config.secrets import Secret
-    from antwort.doctor.answers import Answer
-    from antwort.doctor.asking import Access, Line, below
+    from antwort.doctor.answers import BackendAnswer
+    from antwort.doctor.client import Access, ProbeClient, below
 
-    async def get() -> Answer:
+    async def get() -> BackendAnswer:
         try:
-            line = Line(base, Access(key=Secret(key) if key else None), timeout_seconds)
+            client = ProbeClient(base, Access(key=Secret(key) if key else None), timeout_seconds)
         except ValueError:  # no host has such a name, or no header can hold such a key
-            return Answer()
+            return BackendAnswer()
         try:
-            return await line.get(below(base, "/models"))
+            return await client.get(below(base, "/models"))
         finally:
-            await line.close()
+            await client.close()
 
     return asyncio.run(get())
 
 
-def _parsed(answer: Answer) -> Sequence[Model] | None:
+def _parsed(answer: BackendAnswer) -> Sequence[Model] | None:
     """Return the models with printable names, or None if the answer is not a list of models."""
     from antwort.errors import AntwortError
     from antwort.providers.models import parse_models

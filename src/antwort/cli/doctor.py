@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 from antwort.cli.outlet import Outlet
 from antwort.cli.say import complain, lost, tell
@@ -15,11 +15,9 @@ from antwort.cli.subjects import Misused, local_subject, subject_at, subject_of
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from antwort.config.reading import Loaded
     from antwort.config.settings import Settings
-    from antwort.doctor.examine import Subject, Visit
+    from antwort.doctor.examiner import Examiner, Subject
     from antwort.doctor.findings import Examination
 
 UNREACHABLE = 3
@@ -41,13 +39,12 @@ class _Consultation:
     """One run of the command."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
-        from antwort.doctor.table import Table, console
+        from antwort.doctor.table import FindingsTable
 
         self._given = given
         self._is_json = bool(given.get("json"))
         self._out = Outlet()
-        self._console = console(sys.stderr if self._is_json else cast("TextIO", self._out))
-        self._table = Table(self._console)
+        self._table = FindingsTable(sys.stderr if self._is_json else cast("TextIO", self._out))
         self._patience = _patience(given.get("timeout"))
         self._loaded = _read(given)
         self._has_failed_to_write = False
@@ -85,39 +82,41 @@ class _Consultation:
 
     async def _examine(self, subject: Subject) -> Examination:
         from antwort.api.wire import replace
-        from antwort.doctor.examine import OutOfReach, Visit
+        from antwort.doctor.examiner import Examiner, OutOfReach
 
-        with self._progress() as begin:
-            try:
-                visit = Visit(subject, patience=self._patience, begin=begin.say)
-            except ValueError as exc:
-                raise Misused(f"The backend cannot be asked: {exc}.") from exc
-            try:
-                await self._show(visit)
-            except OutOfReach as exc:
-                examined = replace(visit.examination(), outcome="unreachable", problem=str(exc), settings={})
-                print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
-                return examined
-        return self._concluded(visit, subject)
+        try:
+            examiner = Examiner(subject, timeout=self._patience, begin=self._table.progress)
+        except ValueError as exc:
+            raise Misused(f"The backend cannot be asked: {exc}.") from exc
+        try:
+            await self._show(examiner)
+        except OutOfReach as exc:
+            self._table.end_progress()
+            examined = replace(examiner.examination(), outcome="unreachable", problem=str(exc), settings={})
+            print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
+            return examined
+        finally:
+            self._table.end_progress()
+        return self._concluded(examiner, subject)
 
-    async def _show(self, visit: Visit) -> None:
-        async with aclosing(visit.findings()) as findings:
+    async def _show(self, examiner: Examiner) -> None:
+        async with aclosing(examiner.findings()) as findings:
             is_first = True
             async for finding in findings:
                 if not self._is_json:
                     if is_first:
-                        self._table.head(visit.examination())
+                        self._table.head(examiner.examination())
                     self._table.row(finding)
                 is_first = False
 
-    def _concluded(self, visit: Visit, subject: Subject) -> Examination:
+    def _concluded(self, examiner: Examiner, subject: Subject) -> Examination:
         from antwort.api.wire import replace
-        from antwort.doctor.examine import in_force
+        from antwort.doctor.examiner import in_force
         from antwort.doctor.findings import outcome
 
-        examined = visit.examination()
+        examined = examiner.examination()
         has_tried = bool(self._given.get("write"))
-        if has_tried and self._write(visit, subject):
+        if has_tried and self._write(examiner, subject):
             set_now = in_force(subject.settings) | dict(examined.settings)
             examined = replace(examined, outcome=outcome(examined.findings, set_now))
         elif has_tried:
@@ -126,23 +125,20 @@ class _Consultation:
             self._table.foot(examined, has_tried=has_tried)
         return examined
 
-    def _progress(self) -> AbstractContextManager[_Progress]:
-        return _Progress(self._console) if self._console.is_terminal else nullcontext(_Progress(None))
-
     # ---- the file ----
 
-    def _write(self, visit: Visit, subject: Subject) -> bool:
+    def _write(self, examiner: Examiner, subject: Subject) -> bool:
         """Whether the findings are in the file now."""
         from antwort.api.wire import replace
         from antwort.doctor.record import CannotRecord, new_name, record
 
         out = sys.stderr if self._is_json else self._out
-        if subject.is_ours:
+        if subject.is_local:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=out)
             return False
         loaded = self._loaded
         file = (loaded.file if loaded else None) or Path("antwort.yaml")
-        examined, settings = visit.examination(), subject.settings
+        examined, settings = examiner.examination(), subject.settings
         if settings is None:
             name = new_name(examined.engine.name, {backend.name for backend in _settings(loaded).backends})
             examined = replace(examined, name=name)
@@ -151,7 +147,7 @@ class _Consultation:
             kept = record(
                 file,
                 examined,
-                visit.base,
+                examiner.base,
                 settings=settings,
                 key_file=key_file if isinstance(key_file, str) else None,
                 above=above,
@@ -164,28 +160,6 @@ class _Consultation:
         return True
 
 
-class _Progress:
-    """What is looked at just now, on a line of a terminal that comes and goes."""
-
-    def __init__(self, to: Console | None) -> None:
-        self._status = None if to is None else to.status("", spinner="dots")
-
-    def say(self, probe: str) -> None:
-        from antwort.doctor.findings import PROBES
-
-        if self._status is not None:
-            self._status.update(f"{PROBES[probe]} …")
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
 def _status(examined: Sequence[Examination]) -> int:
     outcomes = {each.outcome for each in examined}
     return 1 if "broken" in outcomes else UNREACHABLE if "unreachable" in outcomes else 0
@@ -195,10 +169,10 @@ def _status(examined: Sequence[Examination]) -> int:
 
 
 def _patience(given: object) -> float:
-    from antwort.doctor.examine import PATIENCE
+    from antwort.doctor.examiner import TIMEOUT_SECONDS
 
     if given is None:
-        return PATIENCE
+        return TIMEOUT_SECONDS
     try:
         seconds = float(str(given))
     except ValueError:

@@ -100,7 +100,7 @@ def _data(settings: Settings) -> str:
 
 
 async def _load(model: LocalProvider) -> None:
-    from antwort.local.files import CannotRun
+    from antwort.local.server_options import CannotRun
 
     try:
         await shown(model.ready(), f"  {'model':8} loading {printable(model.name)}")
@@ -109,7 +109,7 @@ async def _load(model: LocalProvider) -> None:
 
 
 def _local(model: LocalProvider) -> str:
-    from antwort.local.traits import ABOUT
+    from antwort.local.demo import ABOUT
 
     about = ABOUT if model.is_demo else f"the file {printable(str(model.file))}"
     return f"{printable(model.name)} on this machine: {about}"

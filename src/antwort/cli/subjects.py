@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from antwort.config.secrets import Secret
     from antwort.config.settings import BackendSettings, Settings
-    from antwort.doctor.examine import Subject
+    from antwort.doctor.examiner import Subject
 
 
 class Misused(CannotStart):
@@ -26,9 +26,8 @@ class Misused(CannotStart):
 def subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """The backend at an address: a configured one, if its address may be meant, or else one of its own."""
     from antwort.config.addresses import address_problem
-    from antwort.doctor.addresses import candidates, without_slash
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
+    from antwort.doctor.client import Access, candidates, without_slash
+    from antwort.doctor.examiner import Subject
 
     try:
         places = candidates(url)
@@ -44,8 +43,8 @@ def subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Sub
 
 def subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
     """`key` goes before the one that is set; that of the environment is among the settings already, where it counts."""
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
 
     access = Access(key=key or backend.api_key, headers=backend.headers, tls=_tls(backend))
     model = _model(given) or (backend.models[0] if backend.models else None)
@@ -100,9 +99,9 @@ async def local_subject(settings: Settings, given: Mapping[str, object]) -> Asyn
     from antwort.cli.waiting import shown
     from antwort.config.secrets import Secret
     from antwort.config.settings import BackendSettings, CapabilitySettings
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
-    from antwort.local.files import CannotRun
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
+    from antwort.local.server_options import CannotRun
 
     local = make_local(settings)
     if local is None:
@@ -114,7 +113,7 @@ async def local_subject(settings: Settings, given: Mapping[str, object]) -> Asyn
         backend = BackendSettings(
             name=LOCAL,
             url=f"{address}/v1",
-            tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
+            tool_calling="constrained" if mode == "auto" and local.is_constrained else mode,
             capabilities=CapabilitySettings(vision=False),
         )
         yield Subject(
@@ -123,7 +122,7 @@ async def local_subject(settings: Settings, given: Mapping[str, object]) -> Asyn
             access=Access(key=Secret(key)),
             model=_model(given) or local.name,
             settings=backend,
-            is_ours=True,
+            is_local=True,
         )
     except CannotRun as exc:
         raise CannotStart(f"The model {local.name} cannot be loaded: {exc}.") from exc

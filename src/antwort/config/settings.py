@@ -260,7 +260,7 @@ class LocalSettings(Wire):
     ready: Seconds = 120.0
     """How long it may take to start."""
     tool_calling: ToolCalling = "auto"
-    """As of a backend; with the demo model, `auto` is `constrained`."""
+    """As of a backend; with the demo model and its adapter, `auto` is `constrained`."""
 
 
 class RouteTarget(Wire):
