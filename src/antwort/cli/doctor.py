@@ -17,7 +17,7 @@ from antwort.config.problems import CannotStart
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
     from antwort.config.settings import Settings
     from antwort.doctor.examine import Subject, Visit
     from antwort.doctor.findings import Examination
@@ -210,7 +210,7 @@ def _patience(given: object) -> float:
 
 def _read(given: Mapping[str, object]) -> Loaded | None:
     """The settings; whoever names an address can do without those that cannot be read."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     by_url = isinstance(given.get("url"), str)
     wanted = ("config",) if by_url else ("config", "backend_key_file")
