@@ -248,7 +248,7 @@ def replace_file(file: Path, text: str, *, mode: int, check: Callable[[Path], No
     `check` sees the new file before it takes the place of the old one, and may raise. Raises `OSError`, also for a
     read-only file.
     """
-    place = Path(os.path.realpath(file))
+    data, place = text.encode(), Path(os.path.realpath(file))
     before = place.stat() if place.exists() else None
     if before is not None and (not before.st_mode & 0o222 or not os.access(place, os.W_OK)):  # root may write all
         raise PermissionError(errno.EACCES, "it is read-only")
@@ -257,7 +257,7 @@ def replace_file(file: Path, text: str, *, mode: int, check: Callable[[Path], No
     new = Path(name)
     try:
         with os.fdopen(handle, "wb") as opened:
-            opened.write(text.encode())
+            opened.write(data)
         check(new)
         _set_rights(new, before, mode)
         new.replace(place)
