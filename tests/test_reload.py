@@ -97,6 +97,13 @@ async def test_a_key_gets_other_limits_and_models_and_keeps_what_it_has_used(ope
         assert await server.answers() == 200
 
 
+async def test_the_first_key_that_may_read_metrics_needs_a_restart_for_them(operator: Operator) -> None:
+    async with running(operator) as server:
+        text = FILE % f"{ANN}, metrics: true"
+        assert server.reloads(text) == Reloaded(("auth.keys",), ("auth.keys[].metrics",))
+        assert await server.answers() == 200
+
+
 async def test_the_default_model_and_the_limits_of_requests_change(operator: Operator) -> None:
     no_model = {"input": "Hello", "metadata": {"a": "b", "c": "d"}}
     async with running(operator) as server:

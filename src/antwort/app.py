@@ -126,7 +126,8 @@ class App:
         connections stay open, and runs in progress go on under the settings that they began with.
 
         It never raises, and settings that cannot be used change nothing. What has changed is logged, as is in one line
-        what needs a restart. `read` is called once, and may raise `CannotStart`.
+        what needs a restart. `read` is called once, and may raise `CannotStart`; for one of several workers, it returns
+        the settings of that worker.
         """
         if self._started is None or self._current is None:
             raise RuntimeError("An application that was not made from settings cannot reload them.")
@@ -145,6 +146,8 @@ class App:
             changed.discard("auth.keys")
         elif not keys_required(new):  # until then, nobody comes in: to leave out a key must not open the server
             needs_restart.add("auth.keys")
+        elif _has_metrics_reader(new) and not _has_metrics_reader(started):
+            needs_restart.add("auth.keys[].metrics")
         self._apply(new)
         if changed:
             _log.info("settings reloaded: %s", ", ".join(sorted(changed)))
@@ -316,6 +319,10 @@ def make_keys(settings: Settings) -> list[Key]:
         )
         for key in settings.auth.keys
     ]
+
+
+def _has_metrics_reader(settings: Settings) -> bool:
+    return any(key.metrics for key in settings.auth.keys)
 
 
 def make_cors(settings: Settings) -> Cors | None:
