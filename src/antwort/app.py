@@ -141,10 +141,10 @@ class App:
         differs = {path for path in leaves() if attrgetter(path)(new) != attrgetter(path)(started)}
         changed = {path for path in RELOADABLE if attrgetter(path)(new) != attrgetter(path)(old)}
         needs_restart = differs - RELOADABLE
-        if self._keyring is None:  # no key is asked for: who comes in without one is decided when the server starts
-            needs_restart |= changed & {"auth.keys"}
+        if self._keyring is None or new.auth.required == "never":  # whether keys are required at all is fixed
+            needs_restart |= differs & {"auth.keys"}
             changed.discard("auth.keys")
-        elif not keys_required(new):  # until then, nobody comes in: to leave out a key must not open the server
+        elif not keys_required(new):  # until then, nobody comes in: to leave out the last key must not open the server
             needs_restart.add("auth.keys")
         elif _has_metrics_reader(new) and not _has_metrics_reader(started):
             needs_restart.add("auth.keys[].metrics")
@@ -157,7 +157,7 @@ class App:
 
     def _apply(self, new: Settings) -> None:
         assert self._current is not None
-        if self._keyring is not None:
+        if self._keyring is not None and new.auth.required != "never":
             self._keyring.change(make_keys(new))
         given, now = new.engine(), self.engine.settings
         loop = {name: getattr(given, name) for name in ("default_model", *_LOOP_FIELDS)}
