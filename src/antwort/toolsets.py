@@ -13,9 +13,10 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -42,7 +43,6 @@ _log = logging.getLogger("antwort.tools")
 
 GROUP = "antwort.tools"
 """The group of entry points under which a package registers its tools."""
-_WITHOUT = "set tools.entry_points to false to start without the tools of installed packages"
 
 
 class LoadedTools(msgspec.Struct, frozen=True):
@@ -73,9 +73,14 @@ def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False
     """
     sources = [_read_module(name) for name in dict.fromkeys(modules)]
     if entry_points:
-        sources += _installed()
+        from importlib import metadata
+
+        entries = metadata.entry_points(group=GROUP)
+        sources += [_read_entry(entry) for entry in sorted(entries, key=lambda each: (each.name, each.value))]
     if demo:
-        sources.append(_demo())
+        from antwort.tools.demo import LABEL, demo_tools
+
+        sources.append(_Source(LABEL, "antwort itself", [demo_tools()]))
     seen: set[int] = set()
     executors: list[ToolExecutor] = []
     infos: dict[str, ToolsetInfo] = {}
@@ -83,61 +88,44 @@ def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False
         for executor in _executors(source, seen):
             executors.append(executor)
             if isinstance(executor, Toolset):
-                _register(executor.info(source.origin), infos)
-    _warn_of_doubles(executors)
-    return LoadedTools(tuple(executors), tuple(infos.values()))
-
-
-def _warn_of_doubles(executors: Iterable[ToolExecutor]) -> None:
-    """Warn of functions with the same name. Labels tell them apart, but a declared function runs the first one."""
+                info = executor.info(source.origin)
+                if (other := infos.setdefault(info.label, info)) is not info:
+                    both = info.origin if info.origin == other.origin else f"{other.origin} and {info.origin}"
+                    problem = f"There are two toolsets named {info.label!r}, from {both}"
+                    raise CannotStart(f"{problem}; give one of them another name.")
     local = [each for each in executors if isinstance(each, LocalExecutor)]
     names = Counter(definition.name for executor in local for definition in executor.definitions)
     for name in (name for name, number in names.items() if number > 1):
         _log.warning("several modules have a function %r: the first answers for one that a request declares", name)
+    return LoadedTools(tuple(executors), tuple(infos.values()))
 
 
-def _register(info: ToolsetInfo, infos: dict[str, ToolsetInfo]) -> None:
-    other = infos.setdefault(info.label, info)
-    if other is not info:
-        both = info.origin if info.origin == other.origin else f"{other.origin} and {info.origin}"
-        raise CannotStart(f"There are two toolsets named {info.label!r}, from {both}; give one of them another name.")
-
-
-# ---- what a module has ----
+# ---- the contents of a module ----
 
 
 def _executors(source: _Source, seen: set[int]) -> list[ToolExecutor]:
-    """Return the executors of a source, without objects that other sources have as well."""
+    """Return the executors of a source, without objects that earlier sources have as well."""
     fresh = [each for each in source.objects if id(each) not in seen]
     seen.update(id(each) for each in fresh)
     executors = [each for each in fresh if not isinstance(each, LocalTool)]
     bare = [each for each in fresh if isinstance(each, LocalTool)]
     if not bare:
         return executors
-    others = [each for each in executors if not _is_named(each, source.name)]
-    namesake = next((each for each in executors if _is_named(each, source.name)), None)
-    return [*others, *_of_functions(source, bare, namesake)]
-
-
-def _is_named(executor: ToolExecutor, name: str) -> TypeGuard[Toolset]:
-    return isinstance(executor, Toolset) and executor.label == name
-
-
-def _of_functions(
-    source: _Source, bare: Sequence[LocalTool[..., Any]], namesake: Toolset | None
-) -> tuple[ToolExecutor, ...]:
+    namesakes = [each for each in executors if isinstance(each, Toolset) and each.label == source.name]
     problem = f"The functions of {source.origin} cannot be offered together"
     try:
-        toolset = namesake or Toolset(source.name)
+        toolset = namesakes[0] if namesakes else Toolset(source.name)
     except ValueError as exc:
         raise CannotStart(f"{problem}: {_error_text(exc)}; put them into a Toolset with a name of its own.") from exc
     try:
-        return toolset.joined_by(bare), LocalExecutor(*bare)
+        joined = toolset.joined_by(bare), LocalExecutor(*bare)
     except ValueError as exc:
         raise CannotStart(f"{problem}: {_error_text(exc)}; give one of them another with @tool(name=…).") from exc
+    others = [each for each in executors if not isinstance(each, Toolset) or each.label != source.name]
+    return [*others, *joined]
 
 
-def _objects(module: ModuleType) -> list[object]:
+def _public_objects(module: ModuleType) -> list[object]:
     """Return what `__all__` of a module names, or else its public names, imported ones as well.
 
     Raises `ValueError` when `__all__` is wrong.
@@ -152,23 +140,19 @@ def _objects(module: ModuleType) -> list[object]:
     return [getattr(module, name) for name in names]
 
 
-def _offered(objects: Iterable[object]) -> list[LocalTool[..., Any] | ToolExecutor]:
+def _tools_among(objects: Iterable[object]) -> list[LocalTool[..., Any] | ToolExecutor]:
     """Return each tool and executor once. A function in a toolset is offered by that alone."""
-    unique = {id(each): each for each in objects if _is_ours(each)}
-    return [each for each in unique.values() if not isinstance(each, LocalTool) or each.is_bare]
-
-
-def _is_ours(value: object) -> TypeGuard[LocalTool[..., Any] | ToolExecutor]:
-    """Return whether it is a tool or an executor. The attributes of some objects exist always, or raise."""
-    try:
-        return isinstance(value, LocalTool) or _is_executor(value)
-    except Exception:
-        _log.debug("a %s is left out: it does not say what it is", type(value).__name__, exc_info=True)
-        return False
-
-
-def _is_executor(value: object) -> TypeGuard[ToolExecutor]:
-    return not isinstance(value, type) and isinstance(value, ToolExecutor) and isinstance(value.kind, ToolKind)
+    found: dict[int, LocalTool[..., Any] | ToolExecutor] = {}
+    for each in objects:
+        try:
+            if isinstance(each, LocalTool):
+                if each.is_bare:
+                    found[id(each)] = each
+            elif not isinstance(each, type) and isinstance(each, ToolExecutor) and isinstance(each.kind, ToolKind):
+                found[id(each)] = each
+        except Exception:  # some objects have every attribute, or raise for any
+            _log.debug("a %s is left out: it does not say what it is", type(each).__name__, exc_info=True)
+    return list(found.values())
 
 
 # ---- modules ----
@@ -178,7 +162,7 @@ def _read_module(name: str) -> _Source:
     is_file = name.endswith(".py") or "/" in name or os.sep in name
     module = _import_file(name) if is_file else _import(name)
     try:
-        offered = _offered(_objects(module))
+        offered = _tools_among(_public_objects(module))
     except ValueError as exc:
         raise CannotStart(f"The tools module {name!r} cannot be used: {_error_text(exc)}; mend it.") from exc
     if not offered:
@@ -188,8 +172,8 @@ def _read_module(name: str) -> _Source:
 
 
 def _import(name: str) -> ModuleType:
-    if (here := _here()) is not None:
-        _make_importable(here)
+    with suppress(OSError):  # the current folder may be gone
+        _make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
@@ -225,25 +209,18 @@ def _import_file(given: str) -> ModuleType:
 
 def _make_importable(folder: Path) -> None:
     """Put a folder on the import path, as `python` does with the folder of a program."""
-    is_there = str(folder) in sys.path or ("" in sys.path and folder == _here())
-    if not is_there:
+    if "" in sys.path:  # the current folder
+        with suppress(OSError):
+            if folder == Path.cwd():
+                return
+    if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-
-def _here() -> Path | None:
-    """Return the current folder, or None if it no longer exists."""
-    try:
-        return Path.cwd()
-    except OSError:
-        return None
 
 
 def _broken(name: str, exc: BaseException) -> CannotStart:
     _log.debug("the tools module %r cannot be imported", name, exc_info=exc)
-    return CannotStart(f"The tools module {name!r} cannot be imported: {_error_text(exc)}; {_DEBUG}.")
-
-
-_DEBUG = "mend it, or see the whole traceback with --log-level debug"
+    fix = "mend it, or see the whole traceback with --log-level debug"
+    return CannotStart(f"The tools module {name!r} cannot be imported: {_error_text(exc)}; {fix}.")
 
 
 def _error_text(exc: BaseException) -> str:
@@ -252,41 +229,23 @@ def _error_text(exc: BaseException) -> str:
     return (text if isinstance(exc, ValueError) else f"{type(exc).__name__}: {text}").rstrip(" :.")
 
 
-def _demo() -> _Source:
-    from antwort.tools.demo import LABEL, demo_tools
-
-    return _Source(LABEL, "antwort itself", [demo_tools()])
-
-
-# ---- installed packages ----
-
-
-def _installed() -> list[_Source]:
-    from importlib import metadata
-
-    entries = metadata.entry_points(group=GROUP)
-    return [_read_entry(entry) for entry in sorted(entries, key=lambda each: (each.name, each.value))]
-
-
 def _read_entry(entry: EntryPoint) -> _Source:
-    package = entry.dist.name if entry.dist is not None else entry.value
-    origin = f"the package {package}"
+    """Return the tools of an installed package."""
+    origin = f"the package {entry.dist.name if entry.dist is not None else entry.value}"
+    without = "set tools.entry_points to false to start without the tools of installed packages"
+    fix = f"mend or remove the package, or {without}"
     try:
-        offered = _offered(_contents(entry.load()))
+        found = entry.load()
+        contents = _public_objects(found) if isinstance(found, ModuleType) else found
+        offered = _tools_among(contents if isinstance(contents, list | tuple) else [contents])
     except (Exception, SystemExit) as exc:
         _log.debug("the entry point %r cannot be loaded", entry.name, exc_info=True)
         problem = f"The tools {entry.name!r} of {origin} cannot be loaded: {_error_text(exc)}"
-        raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.") from exc
+        raise CannotStart(f"{problem}; {fix}.") from exc
     if not offered:
         problem = f"The entry point {entry.name!r} of {origin} names no toolset, list of toolsets, or module with any"
-        raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.")
+        raise CannotStart(f"{problem}; {fix}.")
     return _Source(entry.name, origin, offered)
-
-
-def _contents(found: object) -> Sequence[object]:
-    if isinstance(found, ModuleType):
-        return _objects(found)
-    return found if isinstance(found, list | tuple) else [found]
 
 
 # ---- MCP servers ----
