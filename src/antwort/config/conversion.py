@@ -34,11 +34,8 @@ _MAX_SHOWN_CHARS = 40
 _A_SECRET = "must be text, {env: NAME} or {file: PATH}"  # noqa: S105 - it says what one is
 
 
-class _Invalid:
-    """Stands for a value that could not be read; the problem is in the list already."""
-
-
-INVALID: Final = _Invalid()
+INVALID: Final = object()
+"""Stands for a value that could not be read; the problem is in the list already."""
 
 
 class _InvalidValue(Exception):
@@ -87,7 +84,7 @@ class Converter:
         except _InvalidValue as exc:
             return self._report(path, str(exc), node.source)
 
-    def _report(self, path: str, what: str, source: Source, hint: str = "") -> _Invalid:
+    def _report(self, path: str, what: str, source: Source, hint: str = "") -> object:
         self.problems.append(Problem(path, what, hint, source.name))
         return INVALID
 
