@@ -6,9 +6,9 @@
     app = FastAPI(lifespan=ai.lifespan)
     app.mount("/ai", ai)  # clients then use the base URL …/ai/v1
 
-Run by itself it starts and stops with its server. A mounted application is not told of either, so that the program
-hands on its own lifespan, as above or by `async with ai.lifespan():` within it. An application that nobody has started
-starts at its first request, and then nobody stops it: what is under way when the process ends is lost.
+Run by itself it starts and stops with its server. A mounted application gets no lifespan events, so the program passes
+its own lifespan on, as above or by `async with ai.lifespan():` within it. An application that was not started starts at
+its first request, and is never stopped: responses in progress when the process ends are lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from antwort.config.problems import CannotStart
@@ -33,31 +33,43 @@ from antwort.server.http import LINGER, Transport, everyone_is_anonymous
 from antwort.server.routes import Identify
 from antwort.server.websocket import deny
 
+if TYPE_CHECKING:
+    from antwort.app import Reloaded
+
 _log = logging.getLogger("antwort.asgi")
 
 
 def create_app(
     source: Settings | Engine | str | os.PathLike[str] | None = None, *, identify: Identify | None = None
 ) -> Application:
-    """The application of these settings, of this configuration file, or in front of this engine.
+    """Return the application of these settings, of this configuration file, or of this engine.
 
     Without any, the settings are read as `antwort serve` reads them: from `antwort.yaml` and the environment. Nothing
-    is opened before the application starts. An engine that the program has opened when the application starts is left
-    to the program; one that is not open is opened, and drained and closed with the last application that stands before
-    it. Raises `CannotStart`.
+    is opened before the application starts. An engine that the program has opened by then is left to the program;
+    another one is opened, and drained and closed with its last application. Raises `CannotStart`.
 
-    `identify` says for whom a request is made, by its ASGI scope, and raises `NotAuthenticated` for strangers. It is a
-    plain function that does not wait. It goes with an engine only, where without it everybody is the same: settings
-    have keys for that.
+    `identify` returns the identity of a request, by its ASGI scope, and raises `NotAuthenticated`. It is a plain
+    function that does not block. It is for engines only, whose requests are all anonymous without it: settings have
+    API keys.
     """
     if isinstance(source, Engine):
         engine = source
         _check_identify(identify)
-        return Application(lambda: _lend(engine, identify or everyone_is_anonymous))
+        return Application(lambda: _of_engine(engine, identify or everyone_is_anonymous))
     if identify is not None:
         raise TypeError("`identify` goes with an engine; settings say by `auth.keys` who may come in.")
-    settings = _kept(source if isinstance(source, Settings) else _load(source))
-    return Application(lambda: _build(settings))
+    if isinstance(source, Settings):
+        settings = _hashed(source)
+        return Application(lambda: _build(settings))
+
+    latest = _hashed(_load(source))
+
+    def read() -> Settings:
+        nonlocal latest
+        latest = _hashed(_load(source))
+        return latest
+
+    return Application(lambda: _build(latest), read)
 
 
 def _check_identify(identify: Identify | None) -> None:
@@ -67,7 +79,7 @@ def _check_identify(identify: Identify | None) -> None:
 
 
 class Parts(Protocol):
-    """What an application is made of while it runs."""
+    """The parts of an application that runs."""
 
     @property
     def engine(self) -> Engine: ...
@@ -81,28 +93,44 @@ class Parts(Protocol):
 
     async def close(self) -> None: ...
 
+    def reload(self, read: Callable[[], Settings], /) -> Reloaded: ...
+
 
 class Application:
-    """An ASGI 3 application. One that was stopped can be started again, unless it stands before an engine of yours."""
+    """An ASGI 3 application. It can be started again after a stop, unless it was made from an engine."""
 
-    def __init__(self, build: Callable[[], Awaitable[Parts]]) -> None:
-        self._build = build
+    def __init__(self, build: Callable[[], Awaitable[Parts]], read: Callable[[], Settings] | None = None) -> None:
+        """`build` makes what answers, at each start. `read` reads its settings anew."""
+        self._build, self._read = build, read
         self._parts: Parts | None = None
         self._starting: asyncio.Task[Parts] | None = None
         self._is_stopped = False
 
     @property
     def engine(self) -> Engine:
-        """The engine behind it. Raises `RuntimeError` while it does not run."""
+        """Its engine. Raises `RuntimeError` while it does not run."""
         if self._parts is None:
             raise RuntimeError("The application has not been started.")
         return self._parts.engine
+
+    def reload(self) -> Reloaded:
+        """Read the configuration file and the environment anew, and use of them what a running server can change: API
+        keys with their limits, the default model, limits of requests and responses, the log level. Nothing is dropped.
+
+        It never raises for what it reads: settings that cannot be used change nothing, and what needs a restart is
+        named. An application that does not run, or was not made from a file, raises `RuntimeError`.
+        """
+        if self._read is None:
+            raise RuntimeError("An application that was not made from a configuration file has none to read anew.")
+        if self._parts is None:
+            raise RuntimeError("The application has not been started.")
+        return self._parts.reload(self._read)
 
     # ---- start and stop ----
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncIterator[None]:
-        """Started within, drained and stopped at the end: the `lifespan` of a Starlette or FastAPI, or a part of it."""
+        """Start, and drain and stop at the end: the `lifespan` of a Starlette or FastAPI app, or a part of it."""
         await self.start()
         try:
             yield
@@ -110,7 +138,7 @@ class Application:
             await self.stop()
 
     async def start(self) -> None:
-        """Once, however many ask for it. Raises `CannotStart`; then the next one who asks has it tried again."""
+        """Start once, however often it is called. Raises `CannotStart`; then the next call tries again."""
         self._is_stopped = False
         await self._started()
 
@@ -119,7 +147,7 @@ class Application:
             self._starting = asyncio.create_task(self._start())
         starting = self._starting
         try:
-            return await asyncio.shield(starting)  # a request that is broken off does not break off the others' start
+            return await asyncio.shield(starting)  # others may wait for it as well
         finally:
             if self._starting is starting and starting.done() and (starting.cancelled() or starting.exception()):
                 self._starting = None
@@ -135,11 +163,11 @@ class Application:
         return parts
 
     async def stop(self) -> None:
-        """Responses under way get the drain time, then their end. Requests that come later are refused."""
+        """Let responses in progress end within the drain time, then end the others. Later requests are refused."""
         self._is_stopped = True
         if self._starting is None:
             return
-        with contextlib.suppress(Exception):  # who asked for the start was told
+        with contextlib.suppress(Exception):  # it was raised to the caller of `start`
             await self._starting
         self._starting = None
         if self._parts is not None:
@@ -164,7 +192,7 @@ class Application:
                 raise NotImplementedError(f"{other} is not spoken here")
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send) -> Transport | None:
-        """Who answers; nobody, when it cannot be started, and then the request has been told so."""
+        """Return the application of the running server; None if it cannot start, which the client has been told."""
         if self._parts is not None:
             return self._parts.asgi
         try:
@@ -179,18 +207,18 @@ class Application:
         try:
             return await self._started()
         except Exception as exc:
-            # The reason is the operator's. `CannotStart` says it all; what nobody expected needs its traceback.
+            # Clients do not see the reason. `CannotStart` needs no traceback, unexpected errors do.
             _log.error("cannot start: %s", exc, exc_info=None if isinstance(exc, CannotStart) else exc)
             raise ServerFault("The server could not be started.", code="server_not_started") from exc
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Start and stop, as the server that runs us tells them."""
+        """Start and stop with the ASGI server."""
         await receive()
         try:
             await self.start()
         except Exception as exc:
             await send({"type": "lifespan.startup.failed", "message": str(exc)})
-            raise  # servers take it with the message, and without it a test client would go on
+            raise  # for test clients, which would go on after the message
         await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
@@ -210,7 +238,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, error: AntwortErro
         await deny(scope, send, error, new_id("req"), strict=False)
 
 
-# ---- where the parts come from ----
+# ---- the parts ----
 
 
 def _load(path: object) -> Settings:
@@ -222,71 +250,71 @@ def _load(path: object) -> Settings:
     return load(path)
 
 
-def _kept(settings: Settings) -> Settings:
-    """Checked, and without a key in them: they are kept as long as there is the application."""
-    from antwort.access import hashed
+def _hashed(settings: Settings) -> Settings:
+    """Return the settings, checked, with hashes in place of API keys: they stay in memory."""
+    from antwort.app import hashed
     from antwort.config.checks import check
 
     return hashed(check(settings))
 
 
+async def _of_engine(engine: Engine, identify: Identify) -> Parts:
+    return _EngineParts(engine, identify)
+
+
 async def _build(settings: Settings) -> Parts:
     from antwort.app import build
-    from antwort.config.sharing import peers_given
+    from antwort.config.checks import peers_given
 
     for name in peers_given(settings.server):
         _log.warning("server.%s means nothing here: an application that others run cannot be asked by its peers", name)
-    return await build(settings, is_near=False)  # whoever runs or mounts it says where it listens
+    return await build(settings, is_near=False)  # whoever runs or mounts it decides where it listens
 
 
-async def _lend(engine: Engine, identify: Identify) -> Parts:
-    return _Lent(engine, identify)
+_users: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+"""How many applications use an engine that they have opened: the last of them closes it."""
 
 
-_holders: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
-"""How many applications hold an engine open that the program has not opened itself: the last of them closes it."""
-
-
-class _Lent:
-    """An engine that the program made."""
+class _EngineParts:
+    """An engine that the program made. It is opened, and closed, unless the program has opened it itself."""
 
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self.engine = engine
         self.asgi = Transport(engine, identify=identify)
-        self._holds = False
+        self._is_user = False
 
     async def start(self) -> None:
-        if self.engine.is_open and self.engine not in _holders:
+        if self.engine.is_open and self.engine not in _users:
             return
-        self._hold()
+        self._is_user = True
+        _users[self.engine] = _users.get(self.engine, 0) + 1
         try:
             await self.engine.open()
         except BaseException as exc:
-            self._let_go()
+            self._release()
             if isinstance(exc, AntwortError):
                 raise CannotStart(exc.message) from exc
             raise
 
     async def stop(self) -> None:
-        if self._let_go():
+        if self._release():
             await self.engine.drain(ServerSettings().drain)
             await self.engine.close()
 
     async def close(self) -> None:
-        if self._let_go():
+        if self._release():
             await self.engine.close()
 
-    def _hold(self) -> None:
-        self._holds = True
-        _holders[self.engine] = _holders.get(self.engine, 0) + 1
+    def reload(self, _: Callable[[], Settings], /) -> Reloaded:
+        raise RuntimeError("The settings of an engine are the program's.")
 
-    def _let_go(self) -> bool:
-        """Whether nobody holds the engine any more, and we did."""
-        if not self._holds:
+    def _release(self) -> bool:
+        """Return whether this was the last user of the engine."""
+        if not self._is_user:
             return False
-        self._holds = False
-        _holders[self.engine] -= 1
-        if _holders[self.engine]:
+        self._is_user = False
+        _users[self.engine] -= 1
+        if _users[self.engine]:
             return False
-        del _holders[self.engine]
+        del _users[self.engine]
         return True

@@ -15,7 +15,7 @@ import pytest
 from antwort.cli import crew as crews
 from antwort.cli.crew import Crew
 from antwort.config import Settings
-from antwort.config.reading import read
+from antwort.config.loading import read
 from antwort.server.server import listen
 from live_server import PATIENCE
 

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from antwort.api.decoding import Limits
 from antwort.api.events import OutputTextDelta, ResponseCompleted
 from antwort.api.requests import CreateRequest
 from antwort.config.settings import Settings
@@ -237,3 +238,18 @@ async def test_a_response_that_is_begun_while_the_engine_opens_is_not_ended_by_t
     assert (await asking).status == "completed"
     await asyncio.gather(*others)
     await engine.close()
+
+
+async def test_other_settings_are_for_the_requests_that_come_next() -> None:
+    async with Engine(hello("Again"), settings=EngineSettings(default_model="a")) as engine:
+        first = await engine.create(input="Hi", metadata={"k": "v", "l": "w"})
+        engine.reconfigure(EngineSettings(default_model="b", limits=Limits(metadata_keys=1)))
+        second = await engine.create(input="Hi")
+        assert (first.model, second.model) == ("a", "b")
+        with pytest.raises(InvalidField, match="metadata"):
+            await engine.create(input="Hi", metadata={"k": "v", "l": "w"})
+        with pytest.raises(InvalidField, match="metadata"):
+            await engine.conversations.create(metadata={"k": "v", "l": "w"})
+        with pytest.raises(ValueError, match="max_turns"):
+            engine.reconfigure(EngineSettings(max_turns=0))
+        assert engine.settings.default_model == "b"

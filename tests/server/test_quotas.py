@@ -178,3 +178,30 @@ def test_a_bucket_holds_no_more_than_its_size_however_long_it_fills() -> None:
     bucket = Bucket(5, clock)
     clock.now += 1e9
     assert (bucket.left, bucket.wait, bucket.reset) == (5, 0, 0)
+
+
+def test_limits_that_change_count_what_is_in_use() -> None:
+    clock = Clock()
+    quotas = Quotas({"ann": KeyLimits(), "ben": KeyLimits(requests_per_minute=2)}, clock=clock)
+    ann, ben = quotas.of("ann"), quotas.of("ben")
+    enter(ben)
+    with ann.place([]):
+        quotas.change({"ann": KeyLimits(concurrent=1), "ben": KeyLimits(requests_per_minute=2, concurrent=9)})
+        assert quotas.of("ann") is ann
+        refused(ann)
+    enter(ann)
+    enter(ben)
+    refused(ben)  # the minute goes on
+    quotas.change({"ann": KeyLimits(), "ben": KeyLimits(requests_per_minute=3)})
+    assert [enter(ben) for _ in range(3)]
+    refused(ben)
+
+
+def test_a_key_that_is_gone_has_no_limits_of_its_own_until_it_is_back() -> None:
+    quotas = Quotas({"ann": KeyLimits(requests_per_minute=1)}, clock=Clock())
+    enter(quotas.of("ann"))
+    quotas.change({})
+    enter(quotas.of("ann"))
+    quotas.change({"ann": KeyLimits(requests_per_minute=1)})
+    enter(quotas.of("ann"))
+    refused(quotas.of("ann"))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antwort.cli.say import abandon, complain, lost
+from antwort.config.files import expanded
 from antwort.config.flags import is_gguf
-from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import can_be_sent, read_secret_file
 

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from antwort.cli.say import complain, tell
 from antwort.cli.subjects import Misused
-from antwort.config.problems import CannotStart
-from antwort.config.repeating import printable
+from antwort.config.problems import CannotStart, printable
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -329,7 +328,7 @@ def _read(file: Path) -> str:
 
 def _replaced(file: Path, text: str) -> bool:
     """Write a file, and return whether it changed."""
-    from antwort.config.replacing import replace_file
+    from antwort.config.files import replace_file
 
     if file.exists() and _read(file) == text:
         return False

@@ -11,11 +11,11 @@ from antwort.cli.say import complain, tell
 from antwort.config.problems import BadSettings, CannotStart, Problem
 
 if TYPE_CHECKING:
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
 
 
 def show(given: Mapping[str, object]) -> int:
-    from antwort.config.reading import read
+    from antwort.config.loading import read
     from antwort.config.shown import as_json, as_yaml
 
     try:
@@ -34,7 +34,7 @@ def show(given: Mapping[str, object]) -> int:
 
 
 def check(given: Mapping[str, object]) -> int:
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     try:
         loaded = read(given)
@@ -62,7 +62,7 @@ def _faults(loaded: Loaded) -> Iterator[CannotStart]:
     """What would keep a server from starting, as far as it can be known without listening and without a backend."""
     from antwort.backends import make_fleet
     from antwort.config.checks import check_ready
-    from antwort.mcpservers import find_network_problems
+    from antwort.toolsets import find_network_problems
 
     settings = loaded.settings
     yield from _placed(find_network_problems(settings), loaded)
@@ -79,9 +79,8 @@ def _faults(loaded: Loaded) -> Iterator[CannotStart]:
 
 
 def _about_tools(loaded: Loaded) -> Iterator[CannotStart]:
-    from antwort.config.hosted import check_toolsets
-    from antwort.mcpservers import find_label_problems
-    from antwort.toolsets import load_tools
+    from antwort.config.checks import check_toolsets
+    from antwort.toolsets import find_label_problems, load_tools
 
     settings, tools = loaded.settings, loaded.settings.tools
     try:
@@ -95,7 +94,7 @@ def _about_tools(loaded: Loaded) -> Iterator[CannotStart]:
 
 def _placed(problems: Iterable[Problem], loaded: Loaded) -> Iterator[CannotStart]:
     """Each with the line that it is about."""
-    from antwort.config.reading import placed
+    from antwort.config.loading import placed
 
     return (BadSettings([placed(problem, loaded.origins)]) for problem in problems)
 
@@ -107,6 +106,6 @@ def schema(_: Mapping[str, object]) -> int:
 
 
 def reference(_: Mapping[str, object]) -> int:
-    from antwort.config.reference import reference as made
+    from antwort.config.schema import reference as made
 
     return tell(made().rstrip())

@@ -182,9 +182,8 @@ class Crew:
     def _can_be_read(self) -> bool:
         """What those who come next could not start with is not tried on them."""
         from antwort.cli.serve import checked
-        from antwort.config.checks import check
-        from antwort.config.reading import read
-        from antwort.config.sharing import of_worker
+        from antwort.config.checks import check, of_worker
+        from antwort.config.loading import read
 
         try:
             settings = read(self._given).settings

@@ -41,8 +41,8 @@ def main(link: int) -> int:
 def _read(order: Order) -> tuple[Settings, Path | None]:
     """Anew, so that workers that take others' places have what is in the file by then."""
     from antwort.cli.serve import begin_log, checked
-    from antwort.config.reading import read
-    from antwort.config.sharing import of_worker
+    from antwort.config.checks import of_worker
+    from antwort.config.loading import read
 
     loaded = read(order.given)
     begin_log(loaded)

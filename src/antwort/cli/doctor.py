@@ -15,7 +15,7 @@ from antwort.cli.subjects import Misused, local_subject, subject_at, subject_of
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
     from antwort.config.settings import Settings
     from antwort.doctor.examiner import Examiner, Subject
     from antwort.doctor.findings import Examination
@@ -184,7 +184,7 @@ def _patience(given: object) -> float:
 
 def _read(given: Mapping[str, object]) -> Loaded | None:
     """The settings; whoever names an address can do without those that cannot be read."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     by_url = isinstance(given.get("url"), str)
     wanted = ("config",) if by_url else ("config", "backend_key_file")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 from antwort.cli.say import tell
-from antwort.config.names import NAME_IN_WORDS, is_name
+from antwort.config.settings import NAME_IN_WORDS, is_name
 
 _PREFIX = "sk-antwort-"
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition

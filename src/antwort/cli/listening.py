@@ -31,7 +31,7 @@ def listen_to_clients(settings: Settings) -> socket.socket:
 
 def listen_to_peers(settings: Settings) -> Peers | None:
     """None for a process alone. Raises `CannotStart`."""
-    from antwort.config.sharing import peers_host
+    from antwort.config.checks import peers_host
     from antwort.server.server import listen, reason
 
     host, port = peers_host(settings), settings.server.peer_port

@@ -12,8 +12,7 @@ from antwort.cli.listed_tools import as_json, as_plain, lines
 from antwort.cli.mcp_servers import CannotAsk, asked, chosen, read_settings, tools_of
 from antwort.cli.say import complain, tell
 from antwort.cli.subjects import Misused
-from antwort.config.problems import CannotStart
-from antwort.config.repeating import printable
+from antwort.config.problems import CannotStart, printable
 
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition
@@ -103,7 +102,7 @@ async def _survey(
 
 def _way(server: McpServer) -> str:
     """Without anything that it is logged in to with: addresses and arguments may hold that."""
-    from antwort.config.mcp_shown import shown_address, shown_command
+    from antwort.config.shown import shown_address, shown_command
 
     if server.command:
         return printable(" ".join(shown_command(server.command)))

@@ -14,7 +14,7 @@ from antwort.cli.mcp_arguments import read_arguments
 from antwort.cli.mcp_servers import CannotAsk, asked, chosen, is_unnamed, read_settings, tools_of
 from antwort.cli.say import tell
 from antwort.cli.subjects import Misused
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition, ToolResult

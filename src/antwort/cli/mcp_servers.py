@@ -25,7 +25,7 @@ _SETTINGS = ("config", "set", "tools", "demo_tools")
 def read_settings(given: Mapping[str, object]) -> Settings:
     """Raises `CannotStart`. Flags that are these commands' own are none of the settings."""
     from antwort.config.checks import check
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     return check(read({name: given[name] for name in _SETTINGS if name in given}).settings)
 
@@ -36,7 +36,7 @@ def is_unnamed(given: Mapping[str, object]) -> bool:
 
 
 def configured(settings: Settings) -> list[McpServer]:
-    from antwort.mcpservers import make_server
+    from antwort.toolsets import make_server
 
     try:
         return [make_server(each, settings.tools.limits) for each in settings.mcp_servers]
@@ -102,7 +102,7 @@ def _transport(given: Mapping[str, object], url: str) -> Literal["http", "sse"]:
 
 
 def token(given: Mapping[str, object]) -> str | None:
-    from antwort.config.paths import expanded
+    from antwort.config.files import expanded
     from antwort.config.secrets import read_secret_file
 
     file = given.get("token_file")
@@ -117,8 +117,8 @@ def token(given: Mapping[str, object]) -> str | None:
 @asynccontextmanager
 async def asked(servers: Sequence[McpServer], settings: Settings) -> AsyncIterator[McpExecutor]:
     """Who asks them, for as long as the block lasts."""
-    from antwort.mcpservers import make_policy
     from antwort.tools.mcp.executor import McpExecutor
+    from antwort.toolsets import make_policy
 
     executor = McpExecutor(servers, make_policy(settings.mcp, is_near=True))
     try:

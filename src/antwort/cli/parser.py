@@ -27,7 +27,7 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line; the usage of a server with many flags would hide it."""
 
     def error(self, message: str) -> NoReturn:
-        from antwort.config.repeating import printable
+        from antwort.config.problems import printable
 
         print(f"{self.prog}: {printable(message)}\nTry `{self.prog} --help`.", file=sys.stderr)
         raise SystemExit(2)

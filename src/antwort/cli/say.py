@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from antwort.config.problems import BadSettings, CannotStart
-from antwort.config.repeating import printable
+from antwort.config.problems import BadSettings, CannotStart, printable
 
 
 def say(*lines: str) -> None:

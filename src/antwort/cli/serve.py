@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from antwort.app import App
     from antwort.cli.berth import Berth
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
     from antwort.config.settings import Settings
     from antwort.server.server import Server
 
@@ -39,7 +39,7 @@ def run(given: Mapping[str, object]) -> int:
 
 def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
     """The settings without a key in them: they are kept as long as the server runs. The log begins with it."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     loaded = read(given)
     begin_log(loaded)
@@ -49,7 +49,7 @@ def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
 
 
 def checked(settings: Settings) -> Settings:
-    from antwort.access import hashed
+    from antwort.app import hashed
     from antwort.config.checks import check_ready
 
     check_ready(settings)

@@ -25,7 +25,7 @@ class Misused(CannotStart):
 
 def subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """The backend at an address: a configured one, if its address may be meant, or else one of its own."""
-    from antwort.config.addresses import address_problem
+    from antwort.config.checks import address_problem
     from antwort.doctor.client import Access, candidates, without_slash
     from antwort.doctor.examiner import Subject
 
@@ -65,7 +65,7 @@ def _own_key(given: Mapping[str, object]) -> Secret | None:
 
 
 def _key(file: object, otherwise: str = "") -> Secret | None:
-    from antwort.config.paths import expanded
+    from antwort.config.files import expanded
     from antwort.config.secrets import Secret, can_be_sent, read_secret_file
 
     try:

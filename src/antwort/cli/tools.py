@@ -11,7 +11,7 @@ from antwort.cli.mcp import UNREACHABLE, conclude, waited
 from antwort.cli.mcp_servers import read_settings
 from antwort.cli.say import tell
 from antwort.cli.subjects import Misused
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 
 if TYPE_CHECKING:
     from antwort.api.items import McpListTools
@@ -55,9 +55,8 @@ def _identity(given: Mapping[str, object]) -> Identity:
 async def _discovery(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Discovery]:
     """Everything that runs tools, as a server would have it; without a server."""
     from antwort.engine.prompt.discovery import Discovery
-    from antwort.mcpservers import make_mcp
     from antwort.tools.limits import all_limited
-    from antwort.toolsets import load_tools
+    from antwort.toolsets import load_tools, make_mcp
 
     offered = settings.tools
     loaded = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)

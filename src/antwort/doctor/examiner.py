@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from antwort.api.wire import UNSET, Plain, Wire, replace
-from antwort.config.addresses import without_query
+from antwort.config.checks import without_query
 from antwort.config.settings import BackendSettings, CapabilitySettings
 from antwort.doctor import checks, questions, tool_checks
 from antwort.doctor.answers import ApiKind, BackendAnswer, quote_name

@@ -16,6 +16,7 @@ from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import CompactedResponse, Model, Response
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
+from antwort.crypto import Vault
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.recent_responses import RecentResponses
@@ -42,7 +43,6 @@ from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
 from antwort.storage.run_log import RunLog, run_log_for
 from antwort.tools.limits import Runs, all_limited
-from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 
@@ -84,7 +84,7 @@ class Engine:
         package bring one; with another store and no log, there are no background responses. `address` is where other
         processes with the same log reach this one.
         """
-        self.settings = settings = checked(settings)
+        settings = checked(settings)
         store = _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
@@ -117,6 +117,21 @@ class Engine:
         self._launcher = Launcher(resources, planner, self._worker, locks, live)
         self._responses = Responses(resources, self._worker, live)
         self.idempotency_keys = IdempotencyKeys(store, self._launcher, self._responses, clock, settings.idempotency)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The settings of the runs that start from now on."""
+        return self._resources.settings
+
+    def reconfigure(self, settings: EngineSettings) -> None:
+        """Use other settings for requests from now on; runs in progress keep theirs. Raises `TypeError` or
+        `ValueError`, and then nothing has changed.
+
+        Only what is read for each request may differ: `max_turns` and the other limits and defaults of a response, and
+        `limits` apart from `media_hosts`, `history_memory` and `output_bytes`. The rest is read when an engine is made.
+        """
+        self._resources.settings = settings = checked(settings)
+        self.conversations.limits = settings.limits
 
     @property
     def runs(self) -> RunLog | None:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import msgspec
 
+from antwort.crypto import Vault
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 from antwort.tools.base import BaseExecutor
-from antwort.vault import Vault
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """The backend, the tools, the storage and the settings that an engine is built from."""
+class Resources(msgspec.Struct, kw_only=True):
+    """The backend, the tools, the storage and the settings of an engine. Only the settings may change."""
 
     provider: Provider
     executors: tuple[BaseExecutor, ...]
