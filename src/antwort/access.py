@@ -30,11 +30,15 @@ def make_door(settings: Settings) -> Keyring | Doorway:
     Where keys are required and there are none, nobody is let in: an omission opens nothing.
     """
     if keys_required(settings):
-        return Keyring([_key(key) for key in settings.auth.keys])
+        return Keyring(make_keys(settings))
     is_said = settings.auth.required == "never" or not is_loopback(settings.server.host)
     peer = urlsplit(settings.server.peer_url or "").hostname
     names = (*settings.server.hosts, socket.gethostname(), *((peer,) if peer else ()))
     return Doorway(names, only_near=not is_said)
+
+
+def make_keys(settings: Settings) -> list[Key]:
+    return [_key(key) for key in settings.auth.keys]
 
 
 def make_cors(settings: Settings) -> Cors | None:

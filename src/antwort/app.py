@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
-from antwort.access import hashed, make_cors, make_door
+from antwort.access import hashed, make_cors, make_door, make_keys
 from antwort.backends import make_fleet, make_local
-from antwort.config.checks import check, check_ready
+from antwort.config.checks import check, check_ready, keys_required
 from antwort.config.hosted import check_toolsets
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings, WebSocketSettings
+from antwort.config.shape import leaves
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.keeping import Records, check_seal, open_records
@@ -38,6 +42,47 @@ if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
 
 
+_log = logging.getLogger("antwort.config")
+
+_ENGINE_FIELDS = (
+    "default_model",
+    *(
+        "compaction_keep",
+        "compaction_model",
+        "compaction_summary",
+        "conversation_wait",
+        "deadline",
+        "discovery",
+        "eager",
+    ),
+    *("final_answer", "hold_back", "max_tool_calls", "max_turns", "mixed_turns", "refused_calls", "reserve"),
+    *("stuck_after", "stuck_limit", "token_budget", "tool_grace", "truncation"),
+)
+_LIMITS = (
+    *("body_values", "conversation_items", "history_bytes", "input_items", "item_values", "metadata_keys"),
+    *("part_bytes", "servers", "tools", "turn_calls"),
+)
+RELOADABLE = frozenset(
+    [
+        *("auth.keys", "default_model", "log.level"),
+        *(f"loop.{name}" for name in _ENGINE_FIELDS[1:]),
+        *(f"limits.{name}" for name in _LIMITS),
+    ]
+)
+"""The settings that a running server can change: each of them is read anew for every request."""
+
+
+class Reloaded(msgspec.Struct, frozen=True):
+    """What came of reading the settings anew. All of it has been logged."""
+
+    changed: tuple[str, ...] = ()
+    """The paths of settings that are in force from now on, such as `auth.keys`."""
+    needs_restart: tuple[str, ...] = ()
+    """The paths of settings that differ from those that the server was started with, and stay as they were."""
+    problem: str = ""
+    """Why the new settings cannot be used; then nothing has changed."""
+
+
 class App:
     """An engine, the ASGI application in front of it, and what stands beside them."""
 
@@ -51,8 +96,14 @@ class App:
         local: LocalProvider | None = None,
         toolsets: Sequence[ToolsetInfo] = (),
         metrics_port: MetricsPort | None = None,
+        settings: Settings | None = None,
+        keyring: Keyring | None = None,
     ) -> None:
+        """`settings` are those that the parts were made from; without them, nothing can be reloaded."""
         self.engine = engine
+        self._keyring = keyring
+        self._started = self._current = settings
+        """The settings that the parts were made from, and those that are in force."""
         self.toolsets = toolsets
         """What requests can reach by label."""
         self.local = local
@@ -82,6 +133,49 @@ class App:
         with suppress(AntwortError):  # what is wrong with one is part of how it stands
             await self._fleet.models()
         return self._fleet.status()
+
+    def reload(self, read: Callable[[], Settings]) -> Reloaded:
+        """Use the settings that `read` returns as far as a running server can: see `RELOADABLE`. Nothing is dropped:
+        connections stay open, and runs in progress go on under the settings that they began with.
+
+        It never raises, and settings that cannot be used change nothing. What has changed is logged, as is in one line
+        what needs a restart. `read` is called once, and may raise `CannotStart`.
+        """
+        if self._started is None or self._current is None:
+            raise RuntimeError("An application that was not made from settings cannot reload them.")
+        try:
+            new = check(read())
+            check_ready(new)
+        except CannotStart as exc:
+            _log.error("the settings stay as they are: %s", exc)
+            return Reloaded(problem=str(exc))
+        new, old, started = hashed(new), self._current, self._started
+        differs = {path for path in leaves() if attrgetter(path)(new) != attrgetter(path)(started)}
+        changed = {path for path in RELOADABLE if attrgetter(path)(new) != attrgetter(path)(old)}
+        needs_restart = differs - RELOADABLE
+        if self._keyring is None:  # no key is asked for: who comes in without one is decided when the server starts
+            needs_restart |= changed & {"auth.keys"}
+            changed.discard("auth.keys")
+        elif not keys_required(new):  # until then, nobody comes in: to leave out a key must not open the server
+            needs_restart.add("auth.keys")
+        self._apply(new)
+        if changed:
+            _log.info("settings reloaded: %s", ", ".join(sorted(changed)))
+        if needs_restart:
+            _log.warning("needs a restart: %s", ", ".join(sorted(needs_restart)))
+        return Reloaded(tuple(sorted(changed)), tuple(sorted(needs_restart)))
+
+    def _apply(self, new: Settings) -> None:
+        assert self._current is not None
+        if self._keyring is not None:
+            self._keyring.change(make_keys(new))
+        given, now = new.engine(), self.engine.settings
+        limits = replace(now.limits, **{name: getattr(new.limits, name) for name in _LIMITS})
+        self.engine.reconfigure(replace(now, limits=limits, **{name: getattr(given, name) for name in _ENGINE_FIELDS}))
+        logger = logging.getLogger("antwort")
+        if logger.level == getattr(logging, self._current.log.level.upper()):  # else the program has set its own
+            logger.setLevel(new.log.level.upper())
+        self._current = new
 
     def leave(self) -> None:
         """Say to those who ask that no more is to be sent here, and begin nothing that others could."""
@@ -181,6 +275,8 @@ def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None
         local=parts.local,
         toolsets=parts.tools.toolsets,
         metrics_port=seen.port,
+        settings=settings,
+        keyring=parts.door if isinstance(parts.door, Keyring) else None,
     )
     if seen.metrics is not None:
         seen.metrics.watch(

@@ -20,7 +20,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary
 
 from antwort.config.problems import CannotStart
@@ -32,6 +32,9 @@ from antwort.server.exchange import Exchange, Receive, Scope, Send
 from antwort.server.http import LINGER, Transport, everyone_is_anonymous
 from antwort.server.routes import Identify
 from antwort.server.websocket import deny
+
+if TYPE_CHECKING:
+    from antwort.app import Reloaded
 
 _log = logging.getLogger("antwort.asgi")
 
@@ -56,8 +59,18 @@ def create_app(
         return Application(lambda: _lend(engine, identify or everyone_is_anonymous))
     if identify is not None:
         raise TypeError("`identify` goes with an engine; settings say by `auth.keys` who may come in.")
-    settings = _kept(source if isinstance(source, Settings) else _load(source))
-    return Application(lambda: _build(settings))
+    if isinstance(source, Settings):
+        settings = _kept(source)
+        return Application(lambda: _build(settings))
+
+    latest = _kept(_load(source))
+
+    def read() -> Settings:
+        nonlocal latest
+        latest = _kept(_load(source))
+        return latest
+
+    return Application(lambda: _build(latest), read)
 
 
 def _check_identify(identify: Identify | None) -> None:
@@ -81,12 +94,15 @@ class Parts(Protocol):
 
     async def close(self) -> None: ...
 
+    def reload(self, read: Callable[[], Settings], /) -> Reloaded: ...
+
 
 class Application:
     """An ASGI 3 application. One that was stopped can be started again, unless it stands before an engine of yours."""
 
-    def __init__(self, build: Callable[[], Awaitable[Parts]]) -> None:
-        self._build = build
+    def __init__(self, build: Callable[[], Awaitable[Parts]], read: Callable[[], Settings] | None = None) -> None:
+        """`build` makes what answers, at each start. `read` reads its settings anew."""
+        self._build, self._read = build, read
         self._parts: Parts | None = None
         self._starting: asyncio.Task[Parts] | None = None
         self._is_stopped = False
@@ -97,6 +113,19 @@ class Application:
         if self._parts is None:
             raise RuntimeError("The application has not been started.")
         return self._parts.engine
+
+    def reload(self) -> Reloaded:
+        """Read the configuration file and the environment anew, and use of them what a running server can change: API
+        keys with their limits, the default model, limits of requests and responses, the log level. Nothing is dropped.
+
+        It never raises for what it reads: settings that cannot be used change nothing, and what needs a restart is
+        named. An application that does not run, or was not made from a file, raises `RuntimeError`.
+        """
+        if self._read is None:
+            raise RuntimeError("An application that was not made from a configuration file has none to read anew.")
+        if self._parts is None:
+            raise RuntimeError("The application has not been started.")
+        return self._parts.reload(self._read)
 
     # ---- start and stop ----
 
@@ -275,6 +304,9 @@ class _Lent:
     async def close(self) -> None:
         if self._let_go():
             await self.engine.close()
+
+    def reload(self, _: Callable[[], Settings], /) -> Reloaded:
+        raise RuntimeError("The settings of an engine are the program's.")
 
     def _hold(self) -> None:
         self._holds = True

@@ -84,7 +84,7 @@ class Engine:
         package bring one; with another store and no log, there are no background responses. `address` is where other
         processes with the same log reach this one.
         """
-        self.settings = settings = checked(settings)
+        settings = checked(settings)
         store = _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
@@ -117,6 +117,21 @@ class Engine:
         self._launcher = Launcher(resources, planner, self._worker, locks, live)
         self._responses = Responses(resources, self._worker, live)
         self.idempotency_keys = IdempotencyKeys(store, self._launcher, self._responses, clock, settings.idempotency)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The settings of the runs that start from now on."""
+        return self._resources.settings
+
+    def reconfigure(self, settings: EngineSettings) -> None:
+        """Use other settings for requests from now on; runs in progress keep theirs. Raises `TypeError` or
+        `ValueError`, and then nothing has changed.
+
+        Only what is read for each request may differ: `max_turns` and the other limits and defaults of a response, and
+        `limits` apart from `media_hosts`, `history_memory` and `output_bytes`. The rest is read when an engine is made.
+        """
+        self._resources.settings = settings = checked(settings)
+        self.conversations.limits = settings.limits
 
     @property
     def runs(self) -> RunLog | None:

@@ -14,8 +14,8 @@ from antwort.tools.base import BaseExecutor
 from antwort.vault import Vault
 
 
-class Resources(msgspec.Struct, frozen=True, kw_only=True):
-    """The backend, the tools, the storage and the settings that an engine is built from."""
+class Resources(msgspec.Struct, kw_only=True):
+    """The backend, the tools, the storage and the settings of an engine. Only the settings may change."""
 
     provider: Provider
     executors: tuple[BaseExecutor, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from antwort.api.decoding import Limits, body_steps, known_fields
+from antwort.api.decoding import body_steps, known_fields
 from antwort.api.items import MAX_ITEM_ID
 from antwort.api.wire import Plain, Wire
 from antwort.engine.history.conversations import Conversations
@@ -27,10 +27,8 @@ class ConversationDeleted(Wire, kw_only=True):
 class ConversationRoutes:
     """They are OpenAI's, not the standard's. `encode` writes in the words of the server's setting."""
 
-    def __init__(
-        self, conversations: Conversations, encode: Callable[[object], bytes], body_limit: int, limits: Limits
-    ) -> None:
-        self._conversations, self._encode, self._body_limit, self._limits = conversations, encode, body_limit, limits
+    def __init__(self, conversations: Conversations, encode: Callable[[object], bytes], body_limit: int) -> None:
+        self._conversations, self._encode, self._body_limit = conversations, encode, body_limit
         self._all: Offered = {"POST": self.create}
         self._one: Offered = {**readable(self.retrieve), "POST": self.update, "DELETE": self.delete}
         self._items: Offered = {**readable(self.items), "POST": self.add}
@@ -106,7 +104,7 @@ class ConversationRoutes:
     async def _body(self, exchange: Exchange) -> Plain:
         """All that a body says may be left out, and then the body too."""
         body = await exchange.body(self._body_limit) or b"{}"
-        asked, _ = await in_turns(body_steps(body, _BODY, self._limits))
+        asked, _ = await in_turns(body_steps(body, _BODY, self._conversations.limits))
         return asked
 
 

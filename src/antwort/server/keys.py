@@ -36,12 +36,13 @@ class Keyring:
     """All keys there are. A ring without keys lets nobody in."""
 
     def __init__(self, keys: Iterable[Key], *, clock: Clock = monotonic) -> None:
-        self._keys: dict[bytes, Key] = {}
-        for key in keys:
-            if key.digest in self._keys:
-                raise ValueError("two keys are the same")
-            self._keys[key.digest] = key
+        self._keys = _by_digest(keys)
         self.quotas = Quotas({key.name: key.limits for key in self._keys.values()}, clock=clock)
+
+    def change(self, keys: Iterable[Key]) -> None:
+        """Let in these keys, and no others, from now on. Raises `ValueError`, and then nothing has changed."""
+        self._keys = _by_digest(keys)
+        self.quotas.change({key.name: key.limits for key in self._keys.values()})
 
     def identify(self, scope: Scope) -> Identity:
         """For `Transport(identify=…)`. Raises `NotAuthenticated`, which repeats nothing of what was sent."""
@@ -62,6 +63,15 @@ class Keyring:
         if key is None:
             raise NotAuthenticated(_WRONG)
         return key
+
+
+def _by_digest(keys: Iterable[Key]) -> dict[bytes, Key]:
+    found: dict[bytes, Key] = {}
+    for key in keys:
+        if key.digest in found:
+            raise ValueError("two keys are the same")
+        found[key.digest] = key
+    return found
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

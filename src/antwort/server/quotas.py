@@ -91,16 +91,22 @@ class Quota:
     )
 
     def __init__(self, limits: KeyLimits, clock: Clock) -> None:
-        self._requests = _bucket(limits.requests_per_minute, clock)
-        self._tokens = _bucket(limits.tokens_per_minute, clock)
-        self._places = limits.concurrent
-        self._followers = limits.concurrent if limits.followers is None else limits.followers
-        self._is_limited = limits != KeyLimits()
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+        self.change(limits, clock)
         self._under_way = self._following = 0
         self._kept: dict[str, bytes] = {}
         """Runs that go on without their clients, by the ids of their responses, with their idempotency keys."""
         self._returned: set[bytes] = set()
         """The idempotency keys of requests that were let in beside the place of such a run."""
+
+    def change(self, limits: KeyLimits, clock: Clock) -> None:
+        """Set other limits. What is in use stays counted; a rate that changes begins with a full minute."""
+        self._requests = _bucket(limits.requests_per_minute, clock, self._requests)
+        self._tokens = _bucket(limits.tokens_per_minute, clock, self._tokens)
+        self._places = limits.concurrent
+        self._followers = limits.concurrent if limits.followers is None else limits.followers
+        self._is_limited = limits != KeyLimits()
 
     @property
     def under_way(self) -> int:
@@ -212,8 +218,15 @@ class Quotas:
     """The use of every key, by its name. Requests without a key are not counted."""
 
     def __init__(self, limits: Mapping[str, KeyLimits], *, clock: Clock = monotonic) -> None:
+        self._clock = clock
         self._by_key = {name: Quota(limit, clock) for name, limit in limits.items()}
         self._unlimited = Quota(KeyLimits(), clock)
+
+    def change(self, limits: Mapping[str, KeyLimits]) -> None:
+        """Set the limits of the keys that there are from now on. A key that stays keeps what it has used."""
+        for name, limit in limits.items():
+            self._by_key.setdefault(name, Quota(limit, self._clock)).change(limit, self._clock)
+        self._by_key = {name: self._by_key[name] for name in limits}
 
     def of(self, key: str) -> Quota:
         return self._by_key.get(key, self._unlimited)
@@ -273,7 +286,9 @@ def _milliseconds(seconds: float) -> int:
     return math.ceil(round(seconds * 1000, 6))
 
 
-def _bucket(size: int | None, clock: Clock) -> Bucket | None:
+def _bucket(size: int | None, clock: Clock, old: Bucket | None) -> Bucket | None:
+    if old is not None and old.size == size:
+        return old
     return None if size is None else Bucket(size, clock)
 
 

@@ -119,7 +119,7 @@ class Routes:
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
         self._model = readable(self.model)
         self._approvals = ApprovalRoutes(engine, self._encode)
-        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit, engine.settings.limits)
+        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit)
 
     def offered(self) -> dict[tuple[str, str], Endpoint]:
         """Everything there is, by method and address; what a client fills in stands in braces."""

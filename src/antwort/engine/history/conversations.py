@@ -32,7 +32,9 @@ class Conversations:
     """
 
     def __init__(self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Vault) -> None:
-        self._store, self._limits, self._clock, self._vault = store, limits, clock, vault
+        self._store, self._clock, self._vault = store, clock, vault
+        self.limits = limits
+        """Of the bodies that come from now on."""
         self._media = MediaHosts(limits.media_hosts)
 
     async def create(
@@ -41,7 +43,7 @@ class Conversations:
         metadata: Metadata | None = None,
         identity: Identity = ANONYMOUS,
     ) -> Conversation:
-        described = read_metadata(metadata, self._limits)
+        described = read_metadata(metadata, self.limits)
         entries = await self._entries(identity, [] if items is None else items)
         conversation = Conversation(id=new_id("conv"), created_at=int(self._clock()), metadata=described)
         await self._store.begin_conversation(identity, conversation, entries)
@@ -54,7 +56,7 @@ class Conversations:
         self, conversation_id: str, metadata: Metadata | None, identity: Identity = ANONYMOUS
     ) -> Conversation:
         """Replace all metadata of the conversation."""
-        described = read_metadata(metadata, self._limits)
+        described = read_metadata(metadata, self.limits)
         updated = await self._store.describe_conversation(identity, conversation_id, described)
         return _found(updated, conversation_id)
 
@@ -97,7 +99,7 @@ class Conversations:
         """Return the entries to add: for a reference, a copy of its item. Sealed items must open now: later requests
         could not use them.
         """
-        read, raw = await in_turns(added_steps(items, self._limits))
+        read, raw = await in_turns(added_steps(items, self.limits))
         await in_turns(media_steps(read, "items", self._media))
         sealed = SealedItems(self._vault, identity)
         sealed.check_input(read, "items")

@@ -138,7 +138,7 @@ class Recovery:
     def __init__(self, resources: Resources, planner: Planner, locks: ConversationLocks, live: LiveRuns) -> None:
         assert resources.runs is not None, "runs are claimed from a log"
         self._resources, self._runs, self._planner, self._locks = resources, resources.runs, planner, locks
-        self._live, self._settings = live, resources.settings
+        self._live = live
 
     async def run(self, held: LeasedRun, claimed: ClaimedRun) -> None:
         """Run a claimed run to its end. Raises one of `DETACHED` when it stops before that, and unexpected errors as
@@ -154,7 +154,7 @@ class Recovery:
             _log.error("the run %s has failed: %s", claimed.lease.run_id, error.message)
             await self._give_up(held, claimed, error)
         except Exception:
-            if claimed.attempt <= self._settings.background.attempts:
+            if claimed.attempt <= self._resources.settings.background.attempts:
                 raise
             _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
             await self._give_up(held, claimed, AttemptsExhausted(claimed.attempt - 1))
@@ -186,7 +186,7 @@ class Recovery:
         log = EventLog(
             recorder=BatchRecorder(self._runs, held.lease, plan, len(records), held.leaving),
             first=records[-1].next if records else 0,
-            observer=new_observer(self._settings, records),
+            observer=new_observer(self._resources.settings, records),
         )
         try:
             return LiveRun(
@@ -221,11 +221,11 @@ class Recovery:
 
     def _bare_plan(self, claimed: ClaimedRun, request: CreateRequest) -> Plan:
         """Return a plan without history and tools: all that is known of a run without I/O."""
-        budget = budget_of(request, self._settings)
+        budget = budget_of(request, self._resources.settings)
         return Plan(
             request=request,
             identity=claimed.identity,
-            settings=self._settings,
+            settings=self._resources.settings,
             response=claimed.response,
             budget=budget,
             deadline=asyncio.get_running_loop().time() + budget.seconds - self._seconds_since(claimed),
@@ -245,7 +245,7 @@ class Recovery:
         request, identity, deadline = bare.request, claimed.identity, bare.deadline
         if claimed.is_cancelled:
             raise Cancelled
-        if claimed.attempt > self._settings.background.attempts:
+        if claimed.attempt > self._resources.settings.background.attempts:
             raise AttemptsExhausted(claimed.attempt - 1)
         if deadline <= asyncio.get_running_loop().time():
             raise DeadlinePassed
