@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antwort.cli.say import abandon, complain, lost
+from antwort.cli.output import discard_output, note, report, report_lost
 from antwort.config.flags import is_gguf
 from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
@@ -29,17 +29,17 @@ def run(given: Mapping[str, object]) -> int:
     from antwort.chat.start import chat
 
     if sys.stdout is None:
-        return lost("it is closed")
+        return report_lost("it is closed")
     try:
         return asyncio.run(chat(options(given, os.environ)))
     except ChatFault as fault:
-        return complain(CannotStart(str(fault)))
+        return report(CannotStart(str(fault)))
     except CannotStart as fault:
-        return complain(fault)
+        return report(fault)
     except asyncio.CancelledError:  # a signal to end
         return _STATUS_ENDED
     except OSError as exc:  # the terminal is gone, the disk is full, or nobody reads any more
-        return lost(abandon(exc))
+        return report_lost(discard_output(exc))
 
 
 def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
@@ -77,7 +77,7 @@ def own_flags(given: Mapping[str, object]) -> tuple[str, ...] | None:
             flags += [f"--{name.replace('_', '-')}", value]
     model = _text(given, "model")
     if model and is_gguf(model):  # as in earlier versions
-        print("antwort: --model takes a model's name; for a file, use --gguf FILE.", file=sys.stderr)
+        note("antwort: --model takes a model's name; for a file, use --gguf FILE.")
         flags += ["--gguf", model]
     if not flags and not given.get("new"):
         return None

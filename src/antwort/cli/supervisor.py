@@ -1,0 +1,329 @@
+"""`antwort serve --workers N`: hold the port, and keep N worker processes that serve it.
+
+uvicorn's own supervisor is not used: it answers no signal during a rolling restart, restarts a worker that fails
+without any delay, cannot give each worker ports of its own, and leaves its workers running when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from antwort.cli.output import report, say
+from antwort.cli.process import STOP_SIGNALS, hangup_handler, signal_handlers
+from antwort.concurrency import backoff
+from antwort.config.problems import CannotStart
+from antwort.notes import note
+
+if TYPE_CHECKING:
+    from antwort.config.settings import Settings
+
+_log = logging.getLogger("antwort.cli")
+_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.2, 30.0
+"""Before a worker is restarted; the delay doubles as long as no worker lasts."""
+_LASTING_SECONDS = 60.0
+"""A worker that ran this long has lasted."""
+_KILL_SECONDS = 10.0
+"""Workers that were told to stop at once are killed after this time."""
+STOP_SECONDS = 20.0
+"""What a worker may need to stop, besides `server.notice` and `server.drain`, before it is killed."""
+_ORDERLY = frozenset({0, -signal.SIGTERM, -signal.SIGINT})
+"""Exit statuses of workers that were told to stop: the signals, if that was early in their start."""
+_READY_BYTES = 2**20
+_FIXED = ("host", "port", "workers")
+"""Settings of `server` that the supervisor itself uses: a rolling restart does not change them."""
+
+
+async def supervise(settings: Settings, flags: Mapping[str, object]) -> int:
+    """Run the workers until a signal says to stop, and return the exit status. Raises `CannotStart`."""
+    from antwort.cli.greeting import format_rows, headline
+    from antwort.cli.serve import listen_to_clients
+
+    if os.name == "nt":
+        raise CannotStart("Several workers are not to be had on Windows: start one server.")
+    with listen_to_clients(settings) as listener:
+        supervisor = Supervisor(listener, flags, settings)
+        stop = dict.fromkeys(STOP_SIGNALS, supervisor.stop)
+        with signal_handlers({**stop, **hangup_handler(supervisor.restart, supervisor.stop)}):
+            try:
+                rows = await supervisor.start()
+            except WorkerLost as exc:
+                return await supervisor.give_up(exc)
+            say(headline(settings, listener.getsockname()[1]), *format_rows(rows))
+            return await supervisor.run()
+
+
+class WorkerLost(Exception):
+    """A worker has ended before it was ready, or could not be started; `problem` says why not."""
+
+    def __init__(self, status: int, problem: str = "") -> None:
+        super().__init__(status, problem)
+        self.status, self.problem = status, problem
+
+
+class WorkerProcess:
+    """A worker, as its supervisor sees it: a process, and a socket to it."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        index: int,
+        stop_seconds: float,
+    ) -> None:
+        """`stop_seconds`: how long it may take to stop before it is killed."""
+        self._process, (self._reader, self._writer) = process, streams
+        self._index, self._stop_seconds = index, stop_seconds
+        self._kill_timer: asyncio.TimerHandle | None = None
+        self.started_at = monotonic()
+
+    @classmethod
+    async def start(cls, index: int, order: Mapping[str, object], listener: int, stop_seconds: float) -> WorkerProcess:
+        """Raises `WorkerLost` if no process can be started. `listener` is the descriptor of the socket to serve."""
+        ours, theirs = socket.socketpair()
+        # The same modules must be found: `-P` keeps the current folder out of the path, where it is not in ours.
+        is_here = bool(sys.path) and sys.path[0] in ("", str(Path.cwd()))
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *([sys.executable] if is_here else [sys.executable, "-P"]),
+                    *("-m", "antwort.cli.worker_process", str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(), listener),
+                    start_new_session=True,  # signals of a terminal are for the supervisor
+                )
+            except OSError as exc:
+                ours.close()
+                raise WorkerLost(1, os.strerror(exc.errno) if exc.errno else "no process can be created") from exc
+        reader, writer = await asyncio.open_connection(sock=ours, limit=_READY_BYTES)
+        writer.write(json.dumps({**order, "index": index, "listener": listener}).encode() + b"\n")
+        return cls(process, (reader, writer), index, stop_seconds)
+
+    async def ready(self) -> list[tuple[str, str]]:
+        """Wait until it serves, and return the rows of its greeting. Raises `WorkerLost`."""
+        line = b""
+        with suppress(OSError):
+            line = await self._reader.readline()
+        if not line:
+            raise WorkerLost(await self.wait())
+        return [(title, text) for title, text in json.loads(line)]
+
+    async def wait(self) -> int:
+        status = await self._process.wait()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
+        self._writer.close()
+        return status
+
+    def stop(self) -> None:
+        """Tell it to stop, once; kill it if that takes too long."""
+        if self._kill_timer is None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._kill_timer = asyncio.get_running_loop().call_later(self._stop_seconds, self._kill_late)
+
+    def _kill_late(self) -> None:
+        message = f"worker {self._index} was told to stop {self._stop_seconds:g} s ago, and is killed"
+        note(_log, logging.WARNING, message, said={"event": "worker_killed", "worker": self._index})
+        self.kill()
+
+    def hurry(self) -> None:
+        """Tell it to stop at once. This is no signal: those a worker may also get from elsewhere, as with its group."""
+        if not self._writer.is_closing():
+            self._writer.write(b"hurry\n")
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+
+
+class _Slot:
+    """The place of one worker."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.worker: WorkerProcess | None = None
+        self.is_ready = asyncio.Event()
+        self.is_restarted = False
+        """Whether its worker was told to stop so that another takes its place."""
+        self.delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
+
+
+class Supervisor:
+    """Start workers, restart those that end, replace them one after the other on `restart`, and stop them all."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        flags: Mapping[str, object],
+        settings: Settings,
+        *,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
+        self._listener, self._stop_seconds = listener, stop_seconds
+        self._flags, self._settings = dict(flags), settings
+        self._slots = [_Slot(index) for index in range(settings.server.workers)]
+        self._stopping = asyncio.Event()
+        self._is_hurried = False
+        self._is_running = False
+        self._restarting: asyncio.Task[None] | None = None
+        self._is_restart_due = False
+
+    async def start(self) -> list[tuple[str, str]]:
+        """Start all workers, and return the rows of the greeting. Raises `WorkerLost`.
+
+        What keeps one worker from starting mostly keeps all. So the first goes first: only it reports the problem.
+        """
+        first, *others = self._slots
+        rows = await self._start_one(first, wants_rows=True)
+        for outcome in await asyncio.gather(*map(self._start_one, others), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [("workers", str(len(self._slots))), *rows]
+
+    async def give_up(self, lost: WorkerLost) -> int:
+        """Stop the workers, one of which was lost before all were ready, and return the exit status."""
+        was_stopped = self._stopping.is_set()
+        if lost.problem:
+            report(CannotStart(f"A worker cannot be started: {lost.problem}."))
+        self._stop_workers()
+        status = await self.run()
+        return status if was_stopped else max(lost.status, 1)
+
+    async def run(self) -> int:
+        """Keep the workers until `stop` is called, and return the exit status."""
+        self._is_running = True
+        if self._is_restart_due:
+            self.restart()
+        statuses = await asyncio.gather(*(self._keep(slot, slot.worker) for slot in self._slots if slot.worker))
+        if self._restarting is not None:
+            self._restarting.cancel()
+        return 1 if self._is_hurried or set(statuses) - _ORDERLY else 0
+
+    # ---- one worker ----
+
+    async def _spawn(self, slot: _Slot, *, wants_rows: bool = False) -> WorkerProcess:
+        """Raises `WorkerLost` if no process can be started."""
+        slot.is_ready.clear()
+        slot.is_restarted = False
+        order = {"flags": self._flags, "workers": len(self._slots), "wants_rows": wants_rows}
+        server = self._settings.server
+        stop_seconds = server.notice + server.drain + self._stop_seconds
+        slot.worker = await WorkerProcess.start(slot.index, order, self._listener.fileno(), stop_seconds)
+        if self._stopping.is_set():  # in the meantime
+            slot.worker.stop()
+        return slot.worker
+
+    async def _start_one(self, slot: _Slot, *, wants_rows: bool = False) -> list[tuple[str, str]]:
+        """Start a worker, and return the rows of its greeting when it serves. Raises `WorkerLost`."""
+        worker = await self._spawn(slot, wants_rows=wants_rows)
+        return await worker.ready()
+
+    async def _keep(self, slot: _Slot, worker: WorkerProcess) -> int:
+        """Start another worker whenever one ends, and return the exit status of the last."""
+        while True:
+            status = await worker.wait()
+            if self._stopping.is_set():
+                return status
+            if monotonic() - worker.started_at > _LASTING_SECONDS:
+                slot.delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            problem = "" if slot.is_restarted else f"has ended {how}; another takes its place"
+            while True:
+                if problem and await self._is_stopped_during_delay(slot, problem, status):
+                    return 0
+                try:
+                    worker = await self._spawn(slot)
+                    break
+                except WorkerLost as exc:
+                    problem, status = f"cannot be started: {exc.problem}; tried again", exc.status
+            with suppress(WorkerLost):  # `wait` returns its exit status
+                await worker.ready()
+                slot.is_ready.set()
+
+    async def _is_stopped_during_delay(self, slot: _Slot, problem: str, status: int) -> bool:
+        delay = next(slot.delays)
+        note(
+            _log,
+            logging.WARNING,
+            f"worker {slot.index} {problem} in {delay:g} s",
+            said={"event": "worker_lost", "worker": slot.index, "status": status},
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
+        return self._stopping.is_set()
+
+    # ---- stop ----
+
+    def stop(self) -> None:
+        """Stop all workers in order; the second time, at once."""
+        if not self._stopping.is_set():
+            self._stop_workers()
+        elif not self._is_hurried:
+            self._is_hurried = True
+            for worker in self._workers():
+                worker.hurry()
+            asyncio.get_running_loop().call_later(_KILL_SECONDS, self._kill_workers)
+
+    def _stop_workers(self) -> None:
+        self._stopping.set()
+        for worker in self._workers():
+            worker.stop()
+
+    def _kill_workers(self) -> None:
+        for worker in self._workers():
+            worker.kill()
+
+    def _workers(self) -> Sequence[WorkerProcess]:
+        return [slot.worker for slot in self._slots if slot.worker is not None]
+
+    # ---- rolling restart ----
+
+    def restart(self) -> None:
+        """Replace the workers one after the other, with the settings that are in the file by then."""
+        self._is_restart_due = True
+        if self._is_running and (self._restarting is None or self._restarting.done()):
+            self._restarting = asyncio.create_task(self._restart_workers())
+
+    async def _restart_workers(self) -> None:
+        while self._is_restart_due and not self._stopping.is_set():
+            self._is_restart_due = False
+            if not self._read_settings():
+                return
+            for slot in self._slots:
+                if not self._stopping.is_set():
+                    slot.is_restarted = True
+                    slot.is_ready.clear()
+                    if slot.worker is not None:
+                        slot.worker.stop()
+                    await slot.is_ready.wait()
+            _log.info("all workers are new")
+
+    def _read_settings(self) -> bool:
+        """Return whether workers can start with the settings of now."""
+        from antwort.cli.serve import checked
+        from antwort.config.checks import check
+        from antwort.config.reading import read
+        from antwort.config.sharing import of_worker
+
+        try:
+            settings = read(self._flags).settings
+            checked(check(of_worker(settings, 0, len(self._slots))))
+        except CannotStart as exc:
+            _log.error("the workers stay as they are: %s", exc)
+            return False
+        for name in _FIXED:
+            if getattr(settings.server, name) != getattr(self._settings.server, name):
+                _log.warning("server.%s has changed, which needs a restart: it stays as it was", name)
+        self._settings = settings
+        return True
