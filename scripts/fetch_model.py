@@ -11,7 +11,7 @@ from antwort.cli.model import pull
 from antwort.cli.parser import parse
 from antwort.config.checks import runs_a_model
 from antwort.config.problems import CannotStart
-from antwort.config.reading import read
+from antwort.config.loading import read
 from antwort.local.demo import demo_path, is_there
 
 

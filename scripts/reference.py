@@ -16,7 +16,7 @@ import msgspec
 from antwort import errors
 from antwort.api import events
 from antwort.cli.commands import COMMANDS, Command
-from antwort.config.reference import reference
+from antwort.config.schema import reference
 from antwort.telemetry.families import markdown
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from antwort.access import hashed, make_cors, make_door
-from antwort.app import build
+from antwort.app import build, hashed, make_cors, make_door
 from antwort.asgi import create_app
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret

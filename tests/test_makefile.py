@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.config.reading import read
+from antwort.config.loading import read
 from antwort.local.demo import DEMO, demo_path
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from antwort.access import make_door
+from antwort.app import make_door
 from antwort.config import Secret, Settings
 from antwort.config.settings import (
     AuthSettings,

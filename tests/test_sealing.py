@@ -15,8 +15,8 @@ from antwort.config import CannotStart
 from antwort.config.checks import check
 from antwort.config.secrets import Secret
 from antwort.config.settings import EncryptionSettings, Settings
-from antwort.sealing import KEY_FILE, kept_key, make_vault
-from antwort.vault import CannotOpen, Vault
+from antwort.crypto import CannotOpen, Vault
+from antwort.persistence import KEY_FILE, key_in, make_vault
 from config_kit import Operator
 
 OLD, NEW = "an old secret of some length", "a new secret of some length"
@@ -98,7 +98,7 @@ def test_servers_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
 
     def start() -> None:
         gate.wait()
-        found.append(kept_key(file))
+        found.append(key_in(file))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for thread in threads:
@@ -111,9 +111,9 @@ def test_servers_that_start_at_once_agree_on_one_key(tmp_path: Path) -> None:
 
 def test_a_key_that_another_server_made_meanwhile_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / KEY_FILE
-    theirs = kept_key(file)
+    theirs = key_in(file)
     monkeypatch.setattr(os.path, "lexists", lambda _: False)  # it was not there when we looked
-    assert kept_key(file) == theirs
+    assert key_in(file) == theirs
     assert [each.name for each in tmp_path.iterdir()] == [KEY_FILE]
 
 
@@ -125,10 +125,10 @@ def test_a_file_system_without_hard_links_will_do(
         raise PermissionError(1, "Operation not permitted")
 
     file = tmp_path / KEY_FILE
-    before = kept_key(file) if is_there else None
+    before = key_in(file) if is_there else None
     monkeypatch.setattr(os, "link", link)
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
-    key = kept_key(file)
+    key = key_in(file)
     assert before in (None, key)
     assert file.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == [KEY_FILE]
@@ -150,22 +150,22 @@ def test_a_key_file_that_cannot_be_read_or_made_is_named(tmp_path: Path) -> None
     file = tmp_path / KEY_FILE
     file.mkdir(mode=0o700)
     with pytest.raises(CannotStart, match=KEY_FILE):
-        kept_key(file)
+        key_in(file)
     nowhere = tmp_path / "nowhere" / KEY_FILE
     with pytest.raises(CannotStart, match="No such file"):
-        kept_key(nowhere)
+        key_in(nowhere)
     link = tmp_path / "link"
     link.symlink_to(nowhere)
     with pytest.raises(CannotStart, match="link"):
-        kept_key(link)
+        key_in(link)
 
 
 def test_a_key_file_that_others_can_read_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    key = kept_key(tmp_path / KEY_FILE)
+    key = key_in(tmp_path / KEY_FILE)
     assert caplog.records == []
     (tmp_path / KEY_FILE).chmod(0o640)
     with caplog.at_level(logging.WARNING, "antwort"):
-        assert kept_key(tmp_path / KEY_FILE) == key
+        assert key_in(tmp_path / KEY_FILE) == key
     (record,) = caplog.records
     assert "others can read the key" in record.getMessage()
     assert key not in str(record.__dict__)

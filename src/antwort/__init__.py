@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from antwort.api.requests import CreateRequest
     from antwort.api.responses import Response
     from antwort.asgi import create_app
+    from antwort.config.loading import load
     from antwort.config.problems import CannotStart
-    from antwort.config.reading import load
     from antwort.config.settings import Settings
+    from antwort.crypto import Vault
     from antwort.engine.engine import Engine
     from antwort.engine.request_fields import RequestFields
     from antwort.engine.settings import EngineSettings, HostedPolicy
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from antwort.tools.mcp.executor import McpExecutor
     from antwort.tools.mcp.servers import McpPolicy, McpServer
     from antwort.tools.toolset import Toolset
-    from antwort.vault import Vault
 
 __all__ = [
     "AntwortError",
@@ -110,9 +110,9 @@ _HOMES = {
     "ToolKind": "antwort.tools.base",
     "ToolResult": "antwort.tools.base",
     "Toolset": "antwort.tools.toolset",
-    "Vault": "antwort.vault",
+    "Vault": "antwort.crypto",
     "create_app": "antwort.asgi",
-    "load": "antwort.config.reading",
+    "load": "antwort.config.loading",
     "tool": "antwort.tools.local",
 }
 

@@ -1,79 +1,68 @@
-"""The composition root: settings in, a server's worth of parts out. It owns start and stop."""
+"""The composition root: build a server from settings, start and stop it, and reload its settings while it runs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from operator import attrgetter
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from antwort.access import hashed, make_cors, make_door, make_keys
 from antwort.backends import make_fleet, make_local
-from antwort.config.checks import check, check_ready, keys_required
-from antwort.config.hosted import check_toolsets
+from antwort.config.checks import check, check_ready, check_toolsets, is_loopback, keys_required
 from antwort.config.problems import CannotStart
-from antwort.config.settings import Settings, WebSocketSettings
-from antwort.config.shape import leaves
+from antwort.config.schema import leaves
+from antwort.config.settings import KeySettings, Limits, LoopSettings, Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
-from antwort.keeping import Records, check_seal, open_records
-from antwort.mcpservers import find_label_problems, make_mcp
-from antwort.observing import Observation, metrics_for_strangers, observe
-from antwort.peers import peer_asker
+from antwort.identity import Identity
+from antwort.net.client import HttpClient, HttpResponse, Timeouts
+from antwort.net.response import HttpError
+from antwort.observing import metrics_for_strangers, observe
+from antwort.persistence import check_seal, make_vault, open_records
 from antwort.providers.fleet import BackendStatus, Fleet
-from antwort.sealing import make_vault
 from antwort.server.cors import Cors
 from antwort.server.doorway import Doorway
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
+from antwort.server.keys import Key, Keyring
+from antwort.server.quotas import KeyLimits
 from antwort.server.readiness import Readiness
+from antwort.server.relay import Ask, PeerGone
 from antwort.server.websocket import SocketLimits
 from antwort.telemetry.endpoint import MetricsPort
-from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
-from antwort.toolsets import LoadedTools, load_tools
-from antwort.vault import Vault
+from antwort.toolsets import find_label_problems, load_tools, make_mcp
 
 if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
 
-
 _log = logging.getLogger("antwort.config")
 
-_ENGINE_FIELDS = (
-    "default_model",
-    *(
-        "compaction_keep",
-        "compaction_model",
-        "compaction_summary",
-        "conversation_wait",
-        "deadline",
-        "discovery",
-        "eager",
-    ),
-    *("final_answer", "hold_back", "max_tool_calls", "max_turns", "mixed_turns", "refused_calls", "reserve"),
-    *("stuck_after", "stuck_limit", "token_budget", "tool_grace", "truncation"),
-)
-_LIMITS = (
-    *("body_values", "conversation_items", "history_bytes", "input_items", "item_values", "metadata_keys"),
-    *("part_bytes", "servers", "tools", "turn_calls"),
-)
+# ---- settings that can change while the server runs ----
+
+_FIXED_LOOP = {"buffer_bytes", "buffer_events", "keepalive_interval", "requires_action", "strict", "unknown_tools"}
+_FIXED_LIMITS = {"history_memory", "media_hosts", "output_bytes"}
+"""Parts of the server are made from these. All others are read anew for each request."""
+_LOOP_FIELDS = [name for name in LoopSettings.__struct_fields__ if name not in _FIXED_LOOP]
+_LIMITS = [name for name in Limits.__struct_fields__ if name not in _FIXED_LIMITS]
 RELOADABLE = frozenset(
     [
         *("auth.keys", "default_model", "log.level"),
-        *(f"loop.{name}" for name in _ENGINE_FIELDS[1:]),
+        *(f"loop.{name}" for name in _LOOP_FIELDS),
         *(f"limits.{name}" for name in _LIMITS),
     ]
 )
-"""The settings that a running server can change: each of them is read anew for every request."""
+"""The settings that a running server can change."""
 
 
 class Reloaded(msgspec.Struct, frozen=True):
-    """What came of reading the settings anew. All of it has been logged."""
+    """The outcome of a reload. All of it has been logged."""
 
     changed: tuple[str, ...] = ()
     """The paths of settings that are in force from now on, such as `auth.keys`."""
@@ -84,12 +73,13 @@ class Reloaded(msgspec.Struct, frozen=True):
 
 
 class App:
-    """An engine, the ASGI application in front of it, and what stands beside them."""
+    """A server that was built: its engine, the ASGI application in front of it, and what starts and stops with them."""
+
+    asgi: Transport
 
     def __init__(
         self,
         engine: Engine,
-        face: Callable[[App], Transport],
         *,
         drain: float,
         fleet: Fleet | None = None,
@@ -101,17 +91,14 @@ class App:
     ) -> None:
         """`settings` are those that the parts were made from; without them, nothing can be reloaded."""
         self.engine = engine
-        self._keyring = keyring
-        self._started = self._current = settings
-        """The settings that the parts were made from, and those that are in force."""
         self.toolsets = toolsets
-        """What requests can reach by label."""
+        """Those that requests can name by label."""
         self.local = local
         """The model that runs on this machine as a part of the server, if there is one."""
         self.metrics_port = metrics_port
-        self._fleet = fleet
-        self._drain = drain
-        self.asgi = face(self)
+        self._fleet, self._drain, self._keyring = fleet, drain, keyring
+        self._started = self._current = settings
+        """The settings that the parts were made from, and those that are in force."""
         if metrics_port is not None:
             metrics_port.readiness = Readiness(engine.check)
 
@@ -127,10 +114,10 @@ class App:
             await self.metrics_port.start()
 
     async def survey(self) -> Sequence[BackendStatus]:
-        """How each backend stands, after a look at all of them that takes two seconds at most."""
+        """Return the state of each backend, after asking all of them, which takes two seconds at most."""
         if self._fleet is None:
             return ()
-        with suppress(AntwortError):  # what is wrong with one is part of how it stands
+        with suppress(AntwortError):  # a backend's failure is part of its state
             await self._fleet.models()
         return self._fleet.status()
 
@@ -170,27 +157,28 @@ class App:
         if self._keyring is not None:
             self._keyring.change(make_keys(new))
         given, now = new.engine(), self.engine.settings
+        loop = {name: getattr(given, name) for name in ("default_model", *_LOOP_FIELDS)}
         limits = replace(now.limits, **{name: getattr(new.limits, name) for name in _LIMITS})
-        self.engine.reconfigure(replace(now, limits=limits, **{name: getattr(given, name) for name in _ENGINE_FIELDS}))
+        self.engine.reconfigure(replace(now, limits=limits, **loop))
         logger = logging.getLogger("antwort")
         if logger.level == getattr(logging, self._current.log.level.upper()):  # else the program has set its own
             logger.setLevel(new.log.level.upper())
         self._current = new
 
     def leave(self) -> None:
-        """Say to those who ask that no more is to be sent here, and begin nothing that others could."""
+        """Tell load balancers to send no more requests here, and begin no runs that other processes could begin."""
         self.asgi.leave()
         self.engine.stop_claiming()
         if self.metrics_port is not None and self.metrics_port.readiness is not None:
             self.metrics_port.readiness.leave()
 
     async def stop(self) -> None:
-        """Runs still under way get the drain time, then their end."""
+        """Let runs in progress end within the drain time, then end the others, and close."""
         await self.engine.drain(self._drain)
         await self.close()
 
     async def close(self) -> None:
-        """For a server that has drained already, or must not wait: runs still under way are ended at once."""
+        """End the runs in progress at once, and close."""
         try:
             await self.engine.close()
         finally:
@@ -198,48 +186,16 @@ class App:
                 await self.metrics_port.stop()
 
 
-class _Parts(msgspec.Struct, frozen=True):
-    """What holds nothing open yet, but for the port of the metrics."""
-
-    settings: Settings
-    tools: LoadedTools
-    mcp: McpExecutor
-    door: Keyring | Doorway
-    cors: Cors | None
-    seen: Observation
-    fleet: Fleet
-    local: LocalProvider | None
-
-
 async def build(settings: Settings, *, is_near: bool | None = None, address: str | None = None) -> App:
-    """Raises `CannotStart` when a part cannot be had. `is_near` says whether only this machine can reach the server;
-    unset, by the address that it is to listen on. `address` is where other processes reach this one.
+    """Build a server. Only its metrics port is open yet, and its store. Raises `CannotStart`.
+
+    `is_near`: whether only this machine can reach the server; None: as the address says that it listens on. `address`
+    is where other processes reach this one.
     """
     settings = check(settings)
     check_ready(settings)
-    parts = _make_parts(hashed(settings), is_near)
-    try:
-        records, vault = await _open(settings)
-    except CannotStart:
-        if parts.seen.port is not None:
-            await parts.seen.port.stop()
-        raise
-    return _assemble(parts, records, vault, address)
-
-
-async def _open(settings: Settings) -> tuple[Records, Vault]:
-    records = await open_records(settings)
-    try:
-        vault = make_vault(settings)
-        await check_seal(records, vault)
-    except CannotStart:
-        await records.store.close()
-        raise
-    return records, vault
-
-
-def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
-    offered = settings.tools
+    settings = hashed(settings)
+    server, offered = settings.server, settings.tools
     tools = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
     for problem in find_label_problems(settings, tools.labels):
         raise CannotStart(str(problem))
@@ -248,20 +204,28 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     mcp = make_mcp(settings, is_near=is_near)
     local = make_local(settings)
     door = make_door(settings)
+    keyring = door if isinstance(door, Keyring) else None
     seen = observe(settings, labels, door)
-    fleet = make_fleet(settings, on_inference=seen.on_inference, local=local)
-    return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
-
-
-def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None) -> App:
-    settings, seen = parts.settings, parts.seen
+    try:
+        fleet = make_fleet(settings, on_inference=seen.on_inference, local=local)
+        records = await open_records(settings)
+        try:
+            vault = make_vault(settings)
+            await check_seal(records, vault)
+        except CannotStart:
+            await records.store.close()
+            raise
+    except CannotStart:
+        if seen.port is not None:
+            await seen.port.stop()
+        raise
     runs, on_run_end = seen.runs(records.runs)
     engine = Engine(
-        parts.fleet,
+        fleet,
         store=seen.store(records.store),
-        executors=(*parts.tools.executors, parts.mcp),
+        executors=(*tools.executors, mcp),
         settings=settings.engine(),
-        on_end=[*seen.on_end, on_run_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
+        on_end=[*seen.on_end, on_run_end, *([] if keyring is None else [keyring.quotas.count])],
         on_call=seen.on_call,
         vault=vault,
         runs=runs,
@@ -269,14 +233,31 @@ def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None
     )
     app = App(
         engine,
-        lambda app: _face(app, parts),
-        drain=settings.server.drain,
-        fleet=parts.fleet,
-        local=parts.local,
-        toolsets=parts.tools.toolsets,
+        drain=server.drain,
+        fleet=fleet,
+        local=local,
+        toolsets=tools.toolsets,
         metrics_port=seen.port,
         settings=settings,
-        keyring=parts.door if isinstance(parts.door, Keyring) else None,
+        keyring=keyring,
+    )
+    websocket = {name: getattr(server.websocket, name) for name in SocketLimits.__struct_fields__}
+    app.asgi = Transport(
+        engine,
+        identify=door.identify,
+        quotas=None if keyring is None else keyring.quotas,
+        cors=make_cors(settings),
+        extra=seen.extra,
+        credentials="none" if keyring is None else "key",
+        metrics=metrics_for_strangers(settings),
+        body_limit=server.body_limit,
+        linger=server.linger,
+        followers=server.followers,
+        websocket=SocketLimits(**websocket),
+        on_request=seen.on_request,
+        start=app.start,
+        stop=app.stop,
+        ask=None if settings.database is None else peer_asker(settings.loop.keepalive_interval),
     )
     if seen.metrics is not None:
         seen.metrics.watch(
@@ -284,40 +265,93 @@ def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None
             requests=lambda: app.asgi.requests,
             sockets=lambda: app.asgi.sockets,
             runs=lambda: engine.live,
-            backends=parts.fleet.status,
-            is_listed=parts.fleet.lists,
+            backends=fleet.status,
+            is_listed=fleet.lists,
         )
-        seen.metrics.watch_servers(parts.mcp.status, lambda: parts.mcp.open_sessions)
+        seen.metrics.watch_servers(mcp.status, lambda: mcp.open_sessions)
     return app
 
 
-def _face(app: App, parts: _Parts) -> Transport:
-    server, door = parts.settings.server, parts.door
-    return Transport(
-        app.engine,
-        identify=door.identify,
-        quotas=door.quotas if isinstance(door, Keyring) else None,
-        cors=parts.cors,
-        extra=parts.seen.extra,
-        credentials="key" if isinstance(door, Keyring) else "none",
-        metrics=metrics_for_strangers(parts.settings),
-        body_limit=server.body_limit,
-        linger=server.linger,
-        followers=server.followers,
-        websocket=_socket_limits(server.websocket),
-        on_request=parts.seen.on_request,
-        start=app.start,
-        stop=app.stop,
-        ask=None if parts.settings.database is None else peer_asker(parts.settings.loop.keepalive_interval),
-    )
+# ---- access ----
 
 
-def _socket_limits(given: WebSocketSettings) -> SocketLimits:
-    return SocketLimits(
-        enabled=given.enabled,
-        connections=given.connections,
-        lifetime=given.lifetime,
-        queue=given.queue,
-        memory=given.memory,
-        total_memory=given.total_memory,
-    )
+def hashed(settings: Settings) -> Settings:
+    """Return the settings with hashes in place of the API keys, so that no key stays in memory."""
+    keys = tuple(replace(key, key=None, sha256=_digest(key).hex()) for key in settings.auth.keys)
+    return replace(settings, auth=replace(settings.auth, keys=keys))
+
+
+def _digest(key: KeySettings) -> bytes:
+    """Return the SHA-256 of a key; without one it is empty, which no request can match."""
+    return bytes.fromhex(key.sha256 or "") if key.key is None else sha256(key.key.reveal().encode()).digest()
+
+
+def make_door(settings: Settings) -> Keyring | Doorway:
+    """Return the check of API keys or, where none is required, the check of the names that requests come under.
+
+    Where keys are required and there are none, nobody is let in.
+    """
+    if keys_required(settings):
+        return Keyring(make_keys(settings))
+    is_explicit = settings.auth.required == "never" or not is_loopback(settings.server.host)
+    peer = urlsplit(settings.server.peer_url or "").hostname
+    names = (*settings.server.hosts, socket.gethostname(), *((peer,) if peer else ()))
+    return Doorway(names, only_near=not is_explicit)
+
+
+def make_keys(settings: Settings) -> list[Key]:
+    return [
+        Key(
+            name=key.name,
+            digest=_digest(key),
+            # Never without an owner: the key must not see what anonymous requests have stored.
+            identity=Identity(tenant=key.tenant, owner=key.subject or key.name, models=key.models, key=key.name),
+            limits=KeyLimits(
+                requests_per_minute=key.limits.requests_per_minute,
+                concurrent=key.limits.concurrent,
+                followers=key.limits.followers,
+                tokens_per_minute=key.limits.tokens_per_minute,
+            ),
+            may_read_metrics=key.metrics,
+        )
+        for key in settings.auth.keys
+    ]
+
+
+def make_cors(settings: Settings) -> Cors | None:
+    """Return the rules for web pages; None if none may use the API."""
+    cors = settings.cors
+    if not cors.origins:
+        return None
+    return Cors(cors.origins, headers=cors.headers, credentials=cors.credentials, max_age=cors.max_age)
+
+
+# ---- other processes ----
+
+_CONNECT_SECONDS, _FIRST_BYTE_SECONDS, _SILENCE_SECONDS = 1.5, 10.0, 30.0
+"""For another process to accept a connection, to begin its answer, and to be silent beyond two keep-alives."""
+
+
+def peer_asker(keepalive: float) -> Ask:
+    """Return what sends requests to other processes that share the store; `keepalive` is their interval in seconds.
+
+    Each answer has a connection of its own: they are few, and a client's credentials are not kept.
+    """
+    idle = 2 * keepalive + _SILENCE_SECONDS
+    timeouts = Timeouts(connect=_CONNECT_SECONDS, first_byte=_FIRST_BYTE_SECONDS, idle=idle)
+
+    @asynccontextmanager
+    async def ask(address: str, target: str, fields: bytes) -> AsyncIterator[HttpResponse]:
+        try:
+            client = HttpClient(address, timeouts=timeouts)
+        except ValueError as exc:
+            raise PeerGone("it has no address") from exc
+        try:
+            async with await client.request("GET", target, fields=fields) as reply:
+                yield reply
+        except HttpError as exc:
+            raise PeerGone(str(exc)) from exc
+        finally:
+            await client.close()
+
+    return ask

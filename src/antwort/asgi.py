@@ -253,7 +253,7 @@ def _load(path: object) -> Settings:
 
 def _kept(settings: Settings) -> Settings:
     """Checked, and without a key in them: they are kept as long as there is the application."""
-    from antwort.access import hashed
+    from antwort.app import hashed
     from antwort.config.checks import check
 
     return hashed(check(settings))
@@ -261,7 +261,7 @@ def _kept(settings: Settings) -> Settings:
 
 async def _build(settings: Settings) -> Parts:
     from antwort.app import build
-    from antwort.config.sharing import peers_given
+    from antwort.config.checks import peers_given
 
     for name in peers_given(settings.server):
         _log.warning("server.%s means nothing here: an application that others run cannot be asked by its peers", name)

@@ -8,8 +8,7 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.config.addresses import checked_backend
-from antwort.config.checks import LOCAL, runs_a_model
+from antwort.config.checks import LOCAL, checked_backend, runs_a_model
 from antwort.config.problems import CannotStart
 from antwort.config.settings import BackendSettings, RoutingSettings, Settings, ToolCalling
 from antwort.providers.base import OnInference, Provider

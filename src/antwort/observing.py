@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from antwort.config.addresses import is_loopback
-from antwort.config.checks import keys_required
+from antwort.config.checks import is_loopback, keys_required, only_near
 from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
-from antwort.config.sharing import only_near
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference

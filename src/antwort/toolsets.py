@@ -1,4 +1,4 @@
-"""Load the operator's tools: from modules, files and installed packages.
+"""Load the operator's tools, from modules, files and installed packages, and set up its MCP servers.
 
 The toolsets and executors of a module are used as they are. Its bare `@tool` functions, those in no toolset, become a
 toolset named after the module, or join the one of that name. They also run functions that requests declare under their
@@ -12,16 +12,27 @@ import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
-from antwort.config.problems import CannotStart
+from antwort.api.wire import UNSET, UnsetType
+from antwort.config.checks import keys_required, mcp_server_problems, only_near
+from antwort.config.problems import CannotStart, Problem
+from antwort.config.secrets import Secret
+from antwort.config.settings import McpServerSettings, McpSettings, Settings
+from antwort.net.media import MediaHosts
+from antwort.net.ssrf import AddressNotAllowed, AddressPolicy, parse_host_pattern, parse_url
 from antwort.tools.base import ToolExecutor, ToolKind, labels_of
+from antwort.tools.limits import ToolBounds, ToolLimits
 from antwort.tools.local import LocalExecutor, LocalTool
+from antwort.tools.mcp.base import ClientCredentials
+from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.mcp.servers import Audience, HeaderRules, McpPolicy, McpServer, McpToolPolicy
 from antwort.tools.toolset import Toolset, ToolsetInfo
 
 if TYPE_CHECKING:
@@ -276,3 +287,152 @@ def _contents(found: object) -> Sequence[object]:
     if isinstance(found, ModuleType):
         return _objects(found)
     return found if isinstance(found, list | tuple) else [found]
+
+
+# ---- MCP servers ----
+
+
+def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
+    """Return the executor of the MCP servers; it connects to none yet. `is_near`: whether only this machine can reach
+    antwort; None: as `is_alone` returns. Raises `CannotStart`.
+    """
+    for problem in (*mcp_server_problems(settings), *find_network_problems(settings)):
+        raise CannotStart(str(problem))
+    servers = [make_server(server, settings.tools.limits) for server in settings.mcp_servers]
+    is_near = is_alone(settings) if is_near is None else is_near
+    return McpExecutor(servers, make_policy(settings.mcp, is_near=is_near))
+
+
+def is_alone(settings: Settings) -> bool:
+    """Return whether requests come from this machine only. A server that requires keys may be behind a proxy, so it
+    counts as reachable by others even if it listens on loopback only.
+    """
+    return only_near(settings) and not keys_required(settings)
+
+
+def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
+    reach = mcp.reach
+    return McpPolicy(
+        declared=mcp.declared,
+        reach=AddressPolicy(
+            allow=reach.allow,
+            deny=reach.deny,
+            only_allowed=reach.only_allowed,
+            http=reach.http,
+            loopback=reach.loopback == "always" or (reach.loopback == "auto" and is_near),
+        ),
+        headers=HeaderRules(mcp.headers_allow, mcp.headers_deny),
+        require_approval=mcp.require_approval,
+        force_approval=mcp.force_approval,
+        connect=mcp.connect,
+        largest=mcp.largest,
+        unsolicited=mcp.unsolicited_bytes,
+        sessions=mcp.sessions,
+        idle=mcp.idle,
+    )
+
+
+def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
+    """`limits` are those of all tools, which the server's own override."""
+    oauth, standing = server.oauth, server.standing
+    credentials = (
+        None
+        if oauth is None
+        else ClientCredentials(
+            client_id=oauth.client_id,
+            client_secret=oauth.client_secret.reveal(),
+            scopes=oauth.scopes,
+            token_url=oauth.token_url,
+            issuer=oauth.issuer,
+        )
+    )
+    audience = None
+    if standing is not None:
+        audience = Audience(models=standing.models, subjects=standing.subjects, tenants=standing.tenants)
+    tools = {
+        name: McpToolPolicy(
+            parallel=tool.parallel is not False,
+            read_only=_or_none(tool.read_only),
+            idempotent=_or_none(tool.idempotent),
+            require_approval=_or_none(tool.require_approval),
+        )
+        for name, tool in server.tools.items()
+    }
+    return McpServer(
+        label=server.label,
+        url=server.url,
+        command=server.command,
+        transport=server.transport,
+        env=_revealed(server.env),
+        folder=server.folder,
+        description=server.description,
+        headers=_revealed(server.headers),
+        token=None if server.token is None else server.token.reveal(),
+        oauth=credentials,
+        authorization=server.authorization,
+        sessions=server.sessions,
+        allowed_tools=server.allowed_tools,
+        require_approval=server.require_approval,
+        standing=audience,
+        connect=server.connect,
+        list_age=server.list_age,
+        limits=_limits(server, limits),
+        tools=tools,
+    )
+
+
+def _limits(server: McpServerSettings, usual: ToolLimits) -> ToolLimits:
+    """Return the limits of a server. Those for all tools of one name fill the gaps of its own tools."""
+    single: dict[str, ToolBounds] = {}
+    for name, tool in server.tools.items():
+        bounds = usual.tools.get(name, ToolBounds())
+        single[name] = replace(
+            bounds,
+            timeout=tool.timeout or bounds.timeout,
+            concurrency=tool.concurrency or bounds.concurrency,
+            output_bytes=tool.output_bytes or bounds.output_bytes,
+            parallel=bounds.parallel if tool.parallel is UNSET else tool.parallel,
+        )
+    return replace(
+        usual,
+        timeout=server.timeout or usual.timeout,
+        total=server.concurrency or usual.total,
+        output_bytes=server.output_bytes or usual.output_bytes,
+        tools={**usual.tools, **single},
+    )
+
+
+def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in secrets.items()}
+
+
+def _or_none(value: bool | UnsetType) -> bool | None:
+    return None if value is UNSET else value
+
+
+def find_label_problems(settings: Settings, taken: Collection[str]) -> Iterator[Problem]:
+    """Yield the servers whose label is `taken` by a toolset."""
+    for at, server in enumerate(settings.mcp_servers):
+        if server.label in taken:
+            what = f"is that of a toolset, too: {server.label!r}"
+            yield Problem(f"mcp_servers[{at}].label", what, "choose another")
+
+
+def find_network_problems(settings: Settings) -> Iterator[Problem]:
+    """Yield the addresses that the network layer refuses."""
+    for at, server in enumerate(settings.mcp_servers):
+        try:
+            parse_url(server.url or "https://example.com/")
+        except AddressNotAllowed as exc:
+            yield Problem(f"mcp_servers[{at}].url", str(exc).rstrip("."))
+    for field in ("allow", "deny"):
+        for at, entry in enumerate(getattr(settings.mcp.reach, field)):
+            try:
+                parse_host_pattern(entry)
+            except ValueError as exc:
+                yield Problem(f"mcp.reach.{field}[{at}]", str(exc))
+    for at, host in enumerate(settings.limits.media_hosts):
+        try:
+            MediaHosts([host])
+        except ValueError as exc:
+            yield Problem(f"limits.media_hosts[{at}]", str(exc))

@@ -12,7 +12,6 @@ from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import BackendSettings, ServerSettings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
-from antwort.server.http import Transport
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
 from antwort.toolsets import load_tools
@@ -58,14 +57,14 @@ async def test_a_record_that_cannot_be_read_at_the_start_is_one_sentence() -> No
         async def fail_running(self, message: str) -> int:
             raise StoreFault("The store cannot be read.")
 
-    app = App(Engine(demo_provider(), store=Broken()), lambda app: Transport(app.engine), drain=1)
+    app = App(Engine(demo_provider(), store=Broken()), drain=1)
     with pytest.raises(CannotStart, match=r"^The store cannot be read\.$"):
         await app.start()
 
 
 async def test_stopping_drains_and_closes_every_part() -> None:
     provider = ScriptedProvider()
-    app = App(Engine(provider, store=MemoryStore()), lambda app: Transport(app.engine), drain=0)
+    app = App(Engine(provider, store=MemoryStore()), drain=0)
     await app.start()
     await app.stop()
     assert provider.is_closed

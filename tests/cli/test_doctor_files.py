@@ -14,7 +14,7 @@ import pytest
 
 from antwort.cli import main
 from antwort.config import load
-from antwort.config.replacing import copy_of, replace_file
+from antwort.config.files import copy_of, replace_file
 from bare_machine import forget_this_machine
 from replay import LLAMA_CPP_WITHOUT_TOOLS, VLLM, ReplayedEngine, playing
 from replay_backend import whole

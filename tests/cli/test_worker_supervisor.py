@@ -15,7 +15,7 @@ import pytest
 from antwort.cli import supervisor as supervisors
 from antwort.cli.supervisor import Supervisor
 from antwort.config import Settings
-from antwort.config.reading import read
+from antwort.config.loading import read
 from antwort.server.server import listen
 from live_server import PATIENCE
 

@@ -8,7 +8,7 @@ import pytest
 
 from antwort.app import build
 from antwort.config import CannotStart, Settings
-from antwort.config.hosted import check_toolsets
+from antwort.config.checks import check_toolsets
 from antwort.config.settings import HostedPolicy, ToolSettings
 from config_kit import Operator
 

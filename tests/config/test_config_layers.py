@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from antwort.config import Secret, load
-from antwort.config.layers import variables
+from antwort.config.loading import variables
+from antwort.config.schema import leaves
 from antwort.config.settings import BackendSettings
-from antwort.config.shape import leaves
 from config_kit import Operator
 
 FILE = """

@@ -7,9 +7,8 @@ import pytest
 from antwort.app import build
 from antwort.config import BadSettings, CannotStart, Secret, Settings
 from antwort.config.checks import check
-from antwort.config.mcp_shown import shown_command
 from antwort.config.settings import HostedPolicy, McpServerSettings, StandingSettings, ToolSettings
-from antwort.config.shown import as_json, as_yaml
+from antwort.config.shown import as_json, as_yaml, shown_command
 from antwort.tools.mcp.servers import McpServer
 from config_kit import Operator
 

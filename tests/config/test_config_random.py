@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antwort.config import CannotStart, read
-from antwort.config.layers import variables
-from antwort.config.shape import all_leaves
+from antwort.config.loading import variables
+from antwort.config.schema import all_leaves
 
 NAMES = sorted(
     {part.removesuffix("[]") for leaf in all_leaves() for part in leaf.path.split(".")} | {"env", "file", "<<"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antwort.config import Secret
-from antwort.config.names import NAME_IN_WORDS
+from antwort.config.settings import NAME_IN_WORDS
 from config_kit import Operator
 
 

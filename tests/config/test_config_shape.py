@@ -7,17 +7,16 @@ from msgspec.inspect import FloatType, IntType, StructType
 
 from antwort.api.wire import UNSET
 from antwort.config import Settings
-from antwort.config.descriptions import description
 from antwort.config.flags import BY_PATH, FLAGS
-from antwort.config.reading import read
+from antwort.config.loading import read
+from antwort.config.schema import all_leaves, default_of, description, fields, in_words, leaves, root, without_none
 from antwort.config.settings import CapabilitySettings
-from antwort.config.shape import all_leaves, default_of, fields, in_words, leaves, root, without_none
 from antwort.providers.base import Capabilities
 
 
 @pytest.mark.parametrize("leaf", all_leaves(), ids=lambda leaf: leaf.path)
 def test_every_setting_has_a_description_that_is_a_sentence(leaf: object) -> None:
-    from antwort.config.shape import Leaf
+    from antwort.config.schema import Leaf
 
     assert isinstance(leaf, Leaf)
     text = description(leaf.owner, leaf.field.name)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.config import CannotStart, Secret, Settings, check_ready, keys_required
-from antwort.config.checks import find_problems
+from antwort.config.checks import find_problems, of_worker
 from antwort.config.settings import (
     AuthSettings,
     BackendSettings,
@@ -15,9 +15,8 @@ from antwort.config.settings import (
     MetricsSettings,
     ServerSettings,
 )
-from antwort.config.sharing import of_worker
-from antwort.mcpservers import is_alone
 from antwort.observing import metrics_for_strangers
+from antwort.toolsets import is_alone
 from config_kit import Operator
 
 SHARED = Settings(database=Secret("postgresql://antwort:hush@db.example.com/antwort"), scripted=True)

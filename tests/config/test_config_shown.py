@@ -9,9 +9,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from antwort.config.reference import reference
-from antwort.config.schema import schema
-from antwort.config.shape import all_leaves, leaves
+from antwort.config.schema import all_leaves, leaves, reference, schema
 from antwort.config.shown import as_json, as_yaml, written
 from config_kit import Operator
 

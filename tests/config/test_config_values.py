@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.config import BadSettings
-from antwort.config.names import NAME_IN_WORDS
+from antwort.config.settings import NAME_IN_WORDS
 from config_kit import Operator
 
 BACKEND = "backends: [{name: a, url: http://a/v1"

@@ -12,6 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 LEAVES = (
     "caching",
+    "crypto",
     "identity",
     "errors",
     "ids",
@@ -19,7 +20,6 @@ LEAVES = (
     "event_loop",
     "limiter",
     "notes",
-    "vault",
     "version",
 )
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
@@ -35,7 +35,7 @@ ROOMS = (
     "telemetry",
     "local",
 )
-MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "peers", "sealing", "toolsets")
+MAKERS = ("backends", "observing", "persistence", "toolsets")
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
@@ -67,7 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "event_loop",
         "limiter",
         "notes",
-        "vault",
+        "crypto",
     ),
     "server": ("api", "engine", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.
@@ -88,12 +88,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "local": ("providers", "net", "api", *LEAVES),
     # A client of backends, as plain as it can be: it judges what they answer, and what that means for the settings.
     "doctor": ("api", "net", "providers", "config", *LEAVES),
-    "access": ("server", "config", *LEAVES),
-    "sealing": ("config", *LEAVES),
-    "peers": ("net", "server", *LEAVES),
-    "keeping": ("storage", "config", *LEAVES),
-    "mcpservers": ("api", "net", "tools", "config", *LEAVES),
-    "toolsets": ("tools", "config.problems", *LEAVES),
+    "persistence": ("storage", "config", *LEAVES),
+    "toolsets": ("api", "net", "tools", "config", *LEAVES),
     "backends": ("providers", "local", "config", "testing", *LEAVES),
     "observing": ("telemetry", "engine", "server", "config", *CONTRACTS, *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.

@@ -12,6 +12,7 @@ from antwort.api.items import Compaction, CustomToolCall, FunctionCall, McpCall,
 from antwort.api.requests import read_request
 from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.errors import InvalidField, TooManyValues
@@ -21,7 +22,6 @@ from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.vault import Vault
 from compaction_kit import SUMMED, TALK
 from credentials_kit import SERVER as SEALED
 from credentials_kit import Door, House

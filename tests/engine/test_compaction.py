@@ -9,6 +9,7 @@ import pytest
 
 from antwort.api.items import Compaction, FunctionCall
 from antwort.api.wire import UNSET, to_plain
+from antwort.crypto import Vault
 from antwort.engine.context.message_text import Recap
 from antwort.engine.engine import Engine
 from antwort.errors import (
@@ -25,7 +26,6 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, think, tokens
-from antwort.vault import Vault
 from compaction_kit import (
     RECAP,
     SUMMED,

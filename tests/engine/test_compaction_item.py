@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from antwort.api.decoding import Limits
 from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
+from antwort.crypto import CannotOpen, Vault
 from antwort.engine.context.compaction_item import (
     Memories,
     Memory,
@@ -21,7 +22,6 @@ from antwort.engine.context.compaction_item import (
     is_instruction,
     since_compaction,
 )
-from antwort.vault import CannotOpen, Vault
 from plan_kit import STEADY, called, result, said, server_called, thought
 
 VAULT = Vault(["a secret of the tests"])

@@ -13,6 +13,7 @@ from antwort.api.events import Compacted
 from antwort.api.items import Compaction, FunctionCallOutput, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.engine.runs.subscription import LiveSubscription
 from antwort.errors import ContextTooLong
@@ -20,7 +21,6 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, tokens
-from antwort.vault import Vault
 from compaction_kit import (
     RECAP,
     SUMMED,

@@ -17,6 +17,7 @@ from antwort.api.events import ResponseCreated, TurnEnded
 from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
+from antwort.crypto import Vault
 from antwort.engine.context.compaction import split_item_steps
 from antwort.engine.context.compaction_item import Memory
 from antwort.engine.history.sealed_items import SealedItems
@@ -28,7 +29,6 @@ from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.storage.run_log import EventRecord
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.tools.local import LocalExecutor, tool
-from antwort.vault import Vault
 from compaction_kit import TALK, threshold
 from engine_kit import SERVER, WEATHER, ask, kinds, shape_of
 from jumping_time import jumping_time

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import to_plain
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.storage.base import Page
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.vault import Vault
 from compaction_kit import RECAP, SUMMED, TALK, TRIGGER, output_of, threshold
 from engine_kit import CLOCK, SERVER, ask, engine_of, kinds, replies, sent_messages
 

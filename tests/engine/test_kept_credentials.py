@@ -14,6 +14,7 @@ from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.tool_parsing import KEY
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.history.sealed_items import SealedItems, without_credentials
@@ -22,7 +23,6 @@ from antwort.storage.base import Link
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, call, say
-from antwort.vault import Vault
 from compaction_kit import TALK, TRIGGER
 from credentials_kit import KEY_ONE, KEY_TWO, SERVER, URL, House, noon
 from engine_kit import CLOCK, ask, only

@@ -15,6 +15,7 @@ from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputI
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.engine.history.calls import results_in
 from antwort.engine.history.deduplication import known_steps
@@ -24,7 +25,6 @@ from antwort.providers.base import Capabilities
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say, think
-from antwort.vault import Vault
 from conversation_kit import begun, said, user, words
 from engine_kit import CLOCK, SERVER, ask, engine_of, function_calls, items_of, only, sent, sent_messages
 from plan_kit import depot

@@ -16,6 +16,7 @@ from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool
 from antwort.api.wire import encode
+from antwort.crypto import Vault
 from antwort.engine.history.refusals import PROCESS_LOST
 from antwort.errors import StoreFault
 from antwort.identity import ANONYMOUS, Identity
@@ -25,7 +26,6 @@ from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.base import ToolDefinition, Unanswered
 from antwort.tools.local import LocalExecutor
 from antwort.tools.toolset import Toolset
-from antwort.vault import Vault
 from approval_kit import decision
 from conversation_kit import begun, said, user, words
 from engine_kit import WEATHER, ask, items_of, outputs, sent_messages, server_calls, text_of

@@ -10,6 +10,7 @@ import pytest
 from antwort.api.events import OutputItemAdded, OutputItemDone
 from antwort.api.items import Reasoning, ReasoningText, SummaryText
 from antwort.api.wire import UNSET, to_plain
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.engine.loop.fold import fold
 from antwort.engine.loop.turn import Turn
@@ -21,7 +22,6 @@ from antwort.providers.base import ReasoningDelta
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say, think
-from antwort.vault import Vault
 from engine_kit import CLOCK, Outcome, ask, items_of, only, sent, stream
 from plan_kit import plan_of
 from turn_kit import shown

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from antwort.api.wire import UNSET
+from antwort.crypto import Vault
 from antwort.engine.context.summarizer import without_reasoning
 from antwort.engine.engine import Engine
 from antwort.errors import BackendError
 from antwort.providers.base import ChatRequest
 from antwort.testing import Answer, ScriptedProvider, answer, say, think, tokens
-from antwort.vault import Vault
 from compaction_kit import SUMMED, TALK, TRIGGER, Tight, is_question, memory_of, output_of, summaries, threshold
 from engine_kit import ask, engine_of
 

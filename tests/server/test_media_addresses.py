@@ -10,11 +10,11 @@ from antwort.api.decoding import Limits
 from antwort.config.settings import Settings
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
-from antwort.mcpservers import find_problems
 from antwort.net.media import AddressNotAllowed, MediaHosts
 from antwort.net.ssrf import MAX_URL_CHARACTERS
 from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, answer, say
+from antwort.toolsets import find_network_problems
 from evil_urls import EVIL
 from serving import RESPONSES, serving
 
@@ -81,7 +81,7 @@ async def test_a_setting_allows_hosts_of_the_operators_own() -> None:
 
 def test_a_setting_that_names_no_host_is_a_problem() -> None:
     settings = Settings(limits=Limits(media_hosts=("example.com", "http://example.com")))
-    assert [problem.path for problem in find_problems(settings)] == ["limits.media_hosts[1]"]
+    assert [problem.path for problem in find_network_problems(settings)] == ["limits.media_hosts[1]"]
 
 
 # ---- how addresses are written ----

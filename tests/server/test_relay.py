@@ -12,17 +12,17 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from antwort.app import peer_asker
+from antwort.crypto import Vault
 from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
-from antwort.peers import peer_asker
 from antwort.server.http import Transport
 from antwort.server.passing import Passes
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import Traits
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
 from antwort.testing.frames import read_frames
-from antwort.vault import Vault
 from raw_http import connected
 from run_log_kit import ForwardingLog
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from antwort.cli.output import discard_output, note, report, report_lost
+from antwort.config.files import expanded
 from antwort.config.flags import is_gguf
-from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import can_be_sent, read_secret_file
 

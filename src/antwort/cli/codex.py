@@ -290,7 +290,7 @@ def _read(file: Path) -> str:
 
 def _replace(file: Path, text: str) -> bool:
     """Write a file, and return whether it changed."""
-    from antwort.config.replacing import replace_file
+    from antwort.config.files import replace_file
 
     if file.exists() and _read(file) == text:
         return False

@@ -16,7 +16,7 @@ def run(given: Mapping[str, object]) -> int:
 
 def _settings() -> list[str]:
     """What `--set` takes."""
-    from antwort.config.shape import leaves
+    from antwort.config.schema import leaves
 
     return [f"{path}=" for path in leaves()]
 

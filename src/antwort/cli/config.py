@@ -10,7 +10,7 @@ from antwort.cli.output import UsageError, note, print_result, report
 from antwort.config.problems import BadSettings, CannotStart, Problem
 
 if TYPE_CHECKING:
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
 
 _KEY_PREFIX = "sk-antwort-"
 _DEFAULT_URL = "http://127.0.0.1:8080"
@@ -19,7 +19,7 @@ _DEFAULT_URL = "http://127.0.0.1:8080"
 
 def show(given: Mapping[str, object]) -> int:
     """`antwort config show`."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
     from antwort.config.shown import as_json, as_yaml
 
     try:
@@ -39,7 +39,7 @@ def show(given: Mapping[str, object]) -> int:
 
 def check(given: Mapping[str, object]) -> int:
     """`antwort config check`."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     try:
         loaded = read(given)
@@ -66,11 +66,9 @@ def _print_warnings(loaded: Loaded) -> None:
 def _find_problems(loaded: Loaded) -> Iterator[CannotStart]:
     """Yield what would keep a server from starting, as far as that shows without a port and a backend."""
     from antwort.backends import make_fleet
-    from antwort.config.checks import check_ready
-    from antwort.config.hosted import check_toolsets
-    from antwort.config.reading import placed
-    from antwort.mcpservers import find_label_problems, find_network_problems
-    from antwort.toolsets import load_tools
+    from antwort.config.checks import check_ready, check_toolsets
+    from antwort.config.loading import placed
+    from antwort.toolsets import find_label_problems, find_network_problems, load_tools
 
     def with_lines(problems: Iterable[Problem]) -> Iterator[CannotStart]:
         return (BadSettings([placed(problem, loaded.origins)]) for problem in problems)
@@ -103,7 +101,7 @@ def schema(_: Mapping[str, object]) -> int:
 
 def reference(_: Mapping[str, object]) -> int:
     """`antwort config reference`."""
-    from antwort.config.reference import reference as make_reference
+    from antwort.config.schema import reference as make_reference
 
     return print_result(make_reference().rstrip())
 
@@ -113,7 +111,7 @@ def key(given: Mapping[str, object]) -> int:
     import hashlib
     import secrets
 
-    from antwort.config.names import NAME_IN_WORDS, is_name
+    from antwort.config.settings import NAME_IN_WORDS, is_name
     from antwort.config.shown import written
 
     name = str(given.get("name", "default"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
     from antwort.config.secrets import Secret
     from antwort.config.settings import BackendSettings, Settings
     from antwort.doctor.examine import Subject, Visit
@@ -193,7 +193,7 @@ def _timeout_seconds(given: object) -> float:
 
 def _load(given: Mapping[str, object]) -> Loaded | None:
     """Read the settings. If a URL is given, and they are not asked for, they may be unusable."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     has_url = isinstance(given.get("url"), str)
     wanted = ("config",) if has_url else ("config", "backend_key_file")
@@ -211,7 +211,7 @@ def _load(given: Mapping[str, object]) -> Loaded | None:
 
 def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """Return the configured backend with this address, or else one that is not configured."""
-    from antwort.config.addresses import address_problem
+    from antwort.config.checks import address_problem
     from antwort.config.flags import KEY_VARIABLE
     from antwort.doctor.addresses import candidates, without_slash
     from antwort.doctor.asking import Access
@@ -295,7 +295,7 @@ def _model(given: Mapping[str, object]) -> str | None:
 
 
 def _read_key(file: object, default: str = "") -> Secret | None:
-    from antwort.config.paths import expanded
+    from antwort.config.files import expanded
     from antwort.config.secrets import Secret, can_be_sent, read_secret_file
 
     try:

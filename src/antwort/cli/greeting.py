@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antwort.cli.output import say, with_progress
-from antwort.config.addresses import without_query
-from antwort.config.checks import keys_required
-from antwort.config.mcp_shown import shown_address
-from antwort.config.problems import CannotStart
-from antwort.config.repeating import printable
+from antwort.config.checks import keys_required, only_near, without_query
+from antwort.config.problems import CannotStart, printable
 from antwort.config.settings import Settings, StandingSettings
-from antwort.config.sharing import only_near
+from antwort.config.shown import shown_address
 from antwort.observing import metrics_for_strangers
 from antwort.version import __version__
 

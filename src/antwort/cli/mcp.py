@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from antwort.cli.output import UsageError, is_terminal, print_result, report, with_progress
-from antwort.config.problems import CannotStart
-from antwort.config.repeating import printable
+from antwort.config.problems import CannotStart, printable
 
 if TYPE_CHECKING:
     from antwort.config.settings import Settings
@@ -74,7 +73,7 @@ def run_async(command: str, work: Coroutine[None, None, int]) -> int:
 def read_settings(given: Mapping[str, object]) -> Settings:
     """Read the settings; other flags are not about them. Raises `CannotStart`."""
     from antwort.config.checks import check
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     return check(read({name: given[name] for name in _SETTINGS if name in given}).settings)
 
@@ -83,7 +82,7 @@ def read_settings(given: Mapping[str, object]) -> Settings:
 
 
 async def _list_servers(given: Mapping[str, object]) -> int:
-    from antwort.config.mcp_shown import shown_address, shown_command
+    from antwort.config.shown import shown_address, shown_command
 
     settings = read_settings(given)
     if not settings.mcp_servers:
@@ -318,7 +317,7 @@ def _choose(given: Mapping[str, object], settings: Settings, label: str | None) 
     """Return the server of the command line, the configured one with this label, or all that are configured. Raises
     `UsageError`.
     """
-    from antwort.mcpservers import make_server
+    from antwort.toolsets import make_server
 
     if _is_unconfigured(given):
         if label is not None:
@@ -373,7 +372,7 @@ def _transport(given: Mapping[str, object], url: str) -> Literal["http", "sse"]:
 
 
 def _read_token(given: Mapping[str, object]) -> str | None:
-    from antwort.config.paths import expanded
+    from antwort.config.files import expanded
     from antwort.config.secrets import read_secret_file
 
     if (file := given.get("token_file")) is None:
@@ -386,8 +385,8 @@ def _read_token(given: Mapping[str, object]) -> str | None:
 
 @asynccontextmanager
 async def _executor(servers: Sequence[McpServer], settings: Settings) -> AsyncIterator[McpExecutor]:
-    from antwort.mcpservers import make_policy
     from antwort.tools.mcp.executor import McpExecutor
+    from antwort.toolsets import make_policy
 
     executor = McpExecutor(servers, make_policy(settings.mcp, is_near=True))
     try:

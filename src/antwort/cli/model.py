@@ -76,7 +76,7 @@ def _pull_command(given: Mapping[str, object]) -> str:
 
 def _data_folder(given: Mapping[str, object]) -> Path:
     """The one that `antwort serve` would use with the same flags."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     return read(given).settings.data_folder()
 

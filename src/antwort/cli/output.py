@@ -9,8 +9,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TypeVar
 
-from antwort.config.problems import BadSettings, CannotStart
-from antwort.config.repeating import printable
+from antwort.config.problems import BadSettings, CannotStart, printable
 
 T = TypeVar("T")
 

@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--version", action="version", version=f"antwort {__version__}", help=about)
 
     def error(self, message: str) -> NoReturn:
-        from antwort.config.repeating import printable
+        from antwort.config.problems import printable
 
         print(f"{self.prog}: {printable(message)}\nTry `{self.prog} --help`.", file=sys.stderr)
         raise SystemExit(2)

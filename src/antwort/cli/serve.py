@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from antwort.app import App
     from antwort.cli.worker_process import SupervisorLink
-    from antwort.config.reading import Loaded
+    from antwort.config.loading import Loaded
     from antwort.config.settings import Settings
     from antwort.server.server import Server
 
@@ -76,7 +76,7 @@ def run_worker(given: Mapping[str, object]) -> int:
 
 def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
     """Return the settings, with hashes for keys, and their file, and configure the log. Raises `CannotStart`."""
-    from antwort.config.reading import read
+    from antwort.config.loading import read
 
     loaded = read(given)
     configure_log(loaded)
@@ -87,7 +87,7 @@ def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
 
 def checked(settings: Settings) -> Settings:
     """Return the settings with hashes in place of keys. Raises `CannotStart` if no server can start with them."""
-    from antwort.access import hashed
+    from antwort.app import hashed
     from antwort.config.checks import check_ready
 
     check_ready(settings)
@@ -116,7 +116,7 @@ async def serve(
     `given` are the flags that the settings are read from again on SIGHUP; `link` leads to the supervisor of a worker.
     """
     from antwort.app import build
-    from antwort.config.reading import read
+    from antwort.config.loading import read
     from antwort.telemetry.logs import batching
 
     app: App | None = None
@@ -191,7 +191,7 @@ def _listen_to_peers(settings: Settings) -> tuple[socket, str] | None:
     `CannotStart`.
     """
     from antwort.cli.greeting import address
-    from antwort.config.sharing import peers_host
+    from antwort.config.checks import peers_host
 
     if (host := peers_host(settings)) is None:
         return None

@@ -312,9 +312,8 @@ class Supervisor:
     def _read_settings(self) -> bool:
         """Return whether workers can start with the settings of now."""
         from antwort.cli.serve import checked
-        from antwort.config.checks import check
-        from antwort.config.reading import read
-        from antwort.config.sharing import of_worker
+        from antwort.config.checks import check, of_worker
+        from antwort.config.loading import read
 
         try:
             settings = read(self._flags).settings

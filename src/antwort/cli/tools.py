@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from antwort.cli.mcp import STATUS_UNREACHABLE, as_json, as_lines, as_object, read_settings, run_async
 from antwort.cli.output import UsageError, print_result, with_progress
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 
 if TYPE_CHECKING:
     from antwort.api.items import McpListTools
@@ -61,9 +61,8 @@ async def _discovery(settings: Settings, given: Mapping[str, object]) -> AsyncIt
     """Open everything that runs tools, as a server does, for a request of the identity that is given."""
     from antwort.engine.prompt.discovery import Discovery
     from antwort.identity import ANONYMOUS, Identity
-    from antwort.mcpservers import make_mcp
     from antwort.tools.limits import all_limited
-    from antwort.toolsets import load_tools
+    from antwort.toolsets import load_tools, make_mcp
 
     tenant, subject = given.get("tenant"), given.get("subject")
     identity = Identity(

@@ -47,8 +47,8 @@ def main(descriptor: int) -> int:
         signal.signal(HANGUP, signal.SIG_IGN)  # the supervisor decides
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # like SIGTERM, until the server handles it
     from antwort.cli.serve import checked, configure_log, serve
-    from antwort.config.reading import read
-    from antwort.config.sharing import of_worker
+    from antwort.config.checks import of_worker
+    from antwort.config.loading import read
 
     link = socket.socket(fileno=descriptor)
     with link.makefile("rb") as lines:

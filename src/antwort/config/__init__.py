@@ -1,4 +1,4 @@
-"""What an operator can set about the server, and how it is read. The parts are imported when they are asked for."""
+"""The configuration of a server: its settings, and how they are read. The modules are imported when they are needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from antwort.config.addresses import checked_backend, is_loopback, without_query
-    from antwort.config.checks import check, check_ready, keys_required
+    from antwort.config.checks import (
+        check,
+        check_ready,
+        checked_backend,
+        is_loopback,
+        keys_required,
+        without_query,
+    )
+    from antwort.config.loading import Loaded, load, read
     from antwort.config.problems import BadSettings, CannotStart, Problem
-    from antwort.config.reading import Loaded, load, read
     from antwort.config.secrets import Secret
     from antwort.config.settings import Settings
+
+_HOMES = {
+    "checks": ("check", "check_ready", "checked_backend", "is_loopback", "keys_required", "without_query"),
+    "loading": ("Loaded", "load", "read"),
+    "problems": ("BadSettings", "CannotStart", "Problem"),
+    "secrets": ("Secret",),
+    "settings": ("Settings",),
+}
 
 __all__ = [
     "BadSettings",
@@ -29,15 +43,6 @@ __all__ = [
     "read",
     "without_query",
 ]
-
-_HOMES = {
-    "addresses": ("checked_backend", "is_loopback", "without_query"),
-    "checks": ("check", "check_ready", "keys_required"),
-    "problems": ("BadSettings", "CannotStart", "Problem"),
-    "reading": ("Loaded", "load", "read"),
-    "secrets": ("Secret",),
-    "settings": ("Settings",),
-}
 
 
 def __getattr__(name: str) -> object:

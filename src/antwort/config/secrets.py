@@ -1,4 +1,4 @@
-"""Values that must not be seen: given as they are, or by the name of a variable or a file."""
+"""Secrets: values that no message shows."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 
 MASK = "••••"
-"""What is shown in the place of a value that must not be seen."""
+"""Shown in place of a secret."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _KEY = re.compile(r"(sk|pk|rk|gsk|hf|xai|ghp|nvapi|key)[-_]|eyJ|(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{20,}$")
-"""Beginnings of keys that are known, and long words of letters and digits that are no path."""
-_LARGEST = 64 * 1024
-"""Bytes of a file that holds a secret."""
+"""Known prefixes of keys, and long words of letters and digits that are no path."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_MAX_FILE_BYTES = 64 * 1024
 
 
 class Secret:
-    """A value that is never shown by accident. `origin` says where it came from, and may be shown."""
+    """A value that `repr` does not show. `origin` is where it came from, and may be shown."""
 
     __slots__ = ("_value", "origin")
 
@@ -38,28 +38,33 @@ class Secret:
 
 
 def read_secret_file(file: Path) -> str:
-    """The text of the file, without white space around it. Raises `ValueError`, which says why not."""
+    """Return the text of the file, without white space around it. Raises `ValueError` with the reason."""
     problem = f"cannot be read from {str(file)!r}"
     try:
         with file.open("rb") as opened:
-            data = opened.read(_LARGEST + 1)
-        text = data[:_LARGEST].decode("utf-8-sig").strip()
+            data = opened.read(_MAX_FILE_BYTES + 1)
+        text = data[:_MAX_FILE_BYTES].decode("utf-8-sig").strip()
     except OSError as exc:
         raise ValueError(f"{problem}: {exc.strerror or 'it is no file'}") from exc
     except UnicodeDecodeError as exc:
         raise ValueError(f"{problem}: it is not text") from exc
-    if len(data) > _LARGEST:
-        raise ValueError(f"{problem}: it is larger than {_LARGEST} bytes")
+    if len(data) > _MAX_FILE_BYTES:
+        raise ValueError(f"{problem}: it is larger than {_MAX_FILE_BYTES} bytes")
     if not text:
         raise ValueError(f"{problem}: it is empty")
     return text
 
 
 def may_be_secret(name: str) -> bool:
-    """Whether what stands in the place of a name looks like the secret itself: then it is not repeated."""
+    """Return whether what is given as a name looks like a secret itself: then it is not repeated."""
     return _VARIABLE.fullmatch(name) is None and _KEY.match(name) is not None
 
 
 def can_be_sent(text: str) -> bool:
-    """All secrets travel in HTTP headers."""
+    """Return whether the text can be the value of an HTTP header, which is how all secrets are sent."""
     return text.isascii() and text.isprintable()
+
+
+def is_token(text: str) -> bool:
+    """Return whether the text can be the name of a header."""
+    return _TOKEN.fullmatch(text) is not None

@@ -1,39 +1,50 @@
-"""The settings as an operator is shown them: YAML with secrets masked, and where each value came from."""
+"""Show the settings: YAML or JSON with secrets masked, and where each value came from."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 from msgspec import UNSET, Struct
 
-from antwort.config.addresses import without_query
-from antwort.config.mcp import OAuthSettings
-from antwort.config.mcp_shown import shown_address, shown_command
-from antwort.config.nodes import NOTHING
-from antwort.config.reading import Loaded
+from antwort.config.checks import without_query
+from antwort.config.conversion import below
 from antwort.config.secrets import MASK, Secret
-from antwort.config.settings import BackendSettings, McpServerSettings
-from antwort.config.typed import below
+from antwort.config.settings import BackendSettings, McpServerSettings, OAuthSettings
 
-_PLAIN = re.compile(r"[A-Za-z/~.][\w ./@%+-]*(:[\w./@%+?=&-]+)*", re.ASCII)
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", *NOTHING})
-_WIDEST = 60
+if TYPE_CHECKING:
+    from antwort.config.loading import Loaded
+
+_MAX_WIDTH = 60
 
 
-class Line(NamedTuple):
-    text: str
-    path: str = ""
-    """Of the value that stands in it; empty for a heading."""
+def as_json(loaded: Loaded) -> str:
+    """Return all settings in force, and the origins of those that were given."""
+    both = {"settings": plain(loaded.settings), "origins": loaded.origins}
+    return json.dumps(both, indent=2, ensure_ascii=False)
+
+
+def as_yaml(loaded: Loaded, *, everything: bool) -> str:
+    """Return the settings that were given, or all, each with its origin in a comment."""
+    shown = plain(loaded.settings)
+    assert isinstance(shown, dict)
+    lines = list(_lines(shown if everything else _given(shown, "", loaded.origins), "", ""))
+    width = min(max((len(line.text) for line in lines), default=0), _MAX_WIDTH)
+    return "\n".join(f"{line.text:{width}}  # {loaded.origin(line.path)}" if line.path else line.text for line in lines)
+
+
+# ---- masking ----
 
 
 def plain(value: object) -> object:
-    """Settings as plain values, fit to be shown."""
+    """Return settings as dicts and lists, without secrets."""
     match value:
         case Secret():
-            return f"{MASK} (from {value.origin})" if _is_elsewhere(value) else MASK
+            is_elsewhere = value.origin and not re.search(r":\d+$", value.origin)  # a variable, or a file of its own
+            return f"{MASK} (from {value.origin})" if is_elsewhere else MASK
         case BackendSettings():
             return {**_fields(value), "url": _address(value.url, without_query(value.url))}
         case McpServerSettings():
@@ -59,30 +70,45 @@ def _address(url: str, shown: str) -> str:
     return f"{shown}?{MASK}" if "?" in url or "#" in url else shown
 
 
-def _is_elsewhere(secret: Secret) -> bool:
-    """Whether it came from a variable or a file of its own, which is worth naming."""
-    return bool(secret.origin) and not re.search(r":\d+$", secret.origin)
+_PUBLIC_PART = re.compile(r"(api|http|mcp|messages|rpc|sse|stream|tools|v\d{1,2})?")
+"""Parts of a path that are no key: many servers give out addresses with one."""
+_PROGRAM = re.compile(r"[\w./-]+\.(js|mjs|py|sh|ts)|@[a-z0-9-]+/[a-z0-9-]+(@[\w.]{1,12})?")
+"""What `python` or `npx` is told to run: a file, or a package."""
+_FLAG = re.compile(r"(--[A-Za-z][A-Za-z-]*|-[A-Za-z])(=.*)?", re.DOTALL)
+"""`-pSECRET` is none: it holds its value in itself."""
 
 
-def as_json(loaded: Loaded) -> str:
-    """Everything in force, and the origins of what was given."""
-    both = {"settings": plain(loaded.settings), "origins": loaded.origins}
-    return json.dumps(both, indent=2, ensure_ascii=False)
+def shown_address(url: str) -> str:
+    """Return scheme, host and port of an MCP server's address, and the parts of the path that cannot be a key."""
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return MASK
+    path = "/".join(part if _PUBLIC_PART.fullmatch(part) else MASK for part in parts.path.split("/"))
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path}"
 
 
-def as_yaml(loaded: Loaded, *, everything: bool) -> str:
-    """What was given, or everything, as lines of YAML with the origin of each value behind it."""
-    shown = plain(loaded.settings)
-    assert isinstance(shown, dict)
-    if not everything:
-        shown = _given(shown, "", loaded.origins)
-    lines = list(_lines(shown, "", ""))
-    width = min(max((len(line.text) for line in lines), default=0), _WIDEST)
-    return "\n".join(f"{line.text:{width}}  # {loaded.origin(line.path)}" if line.path else line.text for line in lines)
+def shown_command(words: Sequence[str]) -> list[str]:
+    """Return the program of an MCP server, with masked arguments but for the names of flags and the program to run."""
+    return [word if at == 0 or _PROGRAM.fullmatch(word) else _masked(word) for at, word in enumerate(words)]
+
+
+def _masked(word: str) -> str:
+    flag = _FLAG.fullmatch(word)
+    return MASK if flag is None else f"{flag[1]}={MASK}" if flag[2] else word
+
+
+# ---- YAML ----
+
+
+class _Line(NamedTuple):
+    text: str
+    path: str = ""
+    """Of the value in it; empty for a heading."""
 
 
 def _given(table: Mapping[str, object], path: str, origins: Mapping[str, str]) -> dict[str, object]:
-    """Of each table what was given; a list or a map is given as a whole."""
+    """Return what was given of each table; a list or a map is given as a whole."""
     kept: dict[str, object] = {}
     for key, value in table.items():
         at = f"{path}.{key}" if path else key
@@ -98,32 +124,36 @@ def _given(table: Mapping[str, object], path: str, origins: Mapping[str, str]) -
     return kept
 
 
-def _lines(table: Mapping[str, object], path: str, indent: str) -> Iterator[Line]:
+def _lines(table: Mapping[str, object], path: str, indent: str) -> Iterator[_Line]:
     for key, value in table.items():
         at = below(path, key) if path else key
         head = f"{indent}{written(key)}:"
         if isinstance(value, dict) and value:
-            yield Line(head)
+            yield _Line(head)
             yield from _lines(value, at, f"{indent}  ")
         elif isinstance(value, list) and value:
-            yield Line(head, at)
+            yield _Line(head, at)
             for place, entry in enumerate(value):
                 yield from _entry(entry, f"{at}[{place}]", f"{indent}  ")
         else:
-            yield Line(f"{head} {written(value)}", at)
+            yield _Line(f"{head} {written(value)}", at)
 
 
-def _entry(entry: object, path: str, indent: str) -> Iterator[Line]:
-    """An entry of a list."""
+def _entry(entry: object, path: str, indent: str) -> Iterator[_Line]:
+    """Yield the lines of an entry of a list."""
     if not isinstance(entry, dict) or not entry:
-        yield Line(f"{indent}- {written(entry)}", path)
+        yield _Line(f"{indent}- {written(entry)}", path)
         return
     for at, line in enumerate(_lines(entry, path, f"{indent}  ")):
         yield line if at else line._replace(text=f"{indent}- {line.text.lstrip()}")
 
 
+_PLAIN = re.compile(r"[A-Za-z/~.][\w ./@%+-]*(:[\w./@%+?=&-]+)*", re.ASCII)
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "~", "null"})
+
+
 def written(value: object) -> str:
-    """A single value as YAML."""
+    """Return a single value as YAML."""
     match value:
         case None:
             return "null"

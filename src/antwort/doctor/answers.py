@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from antwort.api.responses import Usage
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 from antwort.errors import AntwortError
 from antwort.net.sse import SseParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
 from antwort.api.wire import UNSET, Plain, Wire, replace
-from antwort.config.addresses import without_query
+from antwort.config.checks import without_query
 from antwort.config.settings import BackendSettings
 from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of, without_slash

@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antwort.config.names import is_name
-from antwort.config.paths import expanded
+from antwort.config.files import expanded, replace_file
+from antwort.config.loading import read
 from antwort.config.problems import CannotStart
-from antwort.config.reading import read
-from antwort.config.replacing import replace_file
-from antwort.config.settings import BackendSettings
+from antwort.config.settings import BackendSettings, is_name
 from antwort.doctor.editing import CannotEdit, Fields, edited, entry_lines
 from antwort.doctor.findings import Examination, Value
 

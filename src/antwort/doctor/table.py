@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
-from antwort.config.repeating import printable
+from antwort.config.problems import printable
 from antwort.config.shown import written
 from antwort.doctor.findings import PROBES, UNASKED, Examination, Finding, Value, Verdict
 

@@ -16,6 +16,7 @@ from antwort.api.resources import Approval, ApprovalStatus
 from antwort.api.responses import CompactedResponse, Model, Response
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side, stop
+from antwort.crypto import Vault
 from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.recent_responses import RecentResponses
@@ -42,7 +43,6 @@ from antwort.providers.base import Provider
 from antwort.storage.base import EVERYTHING, ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
 from antwort.storage.run_log import RunLog, run_log_for
 from antwort.tools.limits import Runs, all_limited
-from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from antwort.crypto import Vault
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 from antwort.tools.base import BaseExecutor
-from antwort.vault import Vault
 
 
 class Resources(msgspec.Struct, kw_only=True):

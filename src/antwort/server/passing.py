@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from antwort.crypto import CannotOpen, Vault
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
-from antwort.vault import CannotOpen, Vault
 
 _ASKED, _ANSWERED = "relay", "relay answer"
 _LIFE = 60.0

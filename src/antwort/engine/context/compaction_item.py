@@ -13,9 +13,9 @@ from antwort.api.decoding import UNLIMITED
 from antwort.api.item_parsing import read_item
 from antwort.api.items import Compaction, InputItem, Message, OpaqueItem
 from antwort.api.wire import encode
+from antwort.crypto import CannotOpen, Vault
 from antwort.errors import InvalidField
 from antwort.notes import note
-from antwort.vault import CannotOpen, Vault
 
 _log = logging.getLogger("antwort.engine")
 

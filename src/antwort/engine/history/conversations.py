@@ -11,6 +11,7 @@ from antwort.api.requests import added_steps, read_metadata
 from antwort.api.resources import Conversation
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
+from antwort.crypto import Vault
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.content_checks import media_steps
 from antwort.errors import ConversationNotFound, ItemNotFound
@@ -19,7 +20,6 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.net.media import MediaHosts
 from antwort.storage.base import Entry, ItemPage, Page, ResponseStore
-from antwort.vault import Vault
 
 Fields = dict[str, Any]
 """An item as a client would send it."""

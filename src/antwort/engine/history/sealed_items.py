@@ -21,6 +21,7 @@ from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.tool_parsing import KEY, Declared, entries_of, may_hold_logins, take_logins
 from antwort.api.tools import SECRET, McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, decode_object, encode, replace
+from antwort.crypto import CannotOpen, Vault
 from antwort.engine.context.compaction_item import Memories
 from antwort.engine.history.calls import REQUEST_ID, canonical_arguments, request_id
 from antwort.errors import InvalidField
@@ -28,7 +29,6 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.notes import note
 from antwort.storage.base import Link
-from antwort.vault import CannotOpen, Vault
 
 _log = logging.getLogger("antwort.engine")
 

@@ -25,6 +25,7 @@ from antwort.api.tools import (
     may_be_called,
 )
 from antwort.api.wire import UNSET, encode, to_plain
+from antwort.crypto import CannotOpen
 from antwort.engine.history.sealed_items import SealedItems
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_names import labelled_name, legal_name
@@ -36,7 +37,6 @@ from antwort.providers.base import Capabilities
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.routing import find_executor
 from antwort.tools.search import SEARCH
-from antwort.vault import CannotOpen
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar

@@ -26,11 +26,11 @@ from antwort.config.settings import (
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
-from antwort.mcpservers import make_mcp, make_policy, make_server
 from antwort.testing import ScriptedProvider
 from antwort.tools.limits import ToolBounds
 from antwort.tools.mcp.base import ClientCredentials, ServerUnavailable
 from antwort.tools.mcp.servers import Audience, McpToolPolicy, base_spec, untrusted_spec
+from antwort.toolsets import make_mcp, make_policy, make_server
 from mcp_kit import nobody_there
 
 URL = "https://docs.example.com/mcp"

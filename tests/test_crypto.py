@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.vault import LARGEST, CannotOpen, Vault, stretched
+from antwort.crypto import LARGEST, CannotOpen, Vault, stretched
 from plan_kit import STEADY
 
 OLD, NEW = "an old secret of some length", "a new secret of some length"
@@ -59,7 +59,7 @@ def test_nothing_of_what_was_sealed_shows() -> None:
 
 def test_another_process_with_the_same_secret_opens_it() -> None:
     _, token = sealed(b"so it was")
-    program = f"from antwort.vault import Vault; print(Vault([{OLD!r}]).open('reasoning', 'acme', {token!r}).decode())"
+    program = f"from antwort.crypto import Vault; print(Vault([{OLD!r}]).open('reasoning', 'acme', {token!r}).decode())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "so it was"
 
@@ -145,7 +145,7 @@ def test_the_secret_is_not_kept() -> None:
 
 
 def test_making_a_vault_imports_nothing_heavy() -> None:
-    program = "import sys; from antwort.vault import Vault; Vault.ephemeral(); print('cryptography' in sys.modules)"
+    program = "import sys; from antwort.crypto import Vault; Vault.ephemeral(); print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -14,8 +14,7 @@ from antwort.app import App, build
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.checks import check
 from antwort.config.settings import EncryptionSettings
-from antwort.keeping import open_records
-from antwort.sealing import KEY_FILE
+from antwort.persistence import KEY_FILE, open_records
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sql_store import SqlStore
 from config_kit import Operator

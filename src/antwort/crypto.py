@@ -13,6 +13,8 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex, token_urlsafe
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -161,3 +163,28 @@ def _decode(token: str) -> bytes:
     if len(raw) < _ID + _SALT + _NONCE + _TAG or _encode(raw) != text:
         raise CannotOpen
     return raw
+
+
+# ---- the key file ----
+
+
+def create_key_file(file: Path) -> None:
+    """Create a file with a new key, unless it exists: no process reads half of a key, or replaces one."""
+    key, draft = token_urlsafe(32), file.with_name(f"{file.name}.{token_hex(8)}")
+    with suppress(FileExistsError):  # another process was faster: its key counts
+        try:
+            _write_key(draft, key)
+            os.link(draft, file)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links, or one that cannot be written
+            _write_key(file, key)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write_key(file: Path, key: str) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as opened:
+        opened.write(f"{key}\n")
+        opened.flush()
+        os.fsync(opened.fileno())
