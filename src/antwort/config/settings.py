@@ -1,4 +1,4 @@
-"""What an operator can set: one tree of frozen values. Its shape is the shape of `antwort.yaml`.
+"""The settings of a server: one tree of frozen values, in the shape of `antwort.yaml`.
 
 The text under a field is its description in the reference and in the schema for editors; the bounds are checked when
 the settings are read. Durations are in seconds and sizes in bytes.
@@ -48,62 +48,60 @@ class WebSocketSettings(Wire):
     enabled: bool = True
     """Off, clients are told to use HTTP (426)."""
     connections: Count = 4096
-    """How many may be open at once; who comes then is refused (503)."""
+    """The most connections at once; more are refused (503)."""
     lifetime: Seconds = 3600.0
-    """How long one may be open. A response under way then is made to its end."""
+    """How long a connection may be open. A response in progress is completed first."""
     queue: Count = 16
-    """How many messages wait on one while a response is made; from there on it is not read."""
+    """Messages that are buffered on a connection while a response is in progress; then it is not read."""
     memory: Count = 32 * 2**20
-    """The largest conversation of responses that are not stored that one remembers; a larger one is forgotten. Counted
-    as JSON, which is how it is kept.
-    """
+    """The largest history of unstored responses that a connection remembers, as JSON. Larger ones are forgotten."""
     total_memory: Count = 256 * 2**20
-    """What all of them remember together; beyond it, those that have been idle for longest forget."""
+    """The limit of this memory over all connections; beyond it, those that have been idle the longest forget."""
     ping_interval: Annotated[float, Meta(ge=0, le=86400)] = 30.0
-    """How often a client is asked for a sign of life; 0: never."""
+    """Seconds between two pings; 0: none."""
     ping_timeout: Seconds = 60.0
-    """How long it may take to give one before it is hung up on."""
+    """How long a client may take to answer a ping before the connection is closed."""
 
 
 class ServerSettings(Wire):
-    """Where the server listens, and what it lets a client do to it."""
+    """Where the server listens, and limits of connections and requests."""
 
     host: str = "127.0.0.1"
     """The address to listen on. Anything but loopback requires API keys (see `auth`)."""
     port: Port = 8080
     """The port to listen on; 0 takes a free one."""
     drain: Annotated[float, Meta(ge=0, le=86400)] = 10.0
-    """How long responses under way get to end when the server is told to stop."""
+    """How long responses in progress may take to end when the server stops."""
     notice: Annotated[float, Meta(ge=0, le=86400)] = 0.0
-    """How long it goes on taking requests before, while `/readyz` says that it is not ready and answers end their
-    connections: so that a balancer that looks there sends the next ones elsewhere."""
+    """How long it still accepts requests before that, while `/readyz` says that it is not ready and answers close their
+    connections, so that a load balancer sends the next requests elsewhere."""
     body_limit: Count = 64 * 2**20
     """The largest request body that is read."""
     head_limit: Count = 64 * 1024
     """The largest request line and headers that are read; also the largest chunk extensions and trailers of a body,
     which are read and ignored."""
     request_time: Seconds = 60.0
-    """How long a request may take to come in."""
+    """How long a request may take to arrive."""
     linger: Seconds = 30.0
-    """How long a client may take nothing of an answer that has ended before it is hung up on."""
+    """How long a client may read nothing of an answer that is complete before the connection is closed."""
     followers: Count = 256
-    """How many streams of responses may be read again at once (`GET /v1/responses/{id}?stream=true`), over all keys;
-    who comes then is refused (503). One tenant may have half of them, and one of its subjects half of those."""
+    """How many streams of responses may be replayed at once (`GET /v1/responses/{id}?stream=true`), over all keys; more
+    are refused (503). One tenant may have half of them, and one of its subjects half of those."""
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
-    """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
+    """How long an `Idempotency-Key` is remembered; 0: the header is ignored."""
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
-    """How many processes serve side by side on the port; more than one needs `database`. Each has metrics of its own,
-    on a port of its own: `metrics.port` and those behind it."""
+    """How many processes serve on the port; more than one needs `database`. Each has its own metrics, on a port of its
+    own: `metrics.port` and those that follow."""
     peer_host: str = "127.0.0.1"
-    """The address on which the other processes reach this one, where they share a `database`: a stream that is made
-    here is read through them, too. It takes the same requests as the port of the server, and asks for the same keys."""
+    """The address on which other processes with the same `database` reach this one: they pass on streams of responses
+    that run here. It takes the same requests as the server's port, and requires the same keys."""
     peer_port: Port = 0
-    """The port there; 0 takes a free one. Of several workers, each takes the next."""
+    """The port there; 0 takes a free one. Each of several workers takes the next."""
     peer_url: str | None = None
-    """What the others are told to reach it by, such as `http://10.0.0.7:9000`; unset, by `peer_host` and the port. Of
-    several workers, each is told by the next port."""
+    """The URL at which they reach it, such as `http://10.0.0.7:9000`; unset, made of `peer_host` and the port. Each of
+    several workers has the next port."""
     hosts: tuple[str, ...] = ()
-    """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
+    """Without API keys: more host names that requests may use, such as a proxy's; `*` for all."""
     websocket: WebSocketSettings = WebSocketSettings()
     """Many responses on one connection."""
 
@@ -112,39 +110,39 @@ class ServerSettings(Wire):
 
 
 class TimeoutSettings(Wire):
-    """How long a backend is waited for."""
+    """Timeouts of a backend."""
 
     connect: Seconds = 1.5
-    """For a connection, name and TLS included. Above 2, a backend that is not there ends streams as `failed`; up to 2,
-    those who can answer for the same model share the time."""
+    """For a connection, DNS and TLS included. Above 2, streams to an unreachable backend end as `failed`; up to 2, the
+    backends of a model share the time."""
     first_byte: Seconds = 300.0
-    """For the first byte of an answer. One that is not streamed has it only when the whole inference is done. Below
-    `loop.deadline`, a backend that hangs is noticed, and another one is asked."""
+    """For the first byte of an answer. Without streaming it comes only when the whole inference is done. Below
+    `loop.deadline`, a backend that hangs is detected, and another one is asked."""
     idle: Seconds = 120.0
     """Between two reads of an answer."""
 
 
 class BreakerSettings(Wire):
-    """Its circuit breakers, one for each model: while one is open, no request for that model is sent to it."""
+    """The circuit breakers of a backend, one for each model: while one is open, it gets no requests for that model."""
 
     failures: Count = 5
     """Connection failures in a row, counted at most once a second, that open it."""
     open: Seconds = 10.0
-    """How long it stays open, unless the backend is seen to be back; then one request is let through, and its outcome
+    """How long it stays open, unless the backend recovers earlier; then one request is let through, and its outcome
     decides. Also how long a backend that answers with errors is tried last, and how often a tenant's timeouts and
     broken streams start a health check."""
 
 
 class CapabilitySettings(Wire):
-    """What it takes. Unset means what backends of its kind take, mostly: vLLM, llama.cpp, SGLang and Ollama, or those
-    that speak the Responses API."""
+    """What a backend supports. Unset: what most backends of its kind do (vLLM, llama.cpp, SGLang and Ollama, or those
+    that speak the Responses API)."""
 
     vision: bool | UnsetType = UNSET
-    """Images. Off, a request that brings some is refused. Unset: on."""
+    """Images. Off, a request with images is refused. Unset: on."""
     files: bool | UnsetType = UNSET
     """Files. Unset: on for `kind: responses`."""
     reasoning_field: Literal["reasoning_content", "reasoning"] | None | UnsetType = UNSET
-    """Where a replayed assistant message carries its reasoning; null: it is left out. Unset: `reasoning_content`."""
+    """The field for the reasoning of earlier assistant messages; null: it is left out. Unset: `reasoning_content`."""
     developer_role: bool | UnsetType = UNSET
     """Messages of the role `developer`; off, they are sent as `system`. Unset: on for `kind: responses`."""
     allowed_tools: bool | UnsetType = UNSET
@@ -152,22 +150,22 @@ class CapabilitySettings(Wire):
     stream_usage: bool | UnsetType = UNSET
     """`stream_options: {include_usage: true}`. Unset: on."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | UnsetType = UNSET
-    """What the limit of an answer's length is called there. Unset: `max_tokens`."""
+    """The name of the limit of an answer's length. Unset: `max_tokens`."""
     prompt_cache_key: bool | UnsetType = UNSET
     """`prompt_cache_key`. Unset: on for `kind: responses`."""
     verbosity: bool | UnsetType = UNSET
     """`verbosity`. Unset: on for `kind: responses`."""
     grammar: Literal["described", "plain_pattern", "pattern"] | UnsetType = UNSET
-    """How models are held to the grammar of a free-form tool: `described` in words and checked afterwards, or by a
+    """How a model learns the grammar of a free-form tool: `described` in the prompt and checked afterwards, or as a
     `pattern` in the schema of its parameters, for backends that decode by it; `plain_pattern` for those, such as
-    llama.cpp, that write what a pattern allows into JSON as it is. `pattern` needs `tool_calling: native`. Unset:
+    llama.cpp, that write the matched text into JSON without escapes. `pattern` needs `tool_calling: native`. Unset:
     `described`."""
     context_length: Count | UnsetType = UNSET
-    """How many tokens a request and its answer may have together, with any of its models. Unset: what it lists, or what
-    it says when it refuses a request that is longer."""
+    """The most tokens of a request and its answer together, for all of its models. Unset: as it lists, or as it says
+    when it refuses a longer request."""
 
     def over(self, usual: Capabilities) -> Capabilities:
-        """The usual ones, with what is set here in their place."""
+        """Return the usual capabilities with those that are set here in their place."""
         given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
         return replace(usual, **given)
 
@@ -176,67 +174,67 @@ class BackendSettings(Wire):
     """A model server."""
 
     name: Name
-    """What it is called in logs, metrics and routes."""
+    """Its name in logs, metrics and routes."""
     url: str
-    """Its base address, up to what comes before `/chat/completions`, such as `http://localhost:8000/v1`."""
+    """Its base URL, without `/chat/completions`, such as `http://localhost:8000/v1`."""
     kind: Literal["chat", "responses"] = "chat"
-    """What it speaks: Chat Completions, or the Responses API itself."""
+    """Its API: Chat Completions, or Responses."""
     api_key: Secret | None = None
-    """Sent as a bearer token. Of the only backend, `ANTWORT_BACKEND_API_KEY` goes before it."""
+    """Sent as a bearer token. For an only backend, `ANTWORT_BACKEND_API_KEY` overrides it."""
     models: tuple[str, ...] | None = None
-    """The models it has; unset, it is asked for its list, again and again."""
+    """The models it has; unset, it is asked for its list at intervals."""
     prefix: str | None = None
-    """A model's name that starts with this goes to this backend, without the prefix: with `gpu1/`, `gpu1/qwen3`."""
+    """Requests for models whose names begin with this go to this backend, without it: with `gpu1/`, `gpu1/qwen3`."""
     weight: Count = 1
-    """Its share of the requests where a weighted group has it."""
+    """Its share of the requests in a weighted group."""
     headers: Mapping[str, Secret] = {}
-    """More headers to send with every request."""
+    """Additional headers of every request."""
     ca_file: str | None = None
-    """A file of certificates to trust instead of the system's; a `~` at its beginning is the home folder."""
+    """A file of certificates to trust instead of the system's; a leading `~` is the home folder."""
     max_exchanges: Count | None = None
-    """How many inferences may be under way at once; the next one waits."""
+    """How many inferences run at once; the next one waits."""
     timeouts: TimeoutSettings = TimeoutSettings()
-    """How long it is waited for."""
+    """Its timeouts."""
     breaker: BreakerSettings = BreakerSettings()
-    """Its circuit breakers, one for each model: while one is open, no request for that model is sent to it."""
+    """Its circuit breakers, one for each model."""
     tool_calling: ToolCalling = "auto"
     """How its models call tools. `native`: by the backend's own tool calls. `constrained`: the tools are described in
-    the prompt, and a JSON schema holds the answer to calls that fit them (it needs `response_format: json_schema`).
-    `auto`: natively, until it is seen that this does not work."""
+    the prompt, and a JSON schema restricts the answer to valid calls (it needs `response_format: json_schema`).
+    `auto`: natively, until that fails."""
     capabilities: CapabilitySettings = CapabilitySettings()
-    """What it takes."""
+    """What it supports."""
 
 
 class LocalSettings(Wire):
-    """The model that antwort runs by itself, with llama.cpp: where there are no backends, or where `model` is set."""
+    """A model that antwort runs itself, with llama.cpp: if there are no backends, or if `model` is set."""
 
     model: str | None = None
-    """A GGUF file; unset, the demo model that `antwort model pull` brings. A `~` is the home folder."""
+    """A GGUF file; unset, the demo model, which `antwort model pull` fetches. A leading `~` is the home folder."""
     name: str | None = None
-    """What requests call it; unset, after the file."""
+    """Its name in requests; unset, that of the file."""
     template: str | None = None
-    """A file with a chat template (Jinja) to use instead of the one in the model's file."""
+    """A file with a chat template (Jinja) that replaces the one in the model's file."""
     adapter: str | None = None
     """A LoRA adapter (GGUF) to load with it."""
     context: Annotated[int, Meta(ge=256)] = 4096
-    """How many tokens a request and its answer may have together."""
+    """The most tokens of a request and its answer together."""
     slots: Count = 2
     """How many inferences run at once; the next one waits."""
     threads: Count | None = None
-    """Processor threads; unset, half of the processors that this process may use, and at least two."""
+    """CPU threads; unset, half of the CPUs that this process may use, and at least two."""
     ready: Seconds = 120.0
-    """How long it may take to start."""
+    """The timeout of its start."""
     tool_calling: ToolCalling = "auto"
-    """As of a backend; with the demo model, `auto` is `constrained`."""
+    """As for a backend; with the demo model, `auto` is `constrained`."""
 
 
 class RouteTarget(Wire):
-    """One of those that can answer for a route."""
+    """A backend of a route."""
 
     backend: Name
     """The backend's name."""
     model: str | None = None
-    """What the model is called there; unset, as the route is."""
+    """The model's name there; unset, as in the request."""
     weight: Count | None = None
     """Its share in a weighted group; unset, the backend's own."""
 
@@ -245,51 +243,51 @@ Policy: TypeAlias = Literal["failover", "weighted"]
 
 
 class RouteSettings(Wire):
-    """A model by an explicit way."""
+    """The explicit route of a model."""
 
     model: str
-    """The name that requests ask for; one that ends in `*` stands for all that begin so."""
+    """The name in requests; a trailing `*` matches any ending."""
     to: tuple[RouteTarget, ...]
-    """Who can answer, the preferred one first."""
+    """The backends that can answer, the preferred one first."""
     policy: Policy | None = None
-    """`failover`: in this order; `weighted`: by their shares. Unset, as for all."""
+    """`failover`: in this order; `weighted`: by their shares. Unset: `routing.policy`."""
 
 
 class RetrySettings(Wire):
-    """Trying again, as long as nothing of an answer has come."""
+    """Retries, as long as no part of an answer has arrived."""
 
     attempts: Count = 3
-    """How often all who can answer are tried."""
+    """How often all backends that can answer are tried."""
     base: Seconds = 0.2
-    """The first wait; the next ones double."""
+    """The first delay; it doubles each time."""
     cap: Seconds = 2.0
-    """The longest wait."""
+    """The longest delay."""
     budget: Annotated[float, Meta(ge=0, le=86400)] = 1.5
-    """No try begins later than this after the first."""
+    """No attempt begins later than this after the first."""
 
 
 class RoutingSettings(Wire):
     """Which backend answers for which model."""
 
     policy: Policy = "failover"
-    """Among several backends that have the same model: the first that is well, or by weight."""
+    """For a model of several backends: the first healthy one, or by weight."""
     aliases: Mapping[str, str] = {}
     """Other names of models: `{gpt-4o: qwen3}`. With `--set 'routing.aliases."gpt-4.1"=qwen3'` one more joins them."""
     routes: tuple[RouteSettings, ...] = ()
-    """Models by an explicit way. They go before the backends' own lists."""
+    """Explicit routes of models. They override the backends' own lists."""
     retry: RetrySettings = RetrySettings()
-    """Trying again."""
+    """Retries."""
     refresh: Seconds = 60.0
-    """How often backends are asked for their models."""
+    """The interval at which backends are asked for their models."""
     health: Seconds = 10.0
-    """How often a backend that is not well is looked after."""
+    """The interval of health checks of a backend that is unhealthy."""
 
 
 # ---- tools ----
 
 
 class ToolSettings(Wire):
-    """Tools of this process."""
+    """Tools that run in this process, and limits of all tools."""
 
     modules: tuple[str, ...] = ()
     """Python modules whose `@tool` functions and toolsets are offered."""
@@ -302,10 +300,10 @@ class ToolSettings(Wire):
     for all of them).
     Types that are not here go by `loop.unknown_tools`."""
     limits: ToolLimits = ToolLimits()
-    """What a call may take."""
+    """Limits of calls."""
     max_in_prompt: Count = 64
-    """How many tools the model is told of at once. Where a request offers more, those of servers are looked for by the
-    model when it needs them."""
+    """The most tools in a prompt. If a request offers more, the model searches for those of servers when it needs
+    them."""
     approval_time: Seconds = 86400.0
     """How long a call waits for the client's approval."""
 
@@ -314,36 +312,36 @@ class ToolSettings(Wire):
 
 
 class OAuthSettings(Wire):
-    """Logging in by OAuth, grant `client_credentials`."""
+    """OAuth login, grant `client_credentials`."""
 
     client_id: str
-    """Who logs in."""
+    """The client id."""
     client_secret: Secret
-    """What it logs in with."""
+    """The client secret."""
     scopes: tuple[str, ...] = ()
-    """What it asks for."""
+    """The scopes to request."""
     token_url: str | None = None
-    """Where tokens are given out; unset, where the server says."""
+    """The token endpoint; unset, the one that the server names."""
     issuer: str | None = None
-    """Who must be the one that gives them out, as its metadata name it; unset, whomever the server names."""
+    """The issuer that the metadata must name; unset, any that the server names."""
 
 
 class StandingSettings(Wire):
-    """For whom a server is there without being named by the request. Both must fit; unset fits all."""
+    """Requests that get a server's tools without naming it. All fields must match; unset matches all."""
 
     models: tuple[str, ...] | None = None
-    """By the names that requests ask for; one that ends in `*` stands for all that begin so."""
+    """Model names as in requests; a trailing `*` matches any ending."""
     subjects: tuple[str, ...] | None = None
-    """By the subjects of API keys."""
+    """Subjects of API keys."""
     tenants: tuple[str, ...] | None = None
-    """By the tenants of API keys."""
+    """Tenants of API keys."""
 
 
 class McpToolSettings(Wire):
-    """One tool of a server, otherwise than the server says."""
+    """Overrides for one tool of a server."""
 
     timeout: Seconds | None = None
-    """How long a call may take; unset, as for the server."""
+    """The timeout of a call; unset, as for the server."""
     output_bytes: Count | None = None
     """How much text of a result is kept; unset, as for the server."""
     concurrency: Count | None = None
@@ -351,162 +349,162 @@ class McpToolSettings(Wire):
     parallel: bool | UnsetType = UNSET
     """Off, its calls never overlap; unset, as for the server."""
     read_only: bool | UnsetType = UNSET
-    """Whether it changes nothing; unset, what the server says, unless it once said otherwise."""
+    """Whether it only reads; unset, as the server says, unless it once said otherwise."""
     idempotent: bool | UnsetType = UNSET
-    """Whether to run it twice does no more than once; unset, what the server says."""
+    """Whether it can be repeated without further effect; unset, as the server says."""
     require_approval: bool | UnsetType = UNSET
     """Whether the client must approve its calls; unset, as for the server."""
 
 
 class McpServerSettings(Wire):
-    """An MCP server of the operator's. Requests name it by its label."""
+    """An MCP server of the operator. Requests name it by its label."""
 
     label: Label
-    """What requests call it, and what its calls show under."""
+    """Its name in requests, and in the items of its calls."""
     url: str | None = None
-    """Its address. Or there is a `command`."""
+    """Its URL, unless there is a `command`."""
     command: tuple[str, ...] = ()
     """A program that speaks MCP on its standard input and output, with its arguments."""
     transport: Literal["http", "sse"] = "http"
-    """Of an address: streamable HTTP, or its predecessor with server-sent events."""
+    """For a `url`: streamable HTTP, or its predecessor with server-sent events."""
     env: Mapping[str, Secret] = {}
-    """Of a command: more environment. Of antwort's own it gets only what programs need to run, such as `PATH`."""
+    """For a `command`: more environment variables. Of antwort's own it inherits only basics such as `PATH`."""
     folder: str | None = None
-    """Of a command: the folder to start it in."""
+    """For a `command`: its working directory."""
     description: str | None = None
-    """What it is for, in the place of what it says itself."""
+    """What it is for; replaces its own description."""
     headers: Mapping[str, Secret] = {}
     """Sent with every request to it."""
     token: Secret | None = None
     """Sent as a bearer token."""
     oauth: OAuthSettings | None = None
-    """Or it is logged in to by OAuth."""
+    """OAuth login, instead of a token."""
     authorization: Literal["own", "request"] = "own"
-    """`request`: the `authorization` that a request brings is passed on instead; each identity has its own session."""
+    """`request`: the `authorization` of a request is passed on instead; each identity has its own session."""
     sessions: Literal["shared", "identity"] = "shared"
-    """Whether all use one session, or each identity its own: for servers that remember whom they speak with."""
+    """Whether all use one session, or each identity its own, for servers with state."""
     allowed_tools: tuple[str, ...] | None = None
     """Which of its tools are offered; unset, all."""
     require_approval: Literal["always", "writes", "never"] = "never"
-    """Which calls the client must approve; `writes`: those of tools that do not say that they change nothing, or once
-    did not. A request can ask for more approvals, never for fewer; it holds for the address as for the label."""
+    """Which calls the client must approve; `writes`: those of tools that are not marked as read-only, or once were not.
+    A request can ask for more approvals, never for fewer, whether it names the server by label or by address."""
     standing: StandingSettings | None = None
-    """For whom it is there without being named; unset, for nobody. `{}`: for all."""
+    """Which requests get its tools without naming it; unset: none, `{}`: all."""
     connect: Seconds = 30.0
-    """How long it may take to start and connect. Requests wait for it no longer than `loop.discovery`."""
+    """The timeout of starting it and connecting. Requests wait no longer than `loop.discovery`."""
     timeout: Seconds | None = None
-    """How long a call may take; unset, `tools.limits.timeout`."""
+    """The timeout of a call; unset, `tools.limits.timeout`."""
     concurrency: Count | None = None
-    """How many calls of it run at once, of all its tools; unset, `tools.limits.total`."""
+    """How many calls of all its tools run at once; unset, `tools.limits.total`."""
     output_bytes: Count | None = None
     """How much text of a result is kept; unset, `tools.limits.output_bytes`."""
     list_age: Seconds = 300.0
-    """How old its list of tools may become."""
+    """How long its list of tools is cached."""
     tools: Mapping[str, McpToolSettings] = {}
-    """Single tools, by their own names."""
+    """Overrides for single tools, by their names."""
 
 
 class ReachSettings(Wire):
-    """Which addresses requests may name as MCP servers. Names are looked up, and what they stand for is held against
-    this each time that a connection is made."""
+    """Which addresses requests may name as MCP servers. Names are resolved, and their addresses are checked at each
+    connection."""
 
     allow: tuple[str, ...] = ()
-    """Hosts that may be named whatever they stand for: `tools.example.com`, `*.example.com`, `10.1.0.0/16`; each with
-    `:port` where only that is meant. Also over http."""
+    """Hosts that are allowed at any address, also over http: `tools.example.com`, `*.example.com`, `10.1.0.0/16`; each
+    with `:port` to allow only that port."""
     deny: tuple[str, ...] = ()
-    """Hosts that may not be named. It goes before `allow`."""
+    """Hosts that are not allowed. It overrides `allow`."""
     only_allowed: bool = False
-    """Whether only those in `allow` may be named."""
+    """Whether only those in `allow` are allowed."""
     http: bool = False
-    """Whether public addresses may be named without TLS."""
+    """Whether public addresses are allowed without TLS."""
     loopback: Literal["auto", "always", "never"] = "auto"
-    """Addresses of this machine; `auto`: when the server itself listens on loopback only and asks for no keys. Where it
-    asks for keys, others may come by way of a proxy."""
+    """Addresses of this machine; `auto`: if the server listens on loopback only and requires no keys. With keys, it may
+    be behind a proxy."""
 
 
 class McpSettings(Wire):
-    """MCP servers that requests name by address, and what holds for all."""
+    """MCP servers that requests name by address, and rules for all."""
 
     declared: bool = True
     """Whether requests may name servers by address at all."""
     reach: ReachSettings = ReachSettings()
     """Which addresses they may name."""
     headers_allow: tuple[str, ...] = ("*",)
-    """The headers that a request may have sent to a server that it names; `X-*` for all that begin so."""
+    """The headers that a request may send to a server that it names; a trailing `*` matches any ending."""
     headers_deny: tuple[str, ...] = ()
-    """Those that it may not; it goes before the others. What belongs to HTTP itself, such as `Host`, is never sent."""
+    """Those that it may not send; overrides `headers_allow`. Headers of HTTP itself, such as `Host`, are never sent."""
     require_approval: Literal["always", "never"] = "always"
-    """What holds for servers that requests name by address, where they do not say."""
+    """The default of requests that name a server by address."""
     force_approval: bool = False
-    """Whether it holds for them whatever they say, where it is `always`."""
+    """Whether `require_approval: always` overrides what requests say."""
     sessions: Count = 256
-    """How many sessions that requests have brought are open at once; beyond it, idle ones are closed, first those of
-    whoever asks. Servers of the operator's that all share are not counted."""
+    """How many sessions of servers that requests name are open at once; beyond it, idle ones are closed, first those of
+    the same identity. Shared sessions of the operator's servers are not counted."""
     idle: Seconds = 600.0
     """How long a session may be idle before it is closed."""
     connect: Seconds = 10.0
-    """How long a server that a request names may take to connect."""
+    """The timeout of connecting to a server that a request names."""
     largest: Count = 16 * 2**20
-    """The largest message of a server that is read."""
+    """The largest message of a server, in bytes."""
     unsolicited_bytes: Count = 2**20
-    """How much a server may send that nobody asked for (log messages, requests, comments), at once and then in each
-    four seconds; each message counts as at least a kilobyte. More waits, and after as much again the stream is closed.
-    Your own servers have four times that, and of log messages and other notifications only the waiting."""
+    """How much a server may send unsolicited (log messages, requests, comments), at once and then in each four seconds;
+    each message counts as at least a kilobyte. More waits, and after as much again the stream is closed. The operator's
+    servers have four times that, and their log messages and other notifications only wait."""
 
 
 # ---- keys, and what is seen from outside ----
 
 
 class KeyLimits(Wire):
-    """What one key may use; unset means any amount."""
+    """Limits of one API key; unset: none."""
 
     requests_per_minute: Count | None = None
-    """Responses asked for (`POST /v1/responses`): so many at once, and so many more as each minute goes by, evenly."""
+    """Requests for responses (`POST /v1/responses`): a token bucket of this size, refilled in a minute."""
     concurrent: Count | None = None
-    """Responses under way at once, also those that go on without their client. Background responses do not count."""
+    """Responses in progress, also those that continue without their client. Background responses do not count."""
     followers: Count | None = None
-    """Streams of responses that are read again at once (`GET /v1/responses/{id}?stream=true`); unset, as many as
-    `concurrent`. They are counted apart."""
+    """Streams of responses that are replayed at once (`GET /v1/responses/{id}?stream=true`), counted separately; unset,
+    as many as `concurrent`."""
     tokens_per_minute: Count | None = None
-    """Tokens, counted when a response ends, or estimated: the response that goes over is the last for a while."""
+    """Tokens, counted or estimated when a response ends; after the response that exceeds it, requests must wait."""
 
 
 class KeySettings(Wire):
-    """An API key: who it stands for, and what it may do."""
+    """An API key: whose it is, and what it may do."""
 
     name: Name
-    """What it is called in logs."""
+    """Its name in logs."""
     key: Secret | None = None
     """The key itself; only its hash is kept in memory."""
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
     """Instead of the key: its SHA-256, in hexadecimal."""
     subject: str | None = None
-    """Whose records it reaches, within the tenant; unset, the key's name."""
+    """Whose records it can see, within the tenant; unset, the key's name."""
     tenant: str = "default"
-    """Whose records it can never leave."""
+    """The tenant, whose records are separate from all others."""
     models: tuple[str, ...] | None = None
-    """The models it may use, by the names that requests ask for; one that ends in `*` stands for all that begin so."""
+    """The models it may use, by their names in requests; a trailing `*` matches any ending."""
     metrics: bool = False
     """Whether it may read `/metrics`."""
     limits: KeyLimits = KeyLimits()
-    """What it may use."""
+    """Its limits."""
 
 
 class AuthSettings(Wire):
-    """Who may come in."""
+    """Authentication."""
 
     required: Literal["auto", "always", "never"] = "auto"
-    """`auto`: when there are keys, or when the server listens on anything but loopback."""
+    """Whether API keys are required; `auto`: if there are keys, or if the server listens on anything but loopback."""
     keys: tuple[KeySettings, ...] = ()
-    """The API keys that are let in; `antwort key` makes one."""
+    """The API keys; `antwort key` makes one."""
 
 
 class EncryptionSettings(Wire):
-    """What is given out sealed, to be brought back: compactions, and the reasoning of responses that are not stored."""
+    """Encryption of what clients store and send back: compactions, and the reasoning of unstored responses."""
 
     keys: tuple[Secret, ...] = ()
-    """The first seals, all of them open. Unset, a key is made at the first start and kept in the data folder. Servers
-    that answer for each other need the same."""
+    """The first encrypts, all of them decrypt. Unset, a key is made at the first start and stored in the data folder.
+    Servers that stand in for each other need the same keys."""
 
 
 class CorsSettings(Wire):
@@ -519,87 +517,87 @@ class CorsSettings(Wire):
     credentials: bool = False
     """Whether cookies and the like may be sent along; not with `*`."""
     max_age: Annotated[int, Meta(ge=0, le=86400)] = 600
-    """How long a browser may remember the answer."""
+    """How long a browser may cache the answer."""
 
 
 class LogSettings(Wire):
-    """What is logged, and how."""
+    """Logging."""
 
     level: LogLevel = "info"
-    """From which level on; one line a request and one a tool call are `info`."""
+    """The lowest level; one line for each request and each tool call are `info`."""
     format: Literal["auto", "human", "json"] = "auto"
-    """`auto`: for people on a terminal, JSON otherwise."""
+    """`auto`: `human` on a terminal, else JSON."""
     content: bool = False
-    """Write what was asked and answered, too. Off: never."""
+    """Whether prompts and answers are logged."""
 
 
 class MetricsSettings(Wire):
     """`/metrics`, for Prometheus."""
 
     enabled: bool = True
-    """Whether there are any."""
+    """Whether metrics are collected."""
     host: str = "127.0.0.1"
-    """The address of a port of its own. Whoever reaches it may read them, unless there is a key."""
+    """The address of their own port. Everybody who reaches it can read them, unless there is a key."""
     port: Port | None = None
-    """A port of its own; unset, the server's, where they need a key as soon as the server is public or asks for one."""
+    """Their own port; unset, the server's, where they need a key if the server is public or requires keys."""
     key: Secret | None = None
-    """Their own bearer token; one that is set is always asked for."""
+    """Their own bearer token; if set, it is always required."""
 
 
 class Settings(Wire):
     """The settings of a server."""
 
     default_model: str | None = None
-    """The model of requests that name none; unset, the only one there is."""
+    """The model of requests that name none; unset, the only one."""
     backends: tuple[BackendSettings, ...] = ()
-    """The model servers that answer."""
+    """The model servers."""
     local: LocalSettings = LocalSettings()
-    """The model that antwort runs by itself."""
+    """A model that antwort runs itself."""
     scripted: bool = False
-    """A scripted stand-in answers, not a model, where there are no backends."""
+    """Without backends, a scripted stand-in answers instead of a model."""
     data: str | None = None
-    """The folder that data is kept in; unset, the user's own for applications. A `~` is the home folder."""
+    """The folder for data; unset, the user's own for applications. A leading `~` is the home folder."""
     database: Secret | None = None
-    """A PostgreSQL database to keep responses in instead of the data folder, such as
-    `postgresql://user:password@db.example.com/antwort`. Any number of processes may share it."""
+    """A PostgreSQL database to store responses in instead of the data folder, such as
+    `postgresql://user:password@db.example.com/antwort`. Any number of processes can share it."""
     memory: bool = False
-    """Responses are kept in memory only. The demo model is looked for in the data folder all the same."""
+    """Store responses in memory only. The demo model is read from the data folder in any case."""
     server: ServerSettings = ServerSettings()
-    """Where the server listens, and what it lets a client do to it."""
+    """Where the server listens, and limits of connections and requests."""
     routing: RoutingSettings = RoutingSettings()
     """Which backend answers for which model."""
     loop: LoopSettings = LoopSettings()
-    """How responses are made."""
+    """The agentic loop."""
     background: BackgroundSettings = BackgroundSettings()
-    """Responses that outlive their request."""
+    """Background responses."""
     limits: Limits = Limits()
-    """How large a request may be."""
+    """Limits of requests and answers."""
     tools: ToolSettings = ToolSettings()
-    """Tools of this process."""
+    """Tools that run in this process, and limits of all tools."""
     mcp_servers: tuple[McpServerSettings, ...] = ()
     """MCP servers that requests name by label."""
     mcp: McpSettings = McpSettings()
-    """MCP servers that requests name by address, and what holds for all."""
+    """MCP servers that requests name by address, and rules for all."""
     auth: AuthSettings = AuthSettings()
-    """Who may come in."""
+    """Authentication."""
     encryption: EncryptionSettings = EncryptionSettings()
-    """What is given out sealed."""
+    """Encryption of what clients store and send back."""
     cors: CorsSettings = CorsSettings()
     """Which web pages may use the API from a browser."""
     log: LogSettings = LogSettings()
-    """What is logged, and how."""
+    """Logging."""
     metrics: MetricsSettings = MetricsSettings()
     """`/metrics`, for Prometheus."""
 
     def data_folder(self) -> Path:
-        """Where data is kept; asked only when it is. Raises `CannotStart` for a user without a home."""
+        """Return the folder for data. Raises `CannotStart` for a user without a home."""
         folder = own_folder("data") if self.data is None else Path(self.data)
         if folder is None:
             raise CannotStart("There is no home folder to keep data in: say --data DIR, or --memory to keep none.")
         return folder
 
     def engine(self) -> EngineSettings:
-        """All that the engine is to know."""
+        """Return the settings of the engine."""
         loop = {name: getattr(self.loop, name) for name in LoopSettings.__struct_fields__}
         return EngineSettings(
             **loop,
