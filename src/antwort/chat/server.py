@@ -59,7 +59,7 @@ class OwnServer:
         # It ends when its standard input does: so it is gone with us even where we are killed.
         try:
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "antwort.cli.leashed", "serve", *self._flags, *_PLACE),
+                *(sys.executable, "-m", "antwort.cli.die_with_parent", "serve", *self._flags, *_PLACE),
                 *("--set", "metrics.enabled=false"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -72,90 +72,93 @@ class WorkerLost(Exception):
 
 
 class WorkerProcess:
-    """A worker, as its supervisor sees it: a process, and a socket to it."""
+    """A process, and a socket to it. When it has ended, it can be started again."""
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        index: int,
-        stop_seconds: float,
-    ) -> None:
-        """`stop_seconds`: how long it may take to stop before it is killed."""
-        self._process, (self._reader, self._writer) = process, streams
-        self._index, self._stop_seconds = index, stop_seconds
+    def __init__(self, index: int, listener: socket.socket) -> None:
+        self.index, self._listener = index, listener
+        self.is_ready = asyncio.Event()
+        self.is_replaced = False
+        """Whether it was told to stop so that it can be started with other settings."""
+        self._process: asyncio.subprocess.Process | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._started_at, self._stop_seconds = 0.0, 0.0
         self._kill_timer: asyncio.TimerHandle | None = None
-        self.started_at = monotonic()
+        self._delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
 
-    @classmethod
-    async def start(cls, index: int, order: Mapping[str, object], listener: int, stop_seconds: float) -> WorkerProcess:
-        """Raises `WorkerLost` if no process can be started. `listener` is the descriptor of the socket to serve."""
+    @property
+    def is_started(self) -> bool:
+        return self._process is not None
+
+    async def start(self, order: Mapping[str, object], stop_seconds: float) -> None:
+        """Start it, and tell it what to do. Raises `WorkerLost`. It may take `stop_seconds` to stop."""
+        self.is_ready.clear()
+        self.is_replaced, self._kill_timer, self._process = False, None, None
         ours, theirs = socket.socketpair()
         # The same modules must be found: `-P` keeps the current folder out of the path, where it is not in ours.
         is_here = bool(sys.path) and sys.path[0] in ("", str(Path.cwd()))
         with theirs:
             try:
-                process = await asyncio.create_subprocess_exec(
+                self._process = await asyncio.create_subprocess_exec(
                     *([sys.executable] if is_here else [sys.executable, "-P"]),
                     *("-m", "antwort.cli.worker_process", str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(), listener),
+                    pass_fds=(theirs.fileno(), self._listener.fileno()),
                     start_new_session=True,  # signals of a terminal are for the supervisor
                 )
             except OSError as exc:
                 ours.close()
                 raise WorkerLost(1, os.strerror(exc.errno) if exc.errno else "no process can be created") from exc
-        reader, writer = await asyncio.open_connection(sock=ours, limit=_READY_BYTES)
-        writer.write(json.dumps({**order, "index": index, "listener": listener}).encode() + b"\n")
-        return cls(process, (reader, writer), index, stop_seconds)
+        self._started_at, self._stop_seconds = monotonic(), stop_seconds
+        self._streams = await asyncio.open_connection(sock=ours, limit=_READY_BYTES)
+        whole = {**order, "index": self.index, "listener": self._listener.fileno()}
+        self._streams[1].write(json.dumps(whole).encode() + b"\n")
 
     async def ready(self) -> list[tuple[str, str]]:
         """Wait until it serves, and return the rows of its greeting. Raises `WorkerLost`."""
+        assert self._streams is not None
         line = b""
         with suppress(OSError):
-            line = await self._reader.readline()
+            line = await self._streams[0].readline()
         if not line:
             raise WorkerLost(await self.wait())
+        self.is_ready.set()
         return [(title, text) for title, text in json.loads(line)]
 
     async def wait(self) -> int:
+        """Return its exit status when it has ended."""
+        assert self._process is not None
+        assert self._streams is not None
         status = await self._process.wait()
         if self._kill_timer is not None:
             self._kill_timer.cancel()
-        self._writer.close()
+        self._streams[1].close()
         return status
+
+    def next_delay(self) -> float:
+        """Return how many seconds to wait before it is started again."""
+        if monotonic() - self._started_at > _LASTING_SECONDS:
+            self._delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
+        return next(self._delays)
 
     def stop(self) -> None:
         """Tell it to stop, once; kill it if that takes too long."""
-        if self._kill_timer is None and self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None and self._kill_timer is None:
             self._process.send_signal(signal.SIGTERM)
             self._kill_timer = asyncio.get_running_loop().call_later(self._stop_seconds, self._kill_late)
 
-    def _kill_late(self) -> None:
-        message = f"worker {self._index} was told to stop {self._stop_seconds:g} s ago, and is killed"
-        note(_log, logging.WARNING, message, said={"event": "worker_killed", "worker": self._index})
-        self.kill()
-
     def hurry(self) -> None:
         """Tell it to stop at once. This is no signal: those a worker may also get from elsewhere, as with its group."""
-        if not self._writer.is_closing():
-            self._writer.write(b"hurry\n")
+        if self._streams is not None and not self._streams[1].is_closing():
+            self._streams[1].write(b"hurry\n")
 
     def kill(self) -> None:
-        if self._process.returncode is None:
+        if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-
-class _Slot:
-    """The place of one worker."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.worker: WorkerProcess | None = None
-        self.is_ready = asyncio.Event()
-        self.is_restarted = False
-        """Whether its worker was told to stop so that another takes its place."""
-        self.delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
+    def _kill_late(self) -> None:
+        message = f"worker {self.index} was told to stop {self._stop_seconds:g} s ago, and is killed"
+        note(_log, logging.WARNING, message, said={"event": "worker_killed", "worker": self.index})
+        self.kill()
 
 
 class Supervisor:
@@ -169,9 +172,8 @@ class Supervisor:
         *,
         stop_seconds: float = STOP_SECONDS,
     ) -> None:
-        self._listener, self._stop_seconds = listener, stop_seconds
-        self._flags, self._settings = dict(flags), settings
-        self._slots = [_Slot(index) for index in range(settings.server.workers)]
+        self._flags, self._settings, self._stop_seconds = dict(flags), settings, stop_seconds
+        self._workers = [WorkerProcess(index, listener) for index in range(settings.server.workers)]
         self._stopping = asyncio.Event()
         self._is_hurried = False
         self._is_running = False
@@ -183,12 +185,17 @@ class Supervisor:
 
         What keeps one worker from starting mostly keeps all. So the first goes first: only it reports the problem.
         """
-        first, *others = self._slots
-        rows = await self._start_one(first, wants_rows=True)
-        for outcome in await asyncio.gather(*map(self._start_one, others), return_exceptions=True):
+
+        async def start_one(worker: WorkerProcess) -> list[tuple[str, str]]:
+            await self._start(worker, wants_rows=worker.index == 0)
+            return await worker.ready()
+
+        first, *others = self._workers
+        rows = await start_one(first)
+        for outcome in await asyncio.gather(*map(start_one, others), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return [("workers", str(len(self._slots))), *rows]
+        return [("workers", str(len(self._workers))), *rows]
 
     async def give_up(self, lost: WorkerLost) -> int:
         """Stop the workers, one of which was lost before all were ready, and return the exit status."""
@@ -204,59 +211,44 @@ class Supervisor:
         self._is_running = True
         if self._is_restart_due:
             self.restart()
-        statuses = await asyncio.gather(*(self._keep(slot, slot.worker) for slot in self._slots if slot.worker))
+        statuses = await asyncio.gather(*(self._keep(worker) for worker in self._workers if worker.is_started))
         if self._restarting is not None:
             self._restarting.cancel()
         return 1 if self._is_hurried or set(statuses) - _ORDERLY else 0
 
-    # ---- one worker ----
-
-    async def _spawn(self, slot: _Slot, *, wants_rows: bool = False) -> WorkerProcess:
-        """Raises `WorkerLost` if no process can be started."""
-        slot.is_ready.clear()
-        slot.is_restarted = False
-        order = {"flags": self._flags, "workers": len(self._slots), "wants_rows": wants_rows}
+    async def _start(self, worker: WorkerProcess, *, wants_rows: bool = False) -> None:
         server = self._settings.server
-        stop_seconds = server.notice + server.drain + self._stop_seconds
-        slot.worker = await WorkerProcess.start(slot.index, order, self._listener.fileno(), stop_seconds)
+        order = {"flags": self._flags, "workers": len(self._workers), "wants_rows": wants_rows}
+        await worker.start(order, server.notice + server.drain + self._stop_seconds)
         if self._stopping.is_set():  # in the meantime
-            slot.worker.stop()
-        return slot.worker
+            worker.stop()
 
-    async def _start_one(self, slot: _Slot, *, wants_rows: bool = False) -> list[tuple[str, str]]:
-        """Start a worker, and return the rows of its greeting when it serves. Raises `WorkerLost`."""
-        worker = await self._spawn(slot, wants_rows=wants_rows)
-        return await worker.ready()
-
-    async def _keep(self, slot: _Slot, worker: WorkerProcess) -> int:
-        """Start another worker whenever one ends, and return the exit status of the last."""
+    async def _keep(self, worker: WorkerProcess) -> int:
+        """Start the worker again whenever it ends, and return its last exit status."""
         while True:
             status = await worker.wait()
             if self._stopping.is_set():
                 return status
-            if monotonic() - worker.started_at > _LASTING_SECONDS:
-                slot.delays = backoff(_FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS)
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
-            problem = "" if slot.is_restarted else f"has ended {how}; another takes its place"
+            problem = "" if worker.is_replaced else f"has ended {how}; another takes its place"
             while True:
-                if problem and await self._is_stopped_during_delay(slot, problem, status):
+                if problem and await self._is_stopped_during_delay(worker, problem, status):
                     return 0
                 try:
-                    worker = await self._spawn(slot)
+                    await self._start(worker)
                     break
                 except WorkerLost as exc:
                     problem, status = f"cannot be started: {exc.problem}; tried again", exc.status
             with suppress(WorkerLost):  # `wait` returns its exit status
                 await worker.ready()
-                slot.is_ready.set()
 
-    async def _is_stopped_during_delay(self, slot: _Slot, problem: str, status: int) -> bool:
-        delay = next(slot.delays)
+    async def _is_stopped_during_delay(self, worker: WorkerProcess, problem: str, status: int) -> bool:
+        delay = worker.next_delay()
         note(
             _log,
             logging.WARNING,
-            f"worker {slot.index} {problem} in {delay:g} s",
-            said={"event": "worker_lost", "worker": slot.index, "status": status},
+            f"worker {worker.index} {problem} in {delay:g} s",
+            said={"event": "worker_lost", "worker": worker.index, "status": status},
         )
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
@@ -271,21 +263,14 @@ class Supervisor:
             self._stop_workers()
         elif not self._is_hurried:
             self._is_hurried = True
-            for worker in self._workers():
+            for worker in self._workers:
                 worker.hurry()
-            asyncio.get_running_loop().call_later(_KILL_SECONDS, self._kill_workers)
+                asyncio.get_running_loop().call_later(_KILL_SECONDS, worker.kill)
 
     def _stop_workers(self) -> None:
         self._stopping.set()
-        for worker in self._workers():
+        for worker in self._workers:
             worker.stop()
-
-    def _kill_workers(self) -> None:
-        for worker in self._workers():
-            worker.kill()
-
-    def _workers(self) -> Sequence[WorkerProcess]:
-        return [slot.worker for slot in self._slots if slot.worker is not None]
 
     # ---- rolling restart ----
 
@@ -300,13 +285,12 @@ class Supervisor:
             self._is_restart_due = False
             if not self._read_settings():
                 return
-            for slot in self._slots:
+            for worker in self._workers:
                 if not self._stopping.is_set():
-                    slot.is_restarted = True
-                    slot.is_ready.clear()
-                    if slot.worker is not None:
-                        slot.worker.stop()
-                    await slot.is_ready.wait()
+                    worker.is_replaced = True
+                    worker.is_ready.clear()
+                    worker.stop()
+                    await worker.is_ready.wait()
             _log.info("all workers are new")
 
     def _read_settings(self) -> bool:
@@ -317,7 +301,7 @@ class Supervisor:
 
         try:
             settings = read(self._flags).settings
-            checked(check(of_worker(settings, 0, len(self._slots))))
+            checked(check(of_worker(settings, 0, len(self._workers))))
         except CannotStart as exc:
             _log.error("the workers stay as they are: %s", exc)
             return False
