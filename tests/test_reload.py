@@ -82,7 +82,15 @@ async def test_to_take_the_last_key_away_does_not_open_the_server(operator: Oper
 async def test_a_server_that_asks_for_no_key_needs_a_restart_to_ask_for_one(operator: Operator) -> None:
     async with running(operator, "{scripted: true, memory: true}") as server:
         assert server.reloads(FILE % ANN) == Reloaded(needs_restart=("auth.keys",))
+        assert server.reloads(FILE % ANN) == Reloaded(needs_restart=("auth.keys",))
         assert await server.answers(BEN) == 200
+
+
+async def test_a_server_that_is_to_ask_for_no_key_takes_the_old_ones_until_its_restart(operator: Operator) -> None:
+    async with running(operator) as server:
+        found = server.reloads("{scripted: true, memory: true, auth: {required: never}}")
+        assert found == Reloaded(needs_restart=("auth.keys", "auth.required"))
+        assert (await server.answers(ANN), await server.answers(BEN)) == (200, 401)
 
 
 async def test_a_key_gets_other_limits_and_models_and_keeps_what_it_has_used(operator: Operator) -> None:
@@ -94,6 +102,13 @@ async def test_a_key_gets_other_limits_and_models_and_keeps_what_it_has_used(ope
         assert server.reloads((limited % 3).replace("scripted]", "other]")).changed == ("auth.keys",)
         assert await server.answers() == 403
         server.reloads(limited % 3)
+        assert await server.answers() == 200
+
+
+async def test_the_first_key_that_may_read_metrics_needs_a_restart_for_them(operator: Operator) -> None:
+    async with running(operator) as server:
+        text = FILE % f"{ANN}, metrics: true"
+        assert server.reloads(text) == Reloaded(("auth.keys",), ("auth.keys[].metrics",))
         assert await server.answers() == 200
 
 

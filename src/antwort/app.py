@@ -126,7 +126,8 @@ class App:
         connections stay open, and runs in progress go on under the settings that they began with.
 
         It never raises, and settings that cannot be used change nothing. What has changed is logged, as is in one line
-        what needs a restart. `read` is called once, and may raise `CannotStart`.
+        what needs a restart. `read` is called once, and may raise `CannotStart`; for one of several workers, it returns
+        the settings of that worker.
         """
         if self._started is None or self._current is None:
             raise RuntimeError("An application that was not made from settings cannot reload them.")
@@ -140,11 +141,13 @@ class App:
         differs = {path for path in leaves() if attrgetter(path)(new) != attrgetter(path)(started)}
         changed = {path for path in RELOADABLE if attrgetter(path)(new) != attrgetter(path)(old)}
         needs_restart = differs - RELOADABLE
-        if self._keyring is None:  # no key is asked for: who comes in without one is decided when the server starts
-            needs_restart |= changed & {"auth.keys"}
+        if self._keyring is None or new.auth.required == "never":  # whether keys are required at all is fixed
+            needs_restart |= differs & {"auth.keys"}
             changed.discard("auth.keys")
-        elif not keys_required(new):  # until then, nobody comes in: to leave out a key must not open the server
+        elif not keys_required(new):  # until then, nobody comes in: to leave out the last key must not open the server
             needs_restart.add("auth.keys")
+        elif _has_metrics_reader(new) and not _has_metrics_reader(started):
+            needs_restart.add("auth.keys[].metrics")
         self._apply(new)
         if changed:
             _log.info("settings reloaded: %s", ", ".join(sorted(changed)))
@@ -154,7 +157,7 @@ class App:
 
     def _apply(self, new: Settings) -> None:
         assert self._current is not None
-        if self._keyring is not None:
+        if self._keyring is not None and new.auth.required != "never":
             self._keyring.change(make_keys(new))
         given, now = new.engine(), self.engine.settings
         loop = {name: getattr(given, name) for name in ("default_model", *_LOOP_FIELDS)}
@@ -316,6 +319,10 @@ def make_keys(settings: Settings) -> list[Key]:
         )
         for key in settings.auth.keys
     ]
+
+
+def _has_metrics_reader(settings: Settings) -> bool:
+    return any(key.metrics for key in settings.auth.keys)
 
 
 def make_cors(settings: Settings) -> Cors | None:

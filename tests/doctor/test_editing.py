@@ -114,6 +114,12 @@ def test_capabilities_are_changed_in_the_way_they_are_written(before: str, after
     assert edited(text, "gpu1", {"capabilities": {"vision": False}}, FRESH) == text.replace(before, after)
 
 
+def test_braces_over_several_lines_and_texts_of_several_lines_are_not_broken_up() -> None:
+    for last in ("headers: {\n      X: a\n    }\n", "prefix: |\n      a\n      b\n", "models: [\n      a]  # all\n"):
+        text = f"backends:\n  - name: gpu1\n    url: http://x/v1\n    {last}"
+        assert edited(text, "gpu1", {"tool_calling": "auto"}, FRESH) == f"{text}    tool_calling: auto\n"
+
+
 def test_the_files_own_line_ends_and_byte_order_mark_are_kept() -> None:
     text = "\ufeffbackends:\r\n  - name: gpu1\r\n    url: http://x/v1"
     new = edited(text, "gpu1", FIELDS, FRESH)

@@ -41,7 +41,7 @@ class _Invalid:
 INVALID: Final = _Invalid()
 
 
-class _Fault(Exception):
+class _InvalidValue(Exception):
     """A fault of a value: the end of a sentence that begins with its path."""
 
 
@@ -84,8 +84,8 @@ class Converter:
                     return self._secret(node, path)
                 case _:
                     return _scalar(node, kind, path)
-        except _Fault as fault:
-            return self._report(path, str(fault), node.source)
+        except _InvalidValue as exc:
+            return self._report(path, str(exc), node.source)
 
     def _report(self, path: str, what: str, source: Source, hint: str = "") -> _Invalid:
         self.problems.append(Problem(path, what, hint, source.name))
@@ -133,11 +133,11 @@ class Converter:
             text, origin = node.value.strip(), node.source.name
             self.has_secrets_in_file |= node.source.rank == 0
         else:
-            raise _Fault(f"{_A_SECRET}, not {_kind_in_words(node)}")
+            raise _InvalidValue(f"{_A_SECRET}, not {_kind_in_words(node)}")
         if not text:
-            raise _Fault("is empty; leave it out where there is none")
+            raise _InvalidValue("is empty; leave it out where there is none")
         if not can_be_sent(text):
-            raise _Fault("cannot be sent: it must be one line of printable ASCII")
+            raise _InvalidValue("cannot be sent: it must be one line of printable ASCII")
         self.origins[path] = node.source.name
         return Secret(text, origin)
 
@@ -146,20 +146,22 @@ class Converter:
         match [(key, entry.value) for key, entry in entries.items()]:
             case [("env" | "file" as place, str(name))] if may_be_secret(name):
                 what = "name of a variable" if place == "env" else "path of a file"
-                raise _Fault(f"must be the {what} where it says `{place}`, and what is there looks like a key itself")
+                raise _InvalidValue(
+                    f"must be the {what} where it says `{place}`, and what is there looks like a key itself"
+                )
             case [("env", str(name))] if name:
                 text = self._environment.get(name, "").strip()
                 if not text:
-                    raise _Fault(f"is to come from the variable {name}, which is not set")
+                    raise _InvalidValue(f"is to come from the variable {name}, which is not set")
                 return text, name
             case [("file", str(name))] if name:
                 try:
                     file = Path(node.source.folder) / expanded(name)
                     return read_secret_file(file), str(file)
                 except ValueError as exc:
-                    raise _Fault(str(exc)) from exc
+                    raise _InvalidValue(str(exc)) from exc
             case _:
-                raise _Fault(_A_SECRET)
+                raise _InvalidValue(_A_SECRET)
 
 
 def below(path: str, key: str) -> str:
@@ -170,8 +172,8 @@ def below(path: str, key: str) -> str:
 # ---- single values ----
 
 
-def _mismatch(node: Node, kind: Type) -> _Fault:
-    return _Fault(f"must be {in_words(kind)}, not {_kind_in_words(node)}")
+def _mismatch(node: Node, kind: Type) -> _InvalidValue:
+    return _InvalidValue(f"must be {in_words(kind)}, not {_kind_in_words(node)}")
 
 
 def _kind_in_words(node: Node) -> str:
@@ -189,7 +191,7 @@ def _kind_in_words(node: Node) -> str:
 def _scalar(node: Node, kind: Type, path: str) -> object:
     text, what = node.value, f"must be {in_words(kind)}"
     if not isinstance(text, str):
-        raise _Fault(
+        raise _InvalidValue(
             what if text is not None and path.endswith(_MAY_BE_SECRET) else f"{what}, not {_kind_in_words(node)}"
         )
     word = text.strip().lower()
@@ -203,10 +205,10 @@ def _scalar(node: Node, kind: Type, path: str) -> object:
         case StrType() if word and (kind.pattern is None or re.fullmatch(kind.pattern, text)):
             return text
     if not word:
-        raise _Fault(f"{what}, not empty")
+        raise _InvalidValue(f"{what}, not empty")
     if isinstance(kind, StrType) or path.endswith(_MAY_BE_SECRET):
-        raise _Fault(what)
-    raise _Fault(f"{what}, not {text if len(text) <= _MAX_SHOWN_CHARS else f'{text[:_MAX_SHOWN_CHARS]}…'!r}")
+        raise _InvalidValue(what)
+    raise _InvalidValue(f"{what}, not {text if len(text) <= _MAX_SHOWN_CHARS else f'{text[:_MAX_SHOWN_CHARS]}…'!r}")
 
 
 def _number(text: str, kind: IntType | FloatType) -> float | None:

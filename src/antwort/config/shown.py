@@ -130,7 +130,7 @@ def shown_command(words: Sequence[str]) -> list[str]:
 # ---- YAML ----
 
 
-class _Line(NamedTuple):
+class _YamlLine(NamedTuple):
     text: str
     path: str = ""
     """Of the value in it; empty for a heading."""
@@ -153,25 +153,25 @@ def _given(table: Mapping[str, object], path: str, origins: Mapping[str, str]) -
     return kept
 
 
-def _lines(table: Mapping[str, object], path: str, indent: str) -> Iterator[_Line]:
+def _lines(table: Mapping[str, object], path: str, indent: str) -> Iterator[_YamlLine]:
     for key, value in table.items():
         at = below(path, key) if path else key
         head = f"{indent}{written(key)}:"
         if isinstance(value, dict) and value:
-            yield _Line(head)
+            yield _YamlLine(head)
             yield from _lines(value, at, f"{indent}  ")
         elif isinstance(value, list) and value:
-            yield _Line(head, at)
+            yield _YamlLine(head, at)
             for place, entry in enumerate(value):
                 yield from _entry(entry, f"{at}[{place}]", f"{indent}  ")
         else:
-            yield _Line(f"{head} {written(value)}", at)
+            yield _YamlLine(f"{head} {written(value)}", at)
 
 
-def _entry(entry: object, path: str, indent: str) -> Iterator[_Line]:
+def _entry(entry: object, path: str, indent: str) -> Iterator[_YamlLine]:
     """Yield the lines of an entry of a list."""
     if not isinstance(entry, dict) or not entry:
-        yield _Line(f"{indent}- {written(entry)}", path)
+        yield _YamlLine(f"{indent}- {written(entry)}", path)
         return
     for at, line in enumerate(_lines(entry, path, f"{indent}  ")):
         yield line if at else line._replace(text=f"{indent}- {line.text.lstrip()}")
