@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antwort.cli import supervisor as supervisors
-from antwort.cli.supervisor import Supervisor
+from antwort.cli.supervisor import WorkerSupervisor
 from antwort.config import Settings
 from antwort.config.loading import read
 from antwort.server.server import listen
@@ -47,15 +47,15 @@ def given(database: str, folder: Path) -> tuple[Settings, dict[str, object]]:
 
 
 @asynccontextmanager
-async def working(database: str, folder: Path, **options: float) -> AsyncIterator[Supervisor]:
+async def working(database: str, folder: Path, **options: float) -> AsyncIterator[WorkerSupervisor]:
     settings, flags = given(database, folder)
     with listen("127.0.0.1", 0) as front:
-        supervisor = Supervisor(front, flags, settings, **options)
+        supervisor = WorkerSupervisor(front, flags, settings, **options)
         await supervisor.start()
         yield supervisor
 
 
-async def ended(supervisor: Supervisor, work: asyncio.Task[int]) -> int:
+async def ended(supervisor: WorkerSupervisor, work: asyncio.Task[int]) -> int:
     supervisor.stop()
     async with asyncio.timeout(PATIENCE):
         return await work

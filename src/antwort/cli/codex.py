@@ -101,7 +101,7 @@ def base_of(url: str, source: str, error: type[CannotStart] = CannotStart) -> st
 # ---- the server's models ----
 
 
-class ModelList(NamedTuple):
+class ListedModels(NamedTuple):
     """What a server answers when it is asked for its models."""
 
     models: tuple[str, ...] | None
@@ -119,7 +119,7 @@ class ModelList(NamedTuple):
         return f"a server answers with HTTP {self.status} instead of models" if self.status else "no server answers"
 
 
-def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> ModelList:
+def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> ListedModels:
     """List the models, first without a key, then with it if the server requires one."""
     from antwort.errors import AntwortError
     from antwort.providers.models import parse_models
@@ -135,7 +135,7 @@ def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Model
     needs_key = True if is_refused else False if models is not None else None
     lengths = {model.id: model.context_length for model in models or () if isinstance(model.context_length, int)}
     names = None if models is None else tuple(model.id for model in models)
-    return ModelList(names, needs_key, answer.status, lengths)
+    return ListedModels(names, needs_key, answer.status, lengths)
 
 
 def _get_models(base: str, key: str, timeout_seconds: float) -> Answer:
@@ -159,7 +159,7 @@ def _get_models(base: str, key: str, timeout_seconds: float) -> Answer:
     return asyncio.run(get())
 
 
-def choose_model(model: str, found: ModelList, base: str, *, has_key: bool) -> str:
+def choose_model(model: str, found: ListedModels, base: str, *, has_key: bool) -> str:
     """Return the model that was asked for, or the server's only one. Raises `CannotStart` if there is none."""
     if not model.isprintable():
         raise UsageError("--model must be a printable name.")
@@ -186,7 +186,7 @@ def choose_model(model: str, found: ModelList, base: str, *, has_key: bool) -> s
     return names[0]
 
 
-def _check_context(model: str, found: ModelList) -> None:
+def _check_context(model: str, found: ListedModels) -> None:
     """Refuse a model whose context is too short for Codex, and warn of one that is short or unknown."""
     length = found.context_lengths.get(model)
     wanted = f"Codex works well from {GOOD_CONTEXT_TOKENS:,} on"
@@ -215,7 +215,7 @@ def codex_folder() -> Path:
         raise CannotStart("There is no home folder with Codex's files: set CODEX_HOME.") from exc
 
 
-def _write(base: str, model: str, needs_key: bool, found: ModelList, *, is_printed: bool) -> int:
+def _write(base: str, model: str, needs_key: bool, found: ListedModels, *, is_printed: bool) -> int:
     folder = codex_folder()
     file, catalogue = folder / PROFILE_FILE, folder / CATALOGUE_FILE
     profile = _profile("" if is_printed else _read(file), base, model, needs_key, catalogue)
@@ -258,7 +258,7 @@ def _profile(text: str, base: str, model: str, needs_key: bool, catalogue: Path)
     return tomlkit.dumps(profile)
 
 
-def _entry(priority: int, model: str, found: ModelList) -> dict[str, Any]:
+def _entry(priority: int, model: str, found: ListedModels) -> dict[str, Any]:
     """Return an entry of the model catalogue: what Codex otherwise guesses of unknown models, with a warning."""
     length = found.context_lengths.get(model)
     return {

@@ -50,9 +50,9 @@ async def supervise(settings: Settings, flags: Mapping[str, object]) -> int:
     from antwort.cli.serve import listen_to_clients
 
     if os.name == "nt":
-        raise CannotStart("Several workers are not to be had on Windows: start one server.")
+        raise CannotStart("Several workers are not available on Windows: start one server.")
     with listen_to_clients(settings) as listener:
-        supervisor = Supervisor(listener, flags, settings)
+        supervisor = WorkerSupervisor(listener, flags, settings)
         stop = dict.fromkeys(STOP_SIGNALS, supervisor.stop)
         with signal_handlers({**stop, **hangup_handler(supervisor.restart, supervisor.stop)}):
             try:
@@ -161,7 +161,7 @@ class WorkerProcess:
         self.kill()
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Start workers, restart those that end, replace them one after the other on `restart`, and stop them all."""
 
     def __init__(
@@ -291,7 +291,7 @@ class Supervisor:
                     worker.is_ready.clear()
                     worker.stop()
                     await worker.is_ready.wait()
-            _log.info("all workers are new")
+            _log.info("all workers have been replaced")
 
     def _read_settings(self) -> bool:
         """Return whether workers can start with the settings of now."""
