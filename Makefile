@@ -170,8 +170,8 @@ fuzz: $(READY)  ## send a server COUNT=10000 requests of all kinds, made of its 
 
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra local --extra postgres --extra testing --group dev -o $(LOCK) pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra local --extra postgres --group build -o $(SERVE_LOCK) -c $(LOCK) pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra demo --extra postgres --extra testing --group dev -o $(LOCK) pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra demo --extra postgres --group build -o $(SERVE_LOCK) -c $(LOCK) pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made

@@ -7,10 +7,10 @@ import io
 import pyte
 from rich.console import Console
 
-from antwort.chat.answer import Answer, Part
+from antwort.chat.answer import ChatAnswer, Part
+from antwort.chat.answer_view import AnswerView
 from antwort.chat.markdown import THEME
 from antwort.chat.screen import Screen
-from antwort.chat.writing import Writing
 
 
 class ThoughtOf:
@@ -44,6 +44,6 @@ class ThoughtOf:
         return "\n".join(line.rstrip() for line in [*past, *self._seen.display]).rstrip("\n").split("\n")
 
 
-def writing_of(terminal: ThoughtOf, *parts: Part) -> tuple[Writing, Answer]:
-    answer = Answer(began=0.0, parts=list(parts))
-    return Writing(terminal.screen, answer), answer
+def view_of(terminal: ThoughtOf, *parts: Part) -> tuple[AnswerView, ChatAnswer]:
+    answer = ChatAnswer(began=0.0, parts=list(parts))
+    return AnswerView(terminal.screen, answer), answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from antwort.config.settings import BackendSettings
-from antwort.doctor.examine import Subject, Visit
+from antwort.doctor.examiner import Examiner, Subject
 from antwort.doctor.findings import Examination, Finding, Verdict
 
 PATIENCE = 20.0
@@ -15,10 +15,10 @@ async def examined(
     url: str, *, model: str | None = None, settings: BackendSettings | None = None, patience: float = PATIENCE
 ) -> Examination:
     """All that is found out about the backend there. Raises `OutOfReach`."""
-    visit = Visit(Subject(name="b", url=url, model=model, settings=settings), patience=patience)
-    async for _ in visit.findings():
+    examiner = Examiner(Subject(name="b", url=url, model=model, settings=settings), timeout=patience)
+    async for _ in examiner.findings():
         pass
-    return visit.examination()
+    return examiner.examination()
 
 
 def verdicts(examination: Examination) -> dict[str, Verdict]:

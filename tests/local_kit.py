@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from antwort.local.child import Order
 from antwort.local.demo import DEMO, demo_path
+from antwort.local.llama_server import ServerOptions
 from antwort.local.process import ModelProcess
 
 _SCRIPT = """
@@ -32,7 +32,7 @@ GOOD = (f"ready={ADDRESS}", "wait")
 BROKEN = ("log=0.00.001 I srv init: loading\n0.00.002 E gguf_init: failed to read header\nE more\n", "exit=3")
 SLOW = ("wait",)
 
-ORDER = Order(
+OPTIONS = ServerOptions(
     parent=0,
     key="hush",
     model="m.gguf",
@@ -43,14 +43,14 @@ ORDER = Order(
     slots=1,
     threads=1,
     temperature=None,
-    longest=None,
+    max_tokens=None,
 )
 
 
-async def begin(*steps: str, order: Order = ORDER) -> ModelProcess:
+async def begin(*steps: str, options: ServerOptions = OPTIONS) -> ModelProcess:
     """A process that takes these steps: `log=TEXT`, `ready=ADDRESS`, `exit=STATUS`, `wait` for its input to end, and
     `deaf`, which does not."""
-    return await ModelProcess.start(order, (sys.executable, "-S", "-c", _SCRIPT, *steps))
+    return await ModelProcess.start(options, (sys.executable, "-S", "-c", _SCRIPT, *steps))
 
 
 class Lives:
@@ -60,9 +60,9 @@ class Lives:
         self._scripts = list(scripts)
         self.begun: list[ModelProcess] = []
 
-    async def __call__(self, order: Order = ORDER) -> ModelProcess:
+    async def __call__(self, options: ServerOptions = OPTIONS) -> ModelProcess:
         steps = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
-        self.begun.append(await begin(*steps, order=order))
+        self.begun.append(await begin(*steps, options=options))
         return self.begun[-1]
 
 

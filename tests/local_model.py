@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antwort.local.demo import demo_path
-from antwort.local.pulling import pull
+from antwort.local.download import pull
 
 KEPT = Path(__file__).resolve().parents[1] / ".models"
 """A data folder of the project's own; `make clean` removes it."""

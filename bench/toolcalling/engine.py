@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antwort.local.child import Order
-from antwort.local.process import CHILD
+from antwort.local.llama_server import ServerOptions
+from antwort.local.process import COMMAND
 
 NAME = "demo"
 _CONTEXT = 8192
@@ -66,24 +66,24 @@ class Engine(NamedTuple):
 @contextmanager
 def running(model: Path, template: str, adapter: Path | None = None, threads: int = 1) -> Iterator[Engine]:
     """The engine, from when it is ready. One thread: two wait for each other where the machine has other work."""
-    order = _order(model, template, adapter, threads)
+    options = _options(model, template, adapter, threads)
     with subprocess.Popen(
-        CHILD, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         try:
-            child.stdin.write(json.dumps(order) + "\n")
+            child.stdin.write(json.dumps(options) + "\n")
             child.stdin.flush()
             address = child.stdout.readline().strip()
             if not address:
                 raise RuntimeError(f"llama.cpp does not start with {model}")
-            yield Engine(f"{address}/v1", order["key"])
+            yield Engine(f"{address}/v1", options["key"])
         finally:
             child.kill()
 
 
-def _order(model: Path, template: str, adapter: Path | None, threads: int) -> Order:
+def _options(model: Path, template: str, adapter: Path | None, threads: int) -> ServerOptions:
     return {
         "parent": os.getpid(),
         "key": secrets.token_hex(16),
@@ -95,5 +95,5 @@ def _order(model: Path, template: str, adapter: Path | None, threads: int) -> Or
         "slots": 1,
         "threads": threads,
         "temperature": None,
-        "longest": None,
+        "max_tokens": None,
     }

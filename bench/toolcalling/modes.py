@@ -11,7 +11,7 @@ from toolcalling.engine import HERMES, Engine
 from toolcalling.forms import Form, call_of, constrained, read, said, sampled
 from toolcalling.judge import Call
 
-from antwort.local.traits import TEMPLATE
+from antwort.local.demo import TEMPLATE
 from antwort.providers.base import ChatTool
 
 

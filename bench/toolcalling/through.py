@@ -12,7 +12,7 @@ from toolcalling.forms import TOKENS, call_of
 from toolcalling.judge import Call
 from toolcalling.modes import Reply
 
-from antwort.local.traits import TEMPLATE
+from antwort.local.demo import TEMPLATE
 from antwort.providers.base import CallDelta, ChatMessage, ChatRequest, ChatTool, Delta, Finished
 from antwort.providers.chat import ChatProvider
 from antwort.providers.tool_emulation.emulation import Constrained

@@ -55,8 +55,8 @@ def make_local(settings: Settings) -> LocalProvider | None:
     """
     if not runs_a_model(settings):
         return None
-    from antwort.local.files import CannotRun
     from antwort.local.provider import LocalProvider
+    from antwort.local.server_options import CannotRun
 
     given = settings.local
     file = _demo_file(settings) if given.model is None else Path(given.model)
@@ -106,7 +106,7 @@ _OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE
 def _local_member(settings: Settings, local: LocalProvider) -> Member:
     """Without a circuit breaker: the supervisor of its process knows when it can be reached."""
     mode = settings.local.tool_calling
-    if mode == "auto" and local.is_demo:
+    if mode == "auto" and local.is_constrained:
         mode = "constrained"
     return Member(
         LOCAL,
@@ -133,9 +133,9 @@ def _demo_file(settings: Settings) -> Path:
 def _check_parts(settings: Settings, file: Path) -> None:
     """Raises `CannotStart` with the one command that brings what is missing."""
     from antwort.local.demo import is_there
-    from antwort.local.files import has_llama
+    from antwort.local.server_options import has_llama
 
-    install = "pip install 'antwort[local]'"
+    install = "pip install 'antwort[demo]'"
     data = "" if settings.data is None else f" --data {shlex.quote(settings.data)}"
     match has_llama(), settings.local.model is not None or is_there(file):
         case True, True:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.chat.blocks import split
+from antwort.chat.markdown import split
 
 PIECES = [
     *(

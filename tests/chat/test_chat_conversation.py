@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import cast
 
 import msgspec
 import pytest
 
-from antwort.chat.answer import Answer, Called, Status
-from antwort.chat.calls import arguments_shown, result_shown, seconds_shown
-from antwort.chat.commands import COMMANDS, Typed, completions, parse, unknown
-from antwort.chat.conversation import Conversation, Decided
-from antwort.chat.home import Home
-from antwort.chat.orders import Orders
-from antwort.chat.server import Report
-from antwort.chat.waiting import Interrupts
+from antwort.chat.answer import CallPart, ChatAnswer, Status
+from antwort.chat.commands import COMMANDS, CommandRunner, TypedCommand, completions, parse, unknown
+from antwort.chat.conversation import ApprovalDecision, ChatConversation
+from antwort.chat.formatting import format_arguments, format_result, format_seconds
+from antwort.chat.screen import Interrupts
+from antwort.chat.server import ChatServer, Report
 from chat_screen_kit import ThoughtOf
 
 ITEM = msgspec.Raw(b'{"type":"message"}')
 
 
-def ended(status: Status = "completed", response_id: str = "resp_1") -> Answer:
-    return Answer(0.0, status=status, response_id=response_id, output=[ITEM])
+def ended(status: Status = "completed", response_id: str = "resp_1") -> ChatAnswer:
+    return ChatAnswer(0.0, status=status, response_id=response_id, output=[ITEM])
 
 
 def user(text: str) -> dict[str, object]:
@@ -32,20 +32,20 @@ def user(text: str) -> dict[str, object]:
 
 
 def test_the_first_request_has_what_was_said_and_what_is_chosen() -> None:
-    assert Conversation().request("Hi") == {"stream": True, "input": [user("Hi")]}
-    request = Conversation(model="m", labels=["demo"], system="Be brief.").request("Hi")
+    assert ChatConversation().request("Hi") == {"stream": True, "input": [user("Hi")]}
+    request = ChatConversation(model="m", labels=["demo"], system="Be brief.").request("Hi")
     assert (request["model"], request["instructions"]) == ("m", "Be brief.")
     assert request["tools"] == [{"type": "mcp", "server_label": "demo", "require_approval": "never"}]
 
 
 def test_the_next_request_goes_on_from_the_last_answer_that_came_to_its_end() -> None:
-    conversation = Conversation()
-    conversation.note("One", ended(response_id="resp_1"))
-    conversation.note("Two", ended("failed", "resp_2"))
-    conversation.note("Three", ended("cancelled", "resp_3"))
+    conversation = ChatConversation()
+    conversation.add("One", ended(response_id="resp_1"))
+    conversation.add("Two", ended("failed", "resp_2"))
+    conversation.add("Three", ended("cancelled", "resp_3"))
     request = conversation.request("Four")
     assert (request["previous_response_id"], request["input"]) == ("resp_1", [user("Four")])
-    conversation.note("Four", ended("incomplete", "resp_4"))
+    conversation.add("Four", ended("incomplete", "resp_4"))
     assert conversation.request("Five")["previous_response_id"] == "resp_4"
 
 
@@ -54,36 +54,36 @@ def test_the_next_request_goes_on_from_the_last_answer_that_came_to_its_end() ->
     [("previous_response_not_found", "previous_response_id"), ("", "previous_response_id"), ("response_not_found", "")],
 )
 def test_a_server_that_has_forgotten_is_sent_all_from_then_on(code: str, param: str) -> None:
-    conversation = Conversation()
-    conversation.note("One", ended())
-    assert conversation.forgotten(code, param)
+    conversation = ChatConversation()
+    conversation.add("One", ended())
+    assert conversation.is_forgotten(code, param)
     request = conversation.request("Two")
     assert "previous_response_id" not in request
     assert request["input"] == [user("One"), ITEM, user("Two")]
-    assert not conversation.forgotten(code, param)  # all was sent: it would not help to send it again
+    assert not conversation.is_forgotten(code, param)  # all was sent: it would not help to send it again
 
 
 def test_an_error_about_something_else_is_no_forgetting() -> None:
-    conversation = Conversation()
-    assert not conversation.forgotten("previous_response_not_found", "previous_response_id")
-    conversation.note("One", ended())
-    assert not conversation.forgotten("model_not_found", "model")
+    conversation = ChatConversation()
+    assert not conversation.is_forgotten("previous_response_not_found", "previous_response_id")
+    conversation.add("One", ended())
+    assert not conversation.is_forgotten("model_not_found", "model")
 
 
 def test_a_new_conversation_knows_nothing_and_keeps_what_is_chosen() -> None:
-    conversation = Conversation(model="m", labels=["demo"])
-    conversation.note("One", ended())
-    conversation.forgotten("previous_response_not_found", "")
-    conversation.begin_anew()
+    conversation = ChatConversation(model="m", labels=["demo"])
+    conversation.add("One", ended())
+    conversation.is_forgotten("previous_response_not_found", "")
+    conversation.clear()
     assert conversation.turns == []
     assert conversation.request("Hi")["input"] == [user("Hi")]
-    conversation.note("Hi", ended(response_id="resp_2"))
+    conversation.add("Hi", ended(response_id="resp_2"))
     assert conversation.request("Two")["previous_response_id"] == "resp_2"
     assert (conversation.model, conversation.labels) == ("m", ["demo"])
 
 
 def test_tools_are_switched_each_once() -> None:
-    conversation = Conversation()
+    conversation = ChatConversation()
     for on in (True, True):
         conversation.switch("demo", on=on)
     assert conversation.labels == ["demo"]
@@ -101,15 +101,15 @@ def test_tools_are_switched_each_once() -> None:
         ("Hello", None),
         (" /help is a command", None),
         ("/etc/passwd\nis a file", None),
-        ("/help", Typed("/help")),
-        ("/HELP ", Typed("/help")),
-        ("/exit", Typed("/quit")),
-        ("/model  qwen3 ", Typed("/model", "qwen3")),
-        ("/save! my file.md", Typed("/save", "my file.md", is_forced=True)),
-        ("/nonsense", Typed("/nonsense")),
+        ("/help", TypedCommand("/help")),
+        ("/HELP ", TypedCommand("/help")),
+        ("/exit", TypedCommand("/quit")),
+        ("/model  qwen3 ", TypedCommand("/model", "qwen3")),
+        ("/save! my file.md", TypedCommand("/save", "my file.md", is_forced=True)),
+        ("/nonsense", TypedCommand("/nonsense")),
     ],
 )
-def test_a_line_is_a_command_or_for_the_model(line: str, typed: Typed | None) -> None:
+def test_a_line_is_a_command_or_for_the_model(line: str, typed: TypedCommand | None) -> None:
     assert parse(line) == typed
 
 
@@ -139,14 +139,14 @@ def test_commands_and_what_they_take_are_completed(before: str, words: list[str]
 async def test_every_command_that_is_listed_is_known() -> None:
     class Nowhere:
         models: tuple[str, ...] = ()
-        toolsets: tuple[str, ...] = ()
+        tools: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
-        async def look(self, report: Report) -> None: ...
+        async def refresh(self, report: Report) -> None: ...
 
     terminal = ThoughtOf()
-    orders = Orders(terminal.screen, cast("Home", Nowhere()), Conversation(), Interrupts())
+    runner = CommandRunner(terminal.screen, cast("ChatServer", Nowhere()), ChatConversation(), Interrupts())
     for command in COMMANDS:
-        assert await orders.obey(Typed(command.name)) is (command.name != "/quit")
+        assert await runner.run(TypedCommand(command.name)) is (command.name != "/quit")
     assert "There is no command" not in terminal.written
 
 
@@ -166,15 +166,15 @@ async def test_every_command_that_is_listed_is_known() -> None:
     ],
 )
 def test_arguments_read_as_a_person_would_write_them(arguments: str, shown: str) -> None:
-    assert arguments_shown(arguments) == shown
+    assert format_arguments(arguments) == shown
 
 
 def test_long_arguments_and_results_are_shortened() -> None:
-    assert len(arguments_shown('{"a": "' + "x" * 9999 + '"}')) < 100
-    assert len(arguments_shown("x" * 9999)) == 240
-    assert result_shown("one\ntwo\n") == "one\ntwo"
-    assert result_shown("\n".join("x" * 7)) == "\n".join([*"xxxxxx", "… 1 more line"])
-    assert len(result_shown("y" * 9999)) == 400
+    assert len(format_arguments('{"a": "' + "x" * 9999 + '"}')) < 100
+    assert len(format_arguments("x" * 9999)) == 240
+    assert format_result("one\ntwo\n") == "one\ntwo"
+    assert format_result("\n".join("x" * 7)) == "\n".join([*"xxxxxx", "… 1 more line"])
+    assert len(format_result("y" * 9999)) == 400
 
 
 @pytest.mark.parametrize(
@@ -182,23 +182,23 @@ def test_long_arguments_and_results_are_shortened() -> None:
     [(0.0, "0 ms"), (0.0042, "4 ms"), (0.0999, "0.1 s"), (1.26, "1.3 s"), (59.99, "60.0 s"), (125.2, "2 min 05 s")],
 )
 def test_seconds_are_as_exact_as_they_need_to_be(seconds: float, shown: str) -> None:
-    assert seconds_shown(seconds) == shown
+    assert format_seconds(seconds) == shown
 
 
 # ---- what becomes of calls ----
 
 
 def test_what_was_decided_is_sent_as_such_and_told_in_words() -> None:
-    ship, wipe = Called("ship", "depot", approval="mcpr_1"), Called("wipe", "depot", approval="mcpr_2")
-    given = [Decided(ship, is_approved=True), Decided(wipe, is_approved=False)]
-    conversation = Conversation()
-    conversation.note("Ship it.", ended())
+    ship, wipe = CallPart("ship", "depot", approval="mcpr_1"), CallPart("wipe", "depot", approval="mcpr_2")
+    given = [ApprovalDecision(ship, is_approved=True), ApprovalDecision(wipe, is_approved=False)]
+    conversation = ChatConversation()
+    conversation.add("Ship it.", ended())
     request = conversation.request(given)
     sent = [
         {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
         {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": False},
     ]
     assert (request["previous_response_id"], request["input"]) == ("resp_1", sent)
-    conversation.note(given, ended(response_id=""))
+    conversation.add(given, ended(response_id=""))
     assert conversation.turns[-1][0] == "approved: depot.ship\ndenied: depot.wipe"
     assert conversation.request("And?")["input"] == [user("Ship it."), ITEM, *sent, ITEM, user("And?")]

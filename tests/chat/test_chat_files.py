@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-from antwort.chat.answer import Answer, Called, Part, Problem, Said, Thought
-from antwort.chat.prompting import open_history
-from antwort.chat.transcript import fenced, save, transcript, usual_name
+from antwort.chat.answer import CallPart, ChatAnswer, Part, ProblemPart, ReasoningPart, TextPart
+from antwort.chat.conversation import default_name, fenced, save, transcript
+from antwort.chat.prompt import open_history
 
 NOW = datetime(2026, 11, 15, 9, 5, 7, tzinfo=UTC)
 
@@ -22,13 +22,20 @@ def mode(path: Path) -> int:
 
 
 def test_a_transcript_tells_all_that_was_shown() -> None:
-    called = Called("add", "demo", '{"a": 1}', began=1.0, ended=1.5, output="2")
-    broken = Called("sub", "demo", "{}", error="it broke")
-    free_form = Called("note", arguments="two", output="ok")
-    parts: list[Part] = [Thought("Hm.\nSo."), called, broken, free_form, Problem("down"), Said("It is **2**.")]
-    answer = Answer(0.0, parts, "completed")
+    called = CallPart("add", "demo", '{"a": 1}', began=1.0, ended=1.5, output="2")
+    broken = CallPart("sub", "demo", "{}", error="it broke")
+    free_form = CallPart("note", arguments="two", output="ok")
+    parts: list[Part] = [
+        ReasoningPart("Hm.\nSo."),
+        called,
+        broken,
+        free_form,
+        ProblemPart("down"),
+        TextPart("It is **2**."),
+    ]
+    answer = ChatAnswer(0.0, parts, "completed")
     answer.model = "m"
-    cut = Answer(0.0, [Said("Half")], "failed", problem="The answer broke off.")
+    cut = ChatAnswer(0.0, [TextPart("Half")], "failed", problem="The answer broke off.")
     assert transcript([("How much?", answer), ("And now?", cut)], "m", NOW) == (
         "# Chat with m\n\n2026-11-15 09:05\n\n## You\n\nHow much?\n\n## m\n\n> Hm.\n> So.\n\n"
         '**demo.add**, 0.5 s\n\n```json\n{"a": 1}\n```\n\n```\n2\n```\n\n'
@@ -39,7 +46,7 @@ def test_a_transcript_tells_all_that_was_shown() -> None:
 
 
 def test_a_transcript_gives_no_orders_to_the_terminal_that_shows_it() -> None:
-    text = transcript([("\x1b[2J", Answer(0.0, [Said("\x1b]0;x\x07")], "completed"))], "\x9b", NOW)
+    text = transcript([("\x1b[2J", ChatAnswer(0.0, [TextPart("\x1b]0;x\x07")], "completed"))], "\x9b", NOW)
     assert "\x1b" not in text
     assert "\x9b" not in text
 
@@ -89,12 +96,12 @@ def test_what_is_no_file_is_never_replaced(tmp_path: Path, overwrite: bool) -> N
 
 
 def test_a_transcript_keeps_what_was_said_as_it_was_said() -> None:
-    answer = Answer(0.0, [Said("a:\n\tb \u200fc\u200e\r\nd")], "completed")
+    answer = ChatAnswer(0.0, [TextPart("a:\n\tb \u200fc\u200e\r\nd")], "completed")
     assert "a:\n\tb \u200fc\u200e\nd\n" in transcript([("x", answer)], "m", NOW)
 
 
 def test_the_usual_name_tells_when() -> None:
-    assert usual_name(NOW) == "antwort-chat-2026-11-15-090507.md"
+    assert default_name(NOW) == "antwort-chat-2026-11-15-090507.md"
 
 
 # ---- history ----

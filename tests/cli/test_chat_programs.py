@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from antwort.chat.home import usual
+from antwort.chat.server import usual_server
+from antwort.cli import main
 from antwort.local.demo import DEMO_NAME
 from chat_backend import ChatBackend, Says
 from live_server import PATIENCE, launched
@@ -23,6 +24,16 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("ANTWORT_URL", "ANTWORT_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("missing", ["rich", "prompt_toolkit", "markdown_it"])
+def test_without_the_extra_it_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)  # as where it cannot be imported
+    assert main(["chat", "Hello"]) == 1
+    told = "antwort: `antwort chat` is not installed: `pip install 'antwort[demo]'` brings it.\n"
+    assert capsys.readouterr() == ("", told)
 
 
 async def shell(line: str, *arguments: str, asked: bytes | None = None) -> tuple[int, bytes, str]:
@@ -115,7 +126,7 @@ async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
-        assert await usual("sk-hush", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is None
+        assert await usual_server("sk-hush", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") is None
     assert heard
     assert b"hush" not in b"".join(heard)
 
@@ -123,7 +134,7 @@ async def test_the_key_is_not_shown_to_whoever_listens_at_the_usual_address(
 async def test_a_server_of_ours_at_the_usual_address_gets_the_key() -> None:
     key = "sk-test-abcdefghijklmnopqrstuvwxyz"
     async with launched("--scripted", "--memory", "--set", f"auth.keys=[{{name: a, key: {key}}}]") as server:
-        found = await usual(key, server.url)
+        found = await usual_server(key, server.url)
         assert found is not None
         try:
             assert await found.client.models() == ["scripted"]

@@ -13,7 +13,7 @@ import pytest
 
 from antwort.cli import main, model
 from antwort.local.demo import DEMO, PackagedModel, demo_path
-from antwort.local.fetching import CannotPull, Progress
+from antwort.local.download import CannotPull, Progress
 from live_server import PATIENCE, start
 from local_model import keep_in
 from package_index import CONTENT, make_wheel, package_index

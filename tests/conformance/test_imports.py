@@ -129,6 +129,16 @@ ENGINE_UPWARD: dict[str, tuple[str, ...]] = {
 """The modules behind it that one of them imports all the same."""
 
 
+EDGE = ("chat", "doctor", "local")
+"""Programs beside the server, some with dependencies of their own. They are loaded when they are used, by the CLI."""
+EDGE_BESIDES: dict[str, tuple[str, ...]] = {
+    "__init__": ("local.provider",),
+    "app": ("local.provider",),
+    "backends": ("local.demo", "local.provider", "local.server_options"),
+}
+"""The one exception: `LocalProvider` is a public name, and a kind of backend that the settings can name."""
+
+
 def modules() -> dict[str, Path]:
     """Every module of ours by its name within the package."""
     root = SOURCE / "antwort"
@@ -140,9 +150,12 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-def imported(source: str, known: frozenset[str]) -> Iterator[str]:
-    """What of ours a module imports anywhere in it, also inside functions and for type checking only."""
-    for node in ast.walk(ast.parse(source)):
+def imported(source: str, known: frozenset[str], *, is_at_once: bool = False) -> Iterator[str]:
+    """What of ours a module imports anywhere in it, also inside functions and for type checking only. `is_at_once`:
+    only what is loaded with the module.
+    """
+    tree = ast.parse(source)
+    for node in _loaded(tree) if is_at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -151,6 +164,15 @@ def imported(source: str, known: frozenset[str]) -> Iterator[str]:
         else:
             continue
         yield from (_module(name, known) for name in names if f"{name}.".startswith("antwort."))
+
+
+def _loaded(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when the module is loaded: nothing in functions, and nothing for type checking only."""
+    for child in ast.iter_child_nodes(node):
+        is_for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        if not is_for_types and not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+            yield from _loaded(child)
 
 
 def _module(name: str, known: frozenset[str]) -> str:
@@ -183,6 +205,30 @@ def test_every_room_has_a_rule() -> None:
 def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
     targets = set(imported(MODULES[module].read_text(encoding="utf-8"), KNOWN))
     assert [target for target in sorted(targets) if not is_allowed(module, target)] == []
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if room_of(module) not in EDGE])
+def test_programs_at_the_edge_are_loaded_by_the_cli_alone_and_when_they_are_used(module: str) -> None:
+    source = MODULES[module].read_text(encoding="utf-8")
+    targets = {target for target in imported(source, KNOWN) if room_of(target) in EDGE}
+    if room_of(module) != "cli":
+        assert targets <= {*EDGE_BESIDES.get(module, ())}
+    at_once = {target for target in imported(source, KNOWN, is_at_once=True) if room_of(target) in EDGE}
+    assert at_once == set()
+
+
+OPTIONAL = {"markdown_it": "chat", "prompt_toolkit": "chat", "rich": "chat", "xllamacpp": "local", "psycopg": "storage"}
+"""Libraries of extras, and the package that needs them."""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_libraries_of_extras_are_imported_only_by_the_package_that_needs_them(module: str) -> None:
+    found = []
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        found += [name for name in names if OPTIONAL.get(name.partition(".")[0], room_of(module)) != room_of(module)]
+    assert found == []
 
 
 @pytest.mark.parametrize("name", ENGINE)
@@ -255,3 +301,5 @@ def later():
     found = sorted(imported(source, KNOWN))
     ours = ["api.items", "app", "engine.loop.loop", "errors", "storage.sqlite", "testing"]
     assert found == ["__init__", "__init__", *ours]
+    at_once = sorted(imported(source, KNOWN, is_at_once=True))
+    assert at_once == ["__init__", "__init__", "api.items", "engine.loop.loop", "errors", "storage.sqlite"]

@@ -13,8 +13,8 @@ import uvicorn
 
 from antwort.config.secrets import Secret
 from antwort.config.settings import BackendSettings, CapabilitySettings
-from antwort.doctor.asking import Access
-from antwort.doctor.examine import OutOfReach, Subject, Visit
+from antwort.doctor.client import Access
+from antwort.doctor.examiner import Examiner, OutOfReach, Subject
 from antwort.testing.backend import DemoBackend
 from antwort.version import __version__
 from doctor_kit import PATIENCE, by_probe, examined, verdicts
@@ -278,11 +278,11 @@ async def test_a_backend_that_lists_no_models_is_asked_for_the_one_that_is_named
 async def test_a_key_is_sent_and_never_repeated() -> None:
     refusal = _error(400, f"The key {KEY} may not use tools; Authorization: Bearer {KEY}")
     async with playing(VLLM, auto=refusal, text=VLLM["text"]) as engine:
-        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), patience=PATIENCE)
-        findings = [finding async for finding in visit.findings()]
+        examiner = Examiner(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), timeout=PATIENCE)
+        findings = [finding async for finding in examiner.findings()]
         assert {request.headers["authorization"] for request in engine.requests} == {f"Bearer {KEY}"}
-    assert KEY not in repr((findings, visit.examination()))
-    assert "[removed]" in by_probe(visit.examination())["tools.auto"].seen
+    assert KEY not in repr((findings, examiner.examination()))
+    assert "[removed]" in by_probe(examiner.examination())["tools.auto"].seen
 
 
 HOSTILE = f"bad \x1b]0;pwned\x07\x1b[31m key is {KEY}"
@@ -294,8 +294,8 @@ async def test_an_error_inside_a_stream_is_told_without_the_key_and_fit_for_a_te
     words = {"choices": [{"index": 0, "delta": {"content": HOSTILE}}]}
     body = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (words, error))
     async with playing({**VLLM, kind: sse(body)}) as engine:
-        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), patience=PATIENCE)
-        told = [finding.seen async for finding in visit.findings()]
+        examiner = Examiner(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), timeout=PATIENCE)
+        told = [finding.seen async for finding in examiner.findings()]
     assert any("pwned" in seen for seen in told)
     assert all(seen.isprintable() and KEY not in seen for seen in told)
 
@@ -304,8 +304,8 @@ async def test_words_of_a_model_are_told_without_the_key() -> None:
     words = {"choices": [{"index": 0, "delta": {"content": f"The key is {KEY}"}, "finish_reason": "stop"}]}
     said = sse(b"data: " + json.dumps(words).encode() + b"\n\ndata: [DONE]\n\n")
     async with playing({**VLLM, **dict.fromkeys(("schema", "auto", "required", "named"), said)}) as engine:
-        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), patience=PATIENCE)
-        told = [finding.seen async for finding in visit.findings()]
+        examiner = Examiner(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), timeout=PATIENCE)
+        told = [finding.seen async for finding in examiner.findings()]
     assert sum("The key is [removed]" in seen for seen in told) == 4
     assert KEY not in repr(told)
 
@@ -320,8 +320,8 @@ async def test_a_key_in_the_query_of_the_address_is_not_repeated() -> None:
 
 async def test_a_key_that_is_a_common_word_is_not_taken_out_of_our_own() -> None:
     async with playing({**VLLM, "text": HTML}) as engine:
-        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret("model"))), patience=PATIENCE)
-        told = [finding.seen async for finding in visit.findings()]
+        examiner = Examiner(Subject(name="b", url=engine.url, access=Access(key=Secret("model"))), timeout=PATIENCE)
+        told = [finding.seen async for finding in examiner.findings()]
     assert "the model did not think aloud" in told
 
 

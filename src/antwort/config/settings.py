@@ -225,7 +225,7 @@ class LocalSettings(Wire):
     ready: Seconds = 120.0
     """The timeout of its start."""
     tool_calling: ToolCalling = "auto"
-    """As for a backend; with the demo model, `auto` is `constrained`."""
+    """As for a backend; with the demo model and its adapter, `auto` is `constrained`."""
 
 
 class RouteTarget(Wire):

@@ -1,1 +1,1 @@
-"""Looking at a backend: what works, what does not, and what to do about it."""
+"""Examine a backend: what it can do, what antwort does about the rest, and what to configure."""

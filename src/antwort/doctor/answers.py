@@ -1,8 +1,8 @@
-"""What a backend answered, as it came, and what it says. Pure."""
+"""What a backend answered: the raw answer, and what antwort's parsers make of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -17,41 +17,37 @@ from antwort.providers.errors import SentRequest, parse_error_object, remove_sec
 from antwort.providers.responses_parser import ResponsesParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
-"""Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
+"""Why there is no complete answer. `endless`: it went on after the size or time limit."""
+ApiKind: TypeAlias = Literal["chat", "responses"]
 
-Speech: TypeAlias = Literal["chat", "responses"]
-"""What was spoken: Chat Completions, or the Responses API."""
-
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Of an answer that may be another one the next time."""
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BUSY = frozenset({429, 503})
-_QUOTE = 48
-_FIELDS = ("reasoning_content", "reasoning")
+_QUOTE_LENGTH = 48
 
 
-class Piece(NamedTuple):
-    """What one read brought, and when: seconds after the question."""
+class Chunk(NamedTuple):
+    """The data of one read, and the seconds from the request to it."""
 
     seconds: float
     data: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` is 0 where none came."""
+class BackendAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` is 0 where no response came."""
 
     status: int = 0
     headers: Mapping[str, str] = {}
-    pieces: tuple[Piece, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
     seconds: float = 0.0
     fault: Fault = ""
     reason: str = ""
     secrets: tuple[str, ...] = ()
-    """What must not be repeated of it."""
-    speech: Speech = "chat"
+    """Strings to remove from anything that is shown."""
+    kind: ApiKind = "chat"
 
     @property
     def body(self) -> bytes:
-        return b"".join(piece.data for piece in self.pieces)
+        return b"".join(chunk.data for chunk in self.chunks)
 
     @property
     def is_good(self) -> bool:
@@ -59,9 +55,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_missing(self) -> bool:
-        """Whether it says nothing about what was asked: it did not come, or the backend could not just then."""
+        """Whether it tells nothing about the question: it did not come, or the problem may be temporary."""
         is_lost = self.fault in ("slow", "unasked", "unreachable", "cut", "garbled") and not self.is_good
-        return is_lost or self.status in _PASSING
+        return is_lost or self.status in _TRANSIENT
 
     @property
     def is_busy(self) -> bool:
@@ -73,169 +69,151 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def location(self) -> str:
-        """Where it sends whoever asks, without the query; empty where it does not say."""
-        told = self.headers.get("location", "").partition("#")[0].partition("?")[0]
-        return named(told, self.secrets, 200)
+        """The target of a redirect, without its query; empty if there is none."""
+        target = self.headers.get("location", "").partition("#")[0].partition("?")[0]
+        return quote_name(target, self.secrets, 200)
 
     @property
     def is_streamed(self) -> bool:
         return "event-stream" in self.headers.get("content-type", "").lower()
 
+    @property
+    def content_type(self) -> str:
+        return self.quote(self.headers.get("content-type", "").partition(";")[0].strip())
+
     def problem(self) -> str:
-        """The words of an error, fit to be shown; empty where there are none."""
+        """Return the message of an error object; empty if there is none."""
         found = parse_error_object(self.body)
-        return self.quoted(found.message, 200) if found else ""
+        return self.quote(found.message, 200) if found else ""
 
-    def plain(self) -> Any:
-        """The body as plain values; None where it is no JSON."""
-        try:
-            return msgspec.json.decode(self.body)
-        except (ValueError, RecursionError):
-            return None
+    def decoded(self) -> Any:
+        """Return the JSON body; None if it is not JSON."""
+        return _decode(self.body)
 
-    def quoted(self, text: str, most: int = _QUOTE) -> str:
-        """Words of it, fit to be shown."""
-        return quoted(text, self.secrets, most)
+    def quote(self, text: str, length: int = _QUOTE_LENGTH) -> str:
+        return quote(text, self.secrets, length)
 
 
-class HeardCall(msgspec.Struct, frozen=True):
+def quote(text: str, secrets: tuple[str, ...] = (), length: int = _QUOTE_LENGTH) -> str:
+    """Return words of a backend or a model for display: one short line, without secrets and control characters."""
+    return _shorten(printable(scrub(text, secrets)), length)
+
+
+def quote_name(text: str, secrets: tuple[str, ...] = (), length: int = _QUOTE_LENGTH) -> str:
+    """Return a name or an address for display: only the given secrets are removed, not what may look like one."""
+    return _shorten(printable(remove_secrets(text, secrets)), length)
+
+
+def _shorten(line: str, length: int) -> str:
+    return line if len(line) <= length else f"{line[: length - 1].rstrip()}…"
+
+
+def _decode(data: str | bytes) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+# ---- what the parsers make of it ----
+
+
+class ParsedCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     pieces: int
 
     @property
     def has_arguments(self) -> bool:
-        try:
-            return isinstance(msgspec.json.decode(self.arguments or "{}"), dict)
-        except (ValueError, RecursionError):
-            return False
+        return isinstance(_decode(self.arguments or "{}"), dict)
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, as antwort understands it."""
+class ParsedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A good answer, as antwort's parsers understand it."""
 
     text: str = ""
     reasoning: str = ""
     reasoning_field: str = ""
-    """The field that the reasoning came in."""
-    calls: tuple[HeardCall, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
     finish: str = ""
     usage: Usage | None = None
     deltas: int = 0
     first: float | None = None
     last: float = 0.0
-    """When the first and the last piece of what the model said came."""
+    """The times of the first and the last delta."""
     is_done: bool = False
-    """Whether a stream ended with its `[DONE]`."""
+    """Whether a stream ended with `[DONE]`."""
     trouble: str = ""
-    """What is wrong with it, fit to be shown."""
+    """Why it could not be parsed, for display."""
     secrets: tuple[str, ...] = ()
 
     @property
     def is_cut(self) -> bool:
         return self.finish == "length"
 
-    def quoted(self, text: str) -> str:
-        """Words of it, fit to be shown."""
-        return quoted(text, self.secrets)
+    def quote(self, text: str) -> str:
+        return quote(text, self.secrets)
 
 
-def hear(answer: Answer) -> Heard:
-    """Of a good answer; anything that is wrong with it is told as `trouble`."""
-    sent, is_chat = SentRequest(secrets=answer.secrets), answer.speech != "responses"
+def parse_answer(answer: BackendAnswer) -> ParsedAnswer:
+    """Parse a good answer. Any error becomes its `trouble`."""
+    sent, is_chat = SentRequest(secrets=answer.secrets), answer.kind == "chat"
     timed: list[tuple[float, Delta]] = []
     trouble = ""
     try:
         parser = ChatParser(sent) if is_chat else ResponsesParser(sent)
         if answer.is_streamed:
-            for seconds, data in answer.pieces:
+            for seconds, data in answer.chunks:
                 timed += [(seconds, delta) for delta in parser.feed(data)]
             timed += [(answer.seconds, delta) for delta in parser.finish()]
         else:
-            body = b"".join([data for _, data in answer.pieces])
-            timed = [(answer.seconds, delta) for delta in parser.parse_body(body)]
+            timed = [(answer.seconds, delta) for delta in parser.parse_body(answer.body)]
     except AntwortError as exc:
-        trouble = answer.quoted(str(exc).rstrip("."), 200)
-    if answer.fault == "endless":  # it was hung up on: what came is judged like an answer that a limit cut off
+        trouble = answer.quote(str(exc).rstrip("."), 200)
+    if answer.fault == "endless":  # we hung up: judge it like an answer that its length limit has cut off
         timed.append((answer.seconds, Finished("length")))
         trouble = ""
-    return _heard(timed, answer, trouble)
-
-
-def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:
     deltas = [delta for _, delta in timed]
     times = [seconds for seconds, delta in timed if not isinstance(delta, Finished)]
     end = next((delta for delta in deltas if isinstance(delta, Finished)), Finished(""))
-    payloads = _payloads(answer)
-    return Heard(
+    payloads = [answer.body]
+    if answer.is_streamed:
+        events = SseParser()
+        payloads = [*events.feed(answer.body), *events.finish()]
+    return ParsedAnswer(
         text="".join(delta.text for delta in deltas if isinstance(delta, TextDelta)),
         reasoning="".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)),
-        reasoning_field=_reasoning_field(payloads),
+        reasoning_field=next(_reasoning_fields(payloads), ""),
         calls=_calls(deltas),
         finish=end.finish,
         usage=end.usage,
         deltas=len(times),
         first=times[0] if times else None,
         last=times[-1] if times else 0.0,
-        is_done=answer.speech == "responses" or any(payload.startswith(b"[DONE]") for payload in payloads),
+        is_done=not is_chat or any(payload.startswith(b"[DONE]") for payload in payloads),
         trouble=trouble,
         secrets=answer.secrets,
     )
 
 
-def _payloads(answer: Answer) -> list[bytes]:
-    if not answer.is_streamed:
-        return [answer.body]
-    parser = SseParser()
-    return [*parser.feed(answer.body), *parser.finish()]
-
-
-def _reasoning_field(payloads: Sequence[bytes]) -> str:
-    """Which field has words in it; a field that is always there and empty says nothing."""
+def _reasoning_fields(payloads: Sequence[bytes]) -> Iterator[str]:
+    """Yield the fields that contain reasoning. Some backends always send an empty one, which does not count."""
     for payload in payloads:
-        for message in _messages(payload):
-            for field in _FIELDS:
-                if isinstance(message.get(field), str) and message[field]:
-                    return field
-    return ""
+        decoded = _decode(payload)
+        choices = decoded.get("choices") if isinstance(decoded, dict) else None
+        for choice in choices if isinstance(choices, list) else []:
+            message = (choice.get("delta") or choice.get("message")) if isinstance(choice, dict) else None
+            if isinstance(message, dict):
+                for field in ("reasoning_content", "reasoning"):
+                    if isinstance(message.get(field), str) and message[field]:
+                        yield field
 
 
-def _messages(payload: bytes) -> list[dict[str, Any]]:
-    try:
-        told = msgspec.json.decode(payload)
-    except (ValueError, RecursionError):
-        return []
-    choices = told.get("choices") if isinstance(told, dict) else None
-    found = [
-        choice.get("delta") or choice.get("message")
-        for choice in (choices if isinstance(choices, list) else [])
-        if isinstance(choice, dict)
-    ]
-    return [message for message in found if isinstance(message, dict)]
-
-
-def _calls(deltas: Sequence[Delta]) -> tuple[HeardCall, ...]:
-    found: dict[int, HeardCall] = {}
+def _calls(deltas: Sequence[Delta]) -> tuple[ParsedCall, ...]:
+    calls: dict[int, ParsedCall] = {}
     for delta in deltas:
         if isinstance(delta, CallDelta):
-            so_far = found.get(delta.index, HeardCall("", "", 0))
-            found[delta.index] = HeardCall(
-                so_far.name + delta.name,
-                so_far.arguments + delta.arguments,
-                so_far.pieces + bool(delta.arguments),
-            )
-    return tuple(found.values())
-
-
-def quoted(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
-    """A backend's or a model's words on one line, cut short, with nothing in them that a terminal would obey."""
-    return _short(printable(scrub(text, secrets)), most)
-
-
-def named(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
-    """The same of a name or an address: only what is known to be secret goes, not what may look like it."""
-    return _short(printable(remove_secrets(text, secrets)), most)
-
-
-def _short(line: str, most: int) -> str:
-    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+            so_far = calls.get(delta.index, ParsedCall("", "", 0))
+            pieces = so_far.pieces + bool(delta.arguments)
+            calls[delta.index] = ParsedCall(so_far.name + delta.name, so_far.arguments + delta.arguments, pieces)
+    return tuple(calls.values())

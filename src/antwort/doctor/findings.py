@@ -1,4 +1,4 @@
-"""What was found out about a backend. These are the objects that `antwort doctor --json` prints."""
+"""What was found out about a backend: the objects that `antwort doctor --json` prints."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ PROBES: Mapping[str, str] = {
     "first_token": "time to first token",
     "speed": "tokens/s",
 }
-"""What is examined, in this order, and what each is called in the table. `kind` is told only of backends that speak
-Responses, or another API than the configured one."""
+"""What is examined, in this order, with the titles of the table. `kind` is reported only for backends that speak the
+Responses API, or another API than the configured one."""
 
-
-UNASKED = "not asked, as earlier questions went unanswered"
+NOT_ASKED = "not asked, as earlier questions went unanswered"
 
 
 class Finding(Wire):
@@ -49,17 +48,31 @@ class Finding(Wire):
     remedy: str = ""
     """What antwort does about it, or what to set at the backend."""
     blocks: bool = False
-    """Whether antwort cannot make up for it: where `settings` are named, as long as these are not in force."""
+    """Whether antwort cannot work around it, or only once `settings` are in force."""
     settings: Mapping[str, Value] = {}
-    """What follows for the backend's settings, by their paths within it."""
+    """The settings of the backend that follow, by their paths within its entry."""
 
     @property
     def title(self) -> str:
         return PROBES[self.probe]
 
 
-class Engine(Wire):
-    """What serves the models, as far as it gave itself away."""
+def works(probe: str, seen: str, remedy: str = "", settings: Mapping[str, Value] | None = None) -> Finding:
+    return Finding(probe=probe, verdict="works", seen=seen, remedy=remedy, settings=settings or {})
+
+
+def fails(
+    probe: str, seen: str, remedy: str, settings: Mapping[str, Value] | None = None, *, blocks: bool = False
+) -> Finding:
+    return Finding(probe=probe, verdict="fails", seen=seen, remedy=remedy, blocks=blocks, settings=settings or {})
+
+
+def unknown(probe: str, seen: str, remedy: str = "") -> Finding:
+    return Finding(probe=probe, verdict="unknown", seen=seen, remedy=remedy)
+
+
+class EngineInfo(Wire):
+    """The software that serves the models, as far as it can be recognised."""
 
     name: EngineName = "unknown"
     version: str = ""
@@ -86,29 +99,28 @@ class Examination(Wire):
     name: str
     url: str
     outcome: Outcome
-    engine: Engine = Engine()
+    engine: EngineInfo = EngineInfo()
     model: str | None = None
     """The model that was asked."""
     models: int = 1
-    """How many the backend has; its settings hold for all of them."""
+    """How many models the backend has. Its settings hold for all of them."""
     findings: tuple[Finding, ...] = ()
     settings: Mapping[str, Value] = {}
     """What `--write` records, by the paths within the backend's entry."""
     problem: str = ""
-    """Why nothing more was asked, where it is out of reach."""
+    """Why the examination ended early, where the backend is unreachable."""
 
 
 class Report(Wire):
-    """What `--json` prints. Fields are added, and none is changed, as long as `version` is the same."""
+    """What `--json` prints. Within one `version`, fields are only added."""
 
     backends: tuple[Examination, ...]
     version: int = 1
 
 
 def outcome(findings: Iterable[Finding], in_force: Mapping[str, Value]) -> Outcome:
-    """`in_force` are the settings of the backend that are set as these findings want them."""
+    """Return the outcome, given the settings of the backend that are in force."""
     for finding in findings:
-        is_made_up_for = bool(finding.settings) and finding.settings.items() <= in_force.items()
-        if finding.blocks and not is_made_up_for:
+        if finding.blocks and not (finding.settings and finding.settings.items() <= in_force.items()):
             return "broken"
     return "fine"

@@ -16,7 +16,7 @@ from antwort.doctor.editing import CannotEdit, Fields, edited, entry_lines
 from antwort.doctor.findings import Examination, Value
 
 
-class Record(NamedTuple):
+class FileChange(NamedTuple):
     """What came of recording: the lines of a diff, empty where nothing had to change."""
 
     file: Path
@@ -39,7 +39,7 @@ def record(
     settings: BackendSettings | None,
     key_file: str | None = None,
     above: str = "",
-) -> Record:
+) -> FileChange:
     """Keep what was found about a backend. `settings` are those that it has in this file; None: it is not in it.
 
     `base` is its address. Of its key only the place is written, where it came from a file. `above`: what sets
@@ -48,7 +48,7 @@ def record(
     changes = nested(examined.settings)
     fresh = {"name": examined.name, "url": base, **_key(key_file), **changes}
     if settings is not None and not changes:
-        return Record(file, ())
+        return FileChange(file, ())
     try:
         if above:
             raise CannotEdit(f"{above} is set, and goes before what is in it")
@@ -58,7 +58,7 @@ def record(
     except (CannotEdit, CannotStart, OSError, UnicodeError) as exc:
         lines = "\n".join(["backends:", *entry_lines({"name": examined.name, **(changes if settings else fresh)})])
         raise CannotRecord(_reason(exc), _shown(lines)) from exc
-    return Record(file, tuple(_diff(file, before, after)))
+    return FileChange(file, tuple(_diff(file, before, after)))
 
 
 def new_name(engine: str, taken: set[str]) -> str:

@@ -1,1 +1,1 @@
-"""The model that antwort runs by itself: llama.cpp in a process of its own, and the demo model."""
+"""Run a model on this machine: llama.cpp in a subprocess, and the demo model."""

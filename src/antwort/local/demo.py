@@ -1,4 +1,4 @@
-"""The demo model: what it is, where it comes from, and where it is kept."""
+"""The demo model: where it comes from, where it is kept, and the settings that suit it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,26 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from antwort.api.wire import UNSET, replace
+from antwort.providers.base import ChatRequest
+
 DEMO_NAME = "smollm2-135m-instruct"
-"""What requests call it."""
+"""Its name in requests."""
+ABOUT = "a 135M demo model, often wrong"
+ADAPTER = "smollm2-tools.gguf"
+"""The LoRA adapter that teaches it to call tools. The source tree has it; the wheel does not."""
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""Plain ChatML. The template in the model's file adds a system prompt that makes its answers much worse."""
+TEMPERATURE = 0.0
+MAX_TOKENS = 512
+"""Limit of an answer: sometimes the model does not stop by itself."""
+PRESENCE_PENALTY = 1.5
+"""For free text: without it, the answer to "hi" is "Hihihihi" until the limit. A frequency penalty of 0.3 to 0.8 or a
+presence penalty of 1.0 does not help; higher ones derail it. Answers that follow a schema have to repeat words, and the
+adapter was trained and measured without a penalty."""
 
 
 class PackagedModel(NamedTuple):
@@ -19,9 +37,9 @@ class PackagedModel(NamedTuple):
     wheel_sha256: str
     wheel_size: int
     member: str
-    """Where in the wheel the file is."""
+    """The path of the file in the wheel."""
     licence: str
-    """Where in the wheel its licence is."""
+    """The path of its licence in the wheel."""
     size: int
     sha256: str
 
@@ -31,7 +49,7 @@ class PackagedModel(NamedTuple):
 
     @property
     def wheel(self) -> str:
-        """What the wheel's own file is called."""
+        """The file name of the wheel."""
         return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
@@ -49,12 +67,12 @@ DEMO = PackagedModel(
 
 
 def demo_path(data_folder: Path, model: PackagedModel = DEMO) -> Path:
-    """Where the model is kept, whether it is there or not."""
+    """Return the path at which the model is kept, whether it is there or not."""
     return data_folder / "models" / model.file
 
 
 def is_there(path: Path, model: PackagedModel = DEMO) -> bool:
-    """A look at its size; it was checked as a whole before it came to be there."""
+    """Return whether a file of the right size is there. Its hash was checked before it was put there."""
     try:
         return path.is_file() and path.stat().st_size == model.size
     except OSError:
@@ -62,5 +80,22 @@ def is_there(path: Path, model: PackagedModel = DEMO) -> bool:
 
 
 def pull_command(path: Path) -> str:
-    """What fetches the model that is kept there."""
+    """Return the command that downloads the model to that path."""
     return shlex.join(["antwort", "model", "pull", "--data", str(path.parent.parent)])
+
+
+def is_demo(model: Path) -> bool:
+    """Return whether the file is the demo model, in whichever folder."""
+    return model.name == DEMO.file and is_there(model)
+
+
+def tools_adapter(model: Path) -> Path | None:
+    """Return the adapter for tool calls: the one beside the model's file, or else that of the source tree."""
+    files = (model.with_name(ADAPTER), Path(__file__).with_name(ADAPTER))
+    return next((file for file in files if file.is_file()), None)
+
+
+def with_penalty(request: ChatRequest) -> ChatRequest:
+    """Add a presence penalty to a request for free text that sets no penalty itself."""
+    given = (request.presence_penalty, request.frequency_penalty, request.response_format, request.tools)
+    return request if any(each is not UNSET for each in given) else replace(request, presence_penalty=PRESENCE_PENALTY)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antwort.errors import InvalidField
-from antwort.local.bounds import LARGEST, MOST_CHOICES, check_schemas
+from antwort.local.provider import SCHEMA_BYTES, SCHEMA_CHOICES, check_schemas
 from antwort.providers.base import ChatTool, ChatToolFunction
 from fleet_kit import asking
 
@@ -16,7 +16,7 @@ def of(schema: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
 
 
-ENOUGH = list(range(MOST_CHOICES))
+ENOUGH = list(range(SCHEMA_CHOICES))
 
 
 @pytest.mark.parametrize("schema", [{"enum": ENOUGH}, {"anyOf": [{"const": each} for each in ENOUGH]}, {"enum": 5}, {}])
@@ -29,7 +29,7 @@ def test_a_schema_within_its_bounds_is_let_through(schema: Any) -> None:
     [
         ({"enum": [*ENOUGH, "x"]}, "more than 500 enum values and members of unions"),
         ({"properties": {"a": {"enum": ENOUGH}, "b": {"oneOf": [{}]}}}, "more than 500"),
-        ({"description": "x" * LARGEST}, "longer than 65536 bytes"),
+        ({"description": "x" * SCHEMA_BYTES}, "longer than 65536 bytes"),
     ],
 )
 def test_one_beyond_them_is_refused_where_it_stands(schema: Any, problem: str) -> None:

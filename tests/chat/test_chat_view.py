@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from antwort.chat.answer import Answer, Called, Problem, Said, Thought
-from antwort.chat.blocks import PARSER
-from antwort.chat.frames import Tokens
-from antwort.chat.region import repaint, rows
-from antwort.chat.screen import FINE, PLAIN, glyphs_for
-from chat_screen_kit import ThoughtOf, writing_of
+from antwort.chat.answer import CallPart, ChatAnswer, ProblemPart, ReasoningPart, TextPart, TokenUsage
+from antwort.chat.markdown import PARSER
+from antwort.chat.screen import ASCII, UNICODE, count_rows, glyphs_for, repaint
+from chat_screen_kit import ThoughtOf, view_of
 
 PIECES = [
     *("# ", "- ", "1. ", "10. ", "> ", "```", "```py\n", "\n", "\n\n", "**", "`", "word ", "|a|b|\n", "|-|-|\n", "|x|"),
@@ -27,22 +25,22 @@ PIECES = [
 
 def whole(text: str, width: int = 80, height: int = 24) -> list[str]:
     terminal = ThoughtOf(width, height)
-    writing, answer = writing_of(terminal, Said(text))
+    view, answer = view_of(terminal, TextPart(text))
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     return terminal.lines()
 
 
 def grown(text: str, cuts: list[int], width: int, height: int) -> ThoughtOf:
     terminal = ThoughtOf(width, height)
-    said = Said()
-    writing, answer = writing_of(terminal, said)
+    said = TextPart()
+    view, answer = view_of(terminal, said)
     for number, cut in enumerate(sorted(cuts)):
         said.text = text[:cut]
-        writing.draw(number / 10)
+        view.draw(number / 10)
     said.text = text
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     return terminal
 
 
@@ -116,12 +114,12 @@ def test_the_terminal_is_not_told_of_links() -> None:
 
 def test_finished_blocks_are_written_once_and_only_the_growing_one_again() -> None:
     terminal = ThoughtOf()
-    said = Said("First paragraph.\n\nSecond\none")
-    writing, _ = writing_of(terminal, said)
-    writing.draw(0.0)
+    said = TextPart("First paragraph.\n\nSecond\none")
+    view, _ = view_of(terminal, said)
+    view.draw(0.0)
     for number in range(1, 5):
         said.text += f" and {number}"
-        writing.draw(number / 10)
+        view.draw(number / 10)
     assert terminal.written.count("First paragraph.") == 1
     assert terminal.written.count("one") == 5
 
@@ -129,16 +127,16 @@ def test_finished_blocks_are_written_once_and_only_the_growing_one_again() -> No
 def test_every_word_is_shown_as_soon_as_it_is_there() -> None:
     """Also of a line that is not whole, before which nothing is finished."""
     terminal = ThoughtOf()
-    writing, _ = writing_of(terminal, Said("One.\n\n- two\n- thr"))
-    writing.draw(0.0)
+    view, _ = view_of(terminal, TextPart("One.\n\n- two\n- thr"))
+    view.draw(0.0)
     assert terminal.lines()[:5] == ["", "One.", "", " • two", " • thr"]
 
 
 def test_code_that_is_longer_than_the_window_scrolls_as_it_comes() -> None:
     terminal = ThoughtOf(height=10)
-    said = Said("```\n" + "".join(f"line {number}\n" for number in range(30)))
-    writing, _ = writing_of(terminal, said)
-    writing.draw(0.0)
+    said = TextPart("```\n" + "".join(f"line {number}\n" for number in range(30)))
+    view, _ = view_of(terminal, said)
+    view.draw(0.0)
     assert [line for line in terminal.lines() if "line" in line] == [f"  line {number}" for number in range(30)]
 
 
@@ -171,11 +169,11 @@ def test_a_long_block_costs_no_more_the_longer_it_grows_and_is_whole_at_the_end(
     assert [line for line in seen.lines() if line] == [line for line in whole(text) if line]
 
 
-@pytest.mark.parametrize("kind", [Said, Thought])
-def test_the_end_of_a_long_block_is_seen_while_it_grows(kind: type[Said | Thought]) -> None:
+@pytest.mark.parametrize("kind", [TextPart, ReasoningPart])
+def test_the_end_of_a_long_block_is_seen_while_it_grows(kind: type[TextPart | ReasoningPart]) -> None:
     terminal = ThoughtOf()
-    writing, _ = writing_of(terminal, kind("A word. " * 4000 + "The last."))
-    writing.draw(0.0)
+    view, _ = view_of(terminal, kind("A word. " * 4000 + "The last."))
+    view.draw(0.0)
     assert any(line.endswith("The last.") for line in terminal.lines())
 
 
@@ -184,95 +182,93 @@ def test_the_end_of_a_long_block_is_seen_while_it_grows(kind: type[Said | Though
 
 def test_a_call_is_shown_with_its_arguments_its_result_and_its_time() -> None:
     terminal = ThoughtOf()
-    called = Called(name="calculate", label="demo", arguments='{"expression": "17 * 23"}', began=0.0)
-    writing, answer = writing_of(terminal, called)
-    writing.draw(1.5)
+    called = CallPart(name="calculate", label="demo", arguments='{"expression": "17 * 23"}', began=0.0)
+    view, answer = view_of(terminal, called)
+    view.draw(1.5)
     assert terminal.lines()[1] == '  ⠴ demo.calculate(expression: "17 * 23")  1.5 s'
     called.output = "391"
     called.end(2.0)
     answer.finish("completed", "", 2.0)
-    writing.finish(2.0)
+    view.finish(2.0)
     assert terminal.lines()[1:] == ['  ✓ demo.calculate(expression: "17 * 23")  2.0 s', "    391", "", "2.0 s"]
 
 
 def test_calls_side_by_side_are_written_in_their_order() -> None:
     terminal = ThoughtOf()
     first, second = (
-        Called(name="slow", began=0.0),
-        Called(name="fast", began=0.0, output="done", is_done=True, ended=0.01),
+        CallPart(name="slow", began=0.0),
+        CallPart(name="fast", began=0.0, output="done", is_done=True, ended=0.01),
     )
-    writing, answer = writing_of(terminal, first, second)
-    writing.draw(0.5)
+    view, answer = view_of(terminal, first, second)
+    view.draw(0.5)
     assert terminal.lines()[1:4] == ["  ⠴ slow()  0.5 s", "  ✓ fast()  10 ms", "    done"]
     first.error = "it broke"
     first.end(1.0)
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     assert terminal.lines()[1:5] == ["  ✗ slow()  1.0 s", "    it broke", "  ✓ fast()  10 ms", "    done"]
 
 
 def test_what_a_tool_says_is_shortened_and_gives_no_orders() -> None:
     terminal = ThoughtOf()
     output = "\n".join(f"\x1b[31mline {number}" for number in range(9))
-    writing, answer = writing_of(
-        terminal, Called(name="x\x1b[2J", arguments="not \x07json", output=output, is_done=True)
-    )
+    view, answer = view_of(terminal, CallPart(name="x\x1b[2J", arguments="not \x07json", output=output, is_done=True))
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     assert terminal.lines()[1:4] == ["  ✓ x␛[2J(not ␇json)", "    ␛[31mline 0", "    ␛[31mline 1"]
     assert terminal.lines()[8] == "    … 3 more lines"
 
 
 def test_thoughts_calls_and_words_stand_apart() -> None:
     terminal = ThoughtOf()
-    called = Called(name="f", output="1", is_done=True)
-    writing, answer = writing_of(terminal, Thought("Hm."), called, Said("So."), Problem("down"))
+    called = CallPart(name="f", output="1", is_done=True)
+    view, answer = view_of(terminal, ReasoningPart("Hm."), called, TextPart("So."), ProblemPart("down"))
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     assert terminal.lines() == ["", "  Hm.", "", "  ✓ f()", "    1", "", "So.", "", "  ✗ down", "", "1.0 s"]
 
 
 def test_words_that_come_while_a_call_still_runs_wait_behind_it() -> None:
     terminal = ThoughtOf()
-    called, said = Called(name="f", began=0.0), Said("Meanwhile")
-    writing, answer = writing_of(terminal, called, said)
-    writing.draw(0.0)
+    called, said = CallPart(name="f", began=0.0), TextPart("Meanwhile")
+    view, answer = view_of(terminal, called, said)
+    view.draw(0.0)
     called.output = "1"
     answer.finish("completed", "", 1.0)
-    writing.finish(1.0)
+    view.finish(1.0)
     assert terminal.lines()[1:5] == ["  ✗ f()  1.0 s", "    There was no result.", "", "Meanwhile"]
 
 
 @pytest.mark.parametrize(
     ("answer", "shown"),
     [
-        (Answer(0.0, usage=Tokens(12, 40), first_piece=1.0), ["12 tokens in · 40 out · 3.0 s · 20 tokens/s"]),
-        (Answer(0.0), ["3.0 s"]),
+        (ChatAnswer(0.0, usage=TokenUsage(12, 40), first_token=1.0), ["12 tokens in · 40 out · 3.0 s · 20 tokens/s"]),
+        (ChatAnswer(0.0), ["3.0 s"]),
     ],
 )
-def test_a_turn_ends_with_what_it_took(answer: Answer, shown: list[str]) -> None:
+def test_a_turn_ends_with_what_it_took(answer: ChatAnswer, shown: list[str]) -> None:
     terminal = ThoughtOf()
-    writing, ending = writing_of(terminal)
-    ending.usage, ending.first_piece = answer.usage, answer.first_piece
+    view, ending = view_of(terminal)
+    ending.usage, ending.first_token = answer.usage, answer.first_token
     ending.finish("completed", "", 3.0)
-    writing.finish(3.0)
+    view.finish(3.0)
     assert terminal.lines()[1:] == shown
 
 
 def test_a_turn_that_went_wrong_says_so() -> None:
     terminal = ThoughtOf()
-    writing, answer = writing_of(terminal, Said("Half a sen"))
+    view, answer = view_of(terminal, TextPart("Half a sen"))
     answer.finish("failed", "The backend \x1b[2Jis gone.", 3.0)
-    writing.finish(3.0)
+    view.finish(3.0)
     assert terminal.lines()[1:] == ["Half a sen", "", "The backend ␛[2Jis gone.", "3.0 s"]
 
 
 def test_a_cancelled_turn_keeps_what_was_said() -> None:
     terminal = ThoughtOf()
-    writing, answer = writing_of(terminal, Said("Half a sen"))
-    writing.draw(0.0)
+    view, answer = view_of(terminal, TextPart("Half a sen"))
+    view.draw(0.0)
     answer.finish("cancelled", "", 3.0)
-    writing.finish(3.0)
+    view.finish(3.0)
     assert terminal.lines()[1:] == ["Half a sen", "", "cancelled · 3.0 s"]
 
 
@@ -280,10 +276,10 @@ def test_a_cancelled_turn_keeps_what_was_said() -> None:
 
 
 def test_a_terminal_without_every_character_gets_plain_signs() -> None:
-    assert glyphs_for("utf-8") == FINE
-    assert glyphs_for("ascii") == PLAIN
-    assert glyphs_for("no such encoding") == PLAIN
-    assert "".join(PLAIN).isascii()
+    assert glyphs_for("utf-8") == UNICODE
+    assert glyphs_for("ascii") == ASCII
+    assert glyphs_for("no such encoding") == ASCII
+    assert "".join(ASCII).isascii()
 
 
 def test_only_lines_that_differ_are_written_again() -> None:
@@ -294,5 +290,5 @@ def test_only_lines_that_differ_are_written_again() -> None:
 
 
 def test_a_window_that_was_made_narrower_has_broken_lines() -> None:
-    assert rows(["\x1b[2m12345\x1b[0m", "", "日本語"], 4) == 2 + 1 + 2
+    assert count_rows(["\x1b[2m12345\x1b[0m", "", "日本語"], 4) == 2 + 1 + 2
     assert repaint(["12345"], [], ["new"], 4) == "\x1b[2A\r\x1b[Jnew\n"

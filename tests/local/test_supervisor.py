@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antwort.local.files import CannotRun
-from antwort.local.keeper import PAUSES, STEADY, Keeper
 from antwort.local.process import ModelProcess
-from antwort.local.watch import answers
+from antwort.local.server_options import CannotRun
+from antwort.local.supervisor import RESTART_DELAYS, STABLE_SECONDS, Supervisor, is_alive
 from antwort.providers.errors import NotReady
 from local_kit import ADDRESS, BROKEN, GOOD, SLOW, Lives, begin
 
@@ -36,37 +35,37 @@ class Naps:
 
 
 @asynccontextmanager
-async def kept(
+async def supervised(
     begin: Callable[[], Awaitable[ModelProcess]],
     naps: Naps | None = None,
     *,
     ready: float = PATIENCE,
     clock: Callable[[], float] = lambda: 0.0,
-) -> AsyncIterator[Keeper]:
-    keeper = Keeper("m", begin, ready=ready, sleep=naps or Naps(), clock=clock)
+) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor("m", begin, load_seconds=ready, sleep=naps or Naps(), clock=clock)
     try:
         async with asyncio.timeout(PATIENCE):
-            yield keeper
+            yield supervisor
     finally:
-        await keeper.close()
+        await supervisor.close()
 
 
 async def test_it_is_started_when_somebody_asks_and_once_for_all() -> None:
     lives = Lives(GOOD)
-    async with kept(lives) as keeper:
-        assert (lives.begun, keeper.pid) == ([], None)
-        found = await asyncio.gather(*(keeper.process(PATIENCE) for _ in range(5)))
+    async with supervised(lives) as supervisor:
+        assert (lives.begun, supervisor.pid) == ([], None)
+        found = await asyncio.gather(*(supervisor.process(PATIENCE) for _ in range(5)))
         assert found == lives.begun * 5
         assert len(lives.begun) == 1
-        assert keeper.pid == lives.begun[0].pid
+        assert supervisor.pid == lives.begun[0].pid
     assert lives.begun[0].has_ended
 
 
 async def test_who_asks_while_it_loads_waits_and_is_told_to_come_back() -> None:
     lives = Lives(SLOW)
-    async with kept(lives) as keeper:
+    async with supervised(lives) as supervisor:
         with pytest.raises(NotReady, match="still being loaded") as caught:
-            await keeper.process(0.01)
+            await supervisor.process(0.01)
         assert caught.value.retry_after == 2.0
     assert all(each.has_ended for each in lives.begun)
 
@@ -74,11 +73,11 @@ async def test_who_asks_while_it_loads_waits_and_is_told_to_come_back() -> None:
 async def test_one_that_is_killed_is_started_again_at_once(caplog: pytest.LogCaptureFixture) -> None:
     lives = Lives(GOOD)
     naps = Naps(most=3)
-    async with kept(lives, naps) as keeper:
-        first = await keeper.process(PATIENCE)
+    async with supervised(lives, naps) as supervisor:
+        first = await supervisor.process(PATIENCE)
         os.kill(first.pid, signal.SIGKILL)
         await first.ended()
-        assert await keeper.process(PATIENCE) is lives.begun[1]
+        assert await supervisor.process(PATIENCE) is lives.begun[1]
         assert naps.taken == [0.0]
     assert "the model m has stopped: its process was ended by SIGKILL; the next start is now" in caplog.messages
 
@@ -86,12 +85,12 @@ async def test_one_that_is_killed_is_started_again_at_once(caplog: pytest.LogCap
 async def test_one_that_keeps_dying_is_left_alone_for_longer_and_longer() -> None:
     lives = Lives(("ready=http://127.0.0.1:9", "exit=1"))
     naps = Naps(most=9)
-    async with kept(lives, naps) as keeper:
-        keeper.start()
+    async with supervised(lives, naps) as supervisor:
+        supervisor.start()
         await naps.all_taken.wait()
-        assert naps.taken == [*PAUSES, 30.0, 30.0]
+        assert naps.taken == [*RESTART_DELAYS, 30.0, 30.0]
         with pytest.raises(NotReady, match=r"has stopped \(its process ended with status 1\) and is started") as caught:
-            await keeper.process(0.01)
+            await supervisor.process(0.01)
         assert caught.value.retry_after == 32.0
 
 
@@ -101,11 +100,11 @@ async def test_a_long_life_makes_good_for_the_short_ones_before_it() -> None:
 
     async def begin() -> ModelProcess:
         nonlocal now
-        now += STEADY if len(lives.begun) == 2 else 0.0  # the third one's life is a long one
+        now += STABLE_SECONDS if len(lives.begun) == 2 else 0.0  # the third one's life is a long one
         return await lives()
 
-    async with kept(begin, naps, clock=lambda: now) as keeper:
-        keeper.start()
+    async with supervised(begin, naps, clock=lambda: now) as supervisor:
+        supervisor.start()
         await naps.all_taken.wait()
     assert naps.taken == [0.0, 1.0, 0.0, 0.0, 1.0]
 
@@ -113,13 +112,13 @@ async def test_a_long_life_makes_good_for_the_short_ones_before_it() -> None:
 async def test_one_whose_first_start_fails_says_why_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     lives = Lives(BROKEN, GOOD)
     naps = Naps(most=1)
-    async with kept(lives, naps) as keeper:
+    async with supervised(lives, naps) as supervisor:
         with pytest.raises(CannotRun, match=r"^gguf_init: failed to read header$"):
-            await keeper.first()
+            await supervisor.first_start()
         await naps.all_taken.wait()
         assert naps.taken == [1.0]
         naps.over.set()
-        assert await keeper.process(PATIENCE) is lives.begun[1]
+        assert await supervisor.process(PATIENCE) is lives.begun[1]
     assert caplog.messages == [
         "the model m cannot be loaded: its process ended with status 3; the next start is in 1 seconds",
         "llama.cpp: 0.00.002 E gguf_init: failed to read header",
@@ -128,9 +127,9 @@ async def test_one_whose_first_start_fails_says_why_and_is_tried_again(caplog: p
 
 
 async def test_who_waits_for_a_start_that_fails_is_told_at_once_and_nothing_of_the_log() -> None:
-    async with kept(Lives(BROKEN), Naps(most=1)) as keeper:
+    async with supervised(Lives(BROKEN), Naps(most=1)) as supervisor:
         with pytest.raises(NotReady) as caught:
-            await keeper.process(PATIENCE)
+            await supervisor.process(PATIENCE)
     assert caught.value.message == (
         "The model cannot be loaded (its process ended with status 3); the server's log says more."
     )
@@ -138,9 +137,9 @@ async def test_who_waits_for_a_start_that_fails_is_told_at_once_and_nothing_of_t
 
 async def test_one_that_takes_too_long_to_load_is_ended() -> None:
     lives = Lives(SLOW)
-    async with kept(lives, Naps(most=1), ready=0.05) as keeper:
+    async with supervised(lives, Naps(most=1), ready=0.05) as supervisor:
         with pytest.raises(CannotRun, match=r"not ready after 0\.05 seconds, which local\.ready allows"):
-            await keeper.first()
+            await supervisor.first_start()
     assert lives.begun[0].has_ended
 
 
@@ -148,9 +147,9 @@ async def test_a_process_that_cannot_even_be_started_is_no_different() -> None:
     async def begin() -> ModelProcess:
         raise FileNotFoundError(2, "No such file or directory")
 
-    async with kept(begin, Naps(most=1)) as keeper:
+    async with supervised(begin, Naps(most=1)) as supervisor:
         with pytest.raises(CannotRun, match="its process cannot be started: No such file or directory"):
-            await keeper.first()
+            await supervisor.first_start()
 
 
 async def test_one_that_hangs_is_ended_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,15 +163,17 @@ async def test_one_that_hangs_is_ended_and_started_again(caplog: pytest.LogCaptu
         return looks[-1][1]
 
     lives, rests = Lives((f"ready={ADDRESS}", "deaf"), GOOD), Naps()
-    keeper = Keeper("m", lives, ready=PATIENCE, look=look, rest=rests, sleep=Naps(), clock=lambda: 0.0)
+    supervisor = Supervisor(
+        "m", lives, load_seconds=PATIENCE, check=look, check_sleep=rests, sleep=Naps(), clock=lambda: 0.0
+    )
     try:
         async with asyncio.timeout(PATIENCE):
-            first = await keeper.process(PATIENCE)
+            first = await supervisor.process(PATIENCE)
             os.kill(first.pid, signal.SIGSTOP)
             await first.ended()
-            assert await keeper.process(PATIENCE) is lives.begun[1]
+            assert await supervisor.process(PATIENCE) is lives.begun[1]
     finally:
-        await keeper.close()
+        await supervisor.close()
     assert (len(looks), {pid for pid, _ in looks}, set(rests.taken)) == (7, {first.pid}, {5.0})
     assert (
         "the model m has stopped: it has not answered 3 looks in a row, 5 seconds apart; the next start is now"
@@ -194,30 +195,30 @@ async def test_a_process_answers_when_it_says_anything_at_all_in_time() -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         process = await begin(f"ready=http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "wait")
         await process.ready()
-        assert await answers(process)
+        assert await is_alive(process)
         silence.set()
-        assert not await answers(process, 0.05)
-    assert not await answers(process)
+        assert not await is_alive(process, 0.05)
+    assert not await is_alive(process)
     assert heard == [b"GET /health HTTP/1.0\r\n\r\n"] * 2
     await process.stop()
 
 
 async def test_who_is_told_of_a_failed_start_is_told_when_the_next_one_is() -> None:
     naps = Naps(most=3)
-    async with kept(Lives(BROKEN), naps) as keeper:
+    async with supervised(Lives(BROKEN), naps) as supervisor:
         with pytest.raises(NotReady) as caught:
-            await keeper.process(PATIENCE)
+            await supervisor.process(PATIENCE)
         assert caught.value.retry_after == 3.0, "the pause of a second, and then some time to load"
 
 
 async def test_what_is_closed_stays_closed() -> None:
     lives = Lives(GOOD)
-    async with kept(lives) as keeper:
-        await keeper.first()
-        await keeper.close()
+    async with supervised(lives) as supervisor:
+        await supervisor.first_start()
+        await supervisor.close()
         with pytest.raises(NotReady, match="has been stopped"):
-            await keeper.process(PATIENCE)
-    unused = Keeper("m", Lives(GOOD), ready=1.0)
+            await supervisor.process(PATIENCE)
+    unused = Supervisor("m", Lives(GOOD), load_seconds=1.0)
     await unused.close()
     with pytest.raises(CannotRun, match="has been stopped"):
-        await unused.first()
+        await unused.first_start()

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from antwort.chat.answer import Called
-from antwort.chat.asking import Question, questions
+from antwort.chat.answer import CallPart
+from antwort.chat.prompt import Confirmation, confirmations
 
 
-def asked(arguments: str, name: str = "run") -> Question:
-    (question,) = questions([Called(name=name, label="shell", arguments=arguments)])
+def asked(arguments: str, name: str = "run") -> Confirmation:
+    (question,) = confirmations([CallPart(name=name, label="shell", arguments=arguments)])
     return question
 
 
@@ -26,14 +26,14 @@ def asked(arguments: str, name: str = "run") -> Question:
     ],
 )
 def test_what_is_short_stands_in_the_question(arguments: str, shown: str) -> None:
-    assert asked(arguments) == Question("", f"Run shell.run({shown})?")
+    assert asked(arguments) == Confirmation("", f"Run shell.run({shown})?")
 
 
 @pytest.mark.parametrize("length", [101, 1000, 3000])
 def test_what_is_longer_stands_above_it_to_its_last_character(length: int) -> None:
     command = "x" * length + "; rm -rf ~"
     question = asked(json.dumps({"command": command, "folder": "/"}))
-    assert question == Question(f'command: "{command}"\nfolder: "/"', "Run shell.run with this?")
+    assert question == Confirmation(f'command: "{command}"\nfolder: "/"', "Run shell.run with this?")
 
 
 def test_of_what_is_too_long_it_is_said_how_much_there_is_and_all_can_be_seen() -> None:
@@ -44,8 +44,8 @@ def test_of_what_is_too_long_it_is_said_how_much_there_is_and_all_can_be_seen() 
 
 
 def test_calls_of_one_turn_are_numbered() -> None:
-    calls = [Called(name="run", arguments='{"n": 1}'), Called(name="run", arguments='{"n": 2}')]
-    assert [each.words for each in questions(calls)] == ["Run run(n: 1), 1 of 2?", "Run run(n: 2), 2 of 2?"]
+    calls = [CallPart(name="run", arguments='{"n": 1}'), CallPart(name="run", arguments='{"n": 2}')]
+    assert [each.question for each in confirmations(calls)] == ["Run run(n: 1), 1 of 2?", "Run run(n: 2), 2 of 2?"]
 
 
 def test_no_argument_passes_for_the_question_or_for_an_order_to_the_terminal() -> None:
