@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,17 +10,22 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.container import Container
+from tomlkit.exceptions import TOMLKitError
+
 from antwort.cli.output import UsageError, note, print_result, report
+from antwort.config.files import replace_file
 from antwort.config.problems import CannotStart
-
-if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
-    from tomlkit.container import Container
-
-    from antwort.doctor.answers import BackendAnswer
+from antwort.config.secrets import Secret
+from antwort.doctor.answers import BackendAnswer
+from antwort.doctor.client import Access, ProbeClient, below
+from antwort.errors import AntwortError
+from antwort.providers.models import parse_models
 
 PROFILE = "antwort"
 PROFILE_FILE = f"{PROFILE}.config.toml"
@@ -121,9 +127,6 @@ class ListedModels(NamedTuple):
 
 def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> ListedModels:
     """List the models, first without a key, then with it if the server requires one."""
-    from antwort.errors import AntwortError
-    from antwort.providers.models import parse_models
-
     answer = _get_models(base, "", timeout_seconds)
     is_refused = answer.status == HTTPStatus.UNAUTHORIZED
     if is_refused and key:
@@ -140,11 +143,6 @@ def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Liste
 
 def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     """Request the list of models. No proxy is used, and no redirect is followed with the key."""
-    import asyncio
-
-    from antwort.config.secrets import Secret
-    from antwort.doctor.answers import BackendAnswer
-    from antwort.doctor.client import Access, ProbeClient, below
 
     async def get() -> BackendAnswer:
         try:
@@ -234,9 +232,6 @@ def _write(base: str, model: str, needs_key: bool, found: ListedModels, *, is_pr
 
 def _profile(text: str, base: str, model: str, needs_key: bool, catalogue: Path) -> str:
     """Return the profile's text, with what the user has added to it."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
     try:
         profile = tomlkit.parse(text)
         if not text:
@@ -290,8 +285,6 @@ def _read(file: Path) -> str:
 
 def _replace(file: Path, text: str) -> bool:
     """Write a file, and return whether it changed."""
-    from antwort.config.files import replace_file
-
     if file.exists() and _read(file) == text:
         return False
     try:
@@ -326,9 +319,6 @@ def _restore() -> int:
 
 def _without_provider(text: str, backup: Path) -> str:
     """Return config.toml without our provider. The default model becomes that of the backup, if our provider set it."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
     try:
         config: TOMLDocument = tomlkit.parse(text)
         providers: Container | dict[str, Any] = config.get("model_providers", {})

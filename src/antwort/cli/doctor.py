@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TextIO, cast
 
-from antwort.cli.output import (
-    SafeOutput,
-    UsageError,
-    note,
-    print_result,
-    report,
-    report_lost,
-    with_progress,
-)
+import msgspec
+
+from antwort.api.wire import encode, replace
+from antwort.backends import make_local
+from antwort.cli.output import SafeOutput, UsageError, note, print_result, report, report_lost, with_progress
+from antwort.config.checks import LOCAL, address_problem
+from antwort.config.files import expanded
+from antwort.config.flags import KEY_VARIABLE
+from antwort.config.loading import Loaded, read
 from antwort.config.problems import CannotStart
-
-if TYPE_CHECKING:
-    import ssl
-
-    from antwort.config.loading import Loaded
-    from antwort.config.secrets import Secret
-    from antwort.config.settings import BackendSettings, Settings
-    from antwort.doctor.examiner import Examiner, Subject
-    from antwort.doctor.findings import Examination
+from antwort.config.secrets import Secret, can_be_sent, read_secret_file
+from antwort.config.settings import BackendSettings, CapabilitySettings, Settings
+from antwort.doctor.client import Access, candidates, without_slash
+from antwort.doctor.examiner import TIMEOUT_SECONDS, Examiner, OutOfReach, Subject, in_force
+from antwort.doctor.findings import Examination, Report, outcome
+from antwort.doctor.record import CannotRecord, new_name, record
+from antwort.doctor.table import FindingsTable
+from antwort.local.server_options import CannotRun
 
 STATUS_UNREACHABLE = 3
 """A backend could not be examined: it was out of reach, not ready, or asked for a key."""
@@ -46,9 +46,6 @@ class _Doctor:
     """One run of the command."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
-        from antwort.config.settings import Settings
-        from antwort.doctor.table import FindingsTable
-
         self._given = given
         self._is_json = bool(given.get("json"))
         self._output = SafeOutput()
@@ -60,14 +57,9 @@ class _Doctor:
 
     async def run(self) -> int:
         """Return the exit status."""
-        from antwort.api.wire import encode
-        from antwort.doctor.findings import Report
-
         async with aclosing(self._subjects()) as subjects:
             examined = [await self._examine(subject) async for subject in subjects]
         if self._is_json:
-            import msgspec
-
             findings = msgspec.json.format(encode(Report(backends=tuple(examined))), indent=2)
             status = print_result(findings.decode())
         else:
@@ -89,10 +81,6 @@ class _Doctor:
                 yield subject
 
     async def _examine(self, subject: Subject) -> Examination:
-        from antwort.api.wire import replace
-        from antwort.doctor.examiner import Examiner, OutOfReach, in_force
-        from antwort.doctor.findings import outcome
-
         try:
             examiner = Examiner(subject, timeout=self._timeout_seconds, begin=self._table.progress)
         except ValueError as exc:
@@ -128,9 +116,6 @@ class _Doctor:
 
     def _write(self, examiner: Examiner, subject: Subject) -> bool:
         """Record the findings, and return whether they are in the file now."""
-        from antwort.api.wire import replace
-        from antwort.doctor.record import CannotRecord, new_name, record
-
         output = sys.stderr if self._is_json else self._output
         if subject.is_local:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=output)
@@ -165,8 +150,6 @@ class _Doctor:
 
 
 def _timeout_seconds(given: object) -> float:
-    from antwort.doctor.examiner import TIMEOUT_SECONDS
-
     if given is None:
         return TIMEOUT_SECONDS
     try:
@@ -180,8 +163,6 @@ def _timeout_seconds(given: object) -> float:
 
 def _load(given: Mapping[str, object]) -> Loaded | None:
     """Read the settings. If a URL is given, and they are not asked for, they may be unusable."""
-    from antwort.config.loading import read
-
     has_url = isinstance(given.get("url"), str)
     wanted = ("config",) if has_url else ("config", "backend_key_file")
     try:
@@ -198,11 +179,6 @@ def _load(given: Mapping[str, object]) -> Loaded | None:
 
 def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """Return the configured backend with this address, or else one that is not configured."""
-    from antwort.config.checks import address_problem
-    from antwort.config.flags import KEY_VARIABLE
-    from antwort.doctor.client import Access, candidates, without_slash
-    from antwort.doctor.examiner import Subject
-
     try:
         addresses = candidates(url)
     except ValueError:
@@ -220,11 +196,6 @@ def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Su
 
 def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
     """`key` takes precedence over the configured one."""
-    import ssl
-
-    from antwort.doctor.client import Access
-    from antwort.doctor.examiner import Subject
-
     tls: ssl.SSLContext | None = None
     if backend.ca_file is not None:
         try:
@@ -240,14 +211,6 @@ def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secr
 @asynccontextmanager
 async def _local_subject(settings: Settings, given: Mapping[str, object]) -> AsyncIterator[Subject]:
     """Start the model that antwort runs by itself. Raises `CannotStart`."""
-    from antwort.backends import make_local
-    from antwort.config.checks import LOCAL
-    from antwort.config.secrets import Secret
-    from antwort.config.settings import BackendSettings, CapabilitySettings
-    from antwort.doctor.client import Access
-    from antwort.doctor.examiner import Subject
-    from antwort.local.server_options import CannotRun
-
     local = make_local(settings)
     if local is None:
         raise CannotStart("There is no backend to examine: a scripted stand-in answers, not a model.")
@@ -281,9 +244,6 @@ def _model(given: Mapping[str, object]) -> str | None:
 
 
 def _read_key(file: object, default: str = "") -> Secret | None:
-    from antwort.config.files import expanded
-    from antwort.config.secrets import Secret, can_be_sent, read_secret_file
-
     try:
         text = read_secret_file(Path(expanded(str(file)))) if file else default
     except ValueError as exc:

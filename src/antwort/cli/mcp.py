@@ -9,17 +9,36 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
+import msgspec
+from msgspec.structs import replace
+
+from antwort.api.items import InputText
+from antwort.api.tools import McpTool
+from antwort.api.wire import UNSET
 from antwort.cli.output import UsageError, is_terminal, print_result, report, with_progress
+from antwort.config.checks import check
+from antwort.config.files import expanded
+from antwort.config.loading import read
 from antwort.config.problems import CannotStart, printable
-
-if TYPE_CHECKING:
-    from antwort.config.settings import Settings
-    from antwort.tools.base import ToolDefinition, ToolResult
-    from antwort.tools.mcp.executor import McpExecutor
-    from antwort.tools.mcp.servers import McpServer
+from antwort.config.secrets import read_secret_file
+from antwort.config.settings import Settings
+from antwort.config.shown import shown_address, shown_command
+from antwort.errors import InvalidField
+from antwort.identity import ANONYMOUS
+from antwort.ids import new_id
+from antwort.net.ssrf import AddressNotAllowed, parse_url
+from antwort.schema.references import resolve
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult
+from antwort.tools.limits import ToolBounds, limited
+from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.mcp.servers import McpServer
+from antwort.toolsets import make_policy, make_server
 
 STATUS_UNREACHABLE = 3
 """A server could not be asked; a call that fails ends with 1."""
@@ -72,9 +91,6 @@ def run_async(command: str, work: Coroutine[None, None, int]) -> int:
 
 def read_settings(given: Mapping[str, object]) -> Settings:
     """Read the settings; other flags are not about them. Raises `CannotStart`."""
-    from antwort.config.checks import check
-    from antwort.config.loading import read
-
     return check(read({name: given[name] for name in _SETTINGS if name in given}).settings)
 
 
@@ -82,8 +98,6 @@ def read_settings(given: Mapping[str, object]) -> Settings:
 
 
 async def _list_servers(given: Mapping[str, object]) -> int:
-    from antwort.config.shown import shown_address, shown_command
-
     settings = read_settings(given)
     if not settings.mcp_servers:
         return print_result(as_json([]) if given.get("json") else "No MCP servers are configured.")
@@ -160,12 +174,6 @@ def _report_unreachable(listing: Listing) -> int:
 
 
 async def _call_tool(given: Mapping[str, object]) -> int:
-    from msgspec.structs import replace
-
-    from antwort.ids import new_id
-    from antwort.tools.base import ToolCall, ToolContext
-    from antwort.tools.limits import ToolBounds, limited
-
     words = given["words"]
     assert isinstance(words, list), "the parser takes at least one"
     label = None if _is_unconfigured(given) else words.pop(0)
@@ -206,8 +214,6 @@ def _call_seconds(given: Mapping[str, object]) -> float | None:
 
 
 def _find(name: str, tools: Sequence[ToolDefinition]) -> ToolDefinition:
-    from difflib import get_close_matches
-
     for tool in tools:
         if tool.own_name == name:
             return tool
@@ -217,9 +223,6 @@ def _find(name: str, tools: Sequence[ToolDefinition]) -> ToolDefinition:
 
 def print_tool_result(result: ToolResult, *, is_json: bool) -> int:
     """Print an output, or report an error, and return the exit status. A terminal gets no control characters."""
-    import msgspec
-
-    from antwort.api.items import InputText
 
     def describe(part: object) -> str:
         plain = msgspec.to_builtins(part)
@@ -289,7 +292,6 @@ def _loads(text: str) -> Any:
 
 def _types_in(schema: object, root: Mapping[str, Any], depth: int) -> Iterator[str]:
     """Yield the types that a schema allows. An MCP server's schema may be anything."""
-    from antwort.schema.references import resolve
 
     def listed(value: object) -> Sequence[Any]:
         return () if value is None else value if isinstance(value, list | tuple) else (value,)
@@ -317,8 +319,6 @@ def _choose(given: Mapping[str, object], settings: Settings, label: str | None) 
     """Return the server of the command line, the configured one with this label, or all that are configured. Raises
     `UsageError`.
     """
-    from antwort.toolsets import make_server
-
     if _is_unconfigured(given):
         if label is not None:
             raise UsageError("Give a label, or --url, or --command: one of them.")
@@ -338,9 +338,6 @@ def _choose(given: Mapping[str, object], settings: Settings, label: str | None) 
 
 
 def _make_unconfigured(given: Mapping[str, object]) -> McpServer:
-    from antwort.net.ssrf import AddressNotAllowed, parse_url
-    from antwort.tools.mcp.servers import McpServer
-
     url, command = given.get("url"), given.get("command")
     try:
         if url is not None and not str(url).lower().startswith(("http://", "https://")):
@@ -360,8 +357,6 @@ def _make_unconfigured(given: Mapping[str, object]) -> McpServer:
 
 
 def _transport(given: Mapping[str, object], url: str) -> Literal["http", "sse"]:
-    from urllib.parse import urlsplit
-
     match given.get("transport"):
         case "http" | "sse" as transport:
             return transport
@@ -372,9 +367,6 @@ def _transport(given: Mapping[str, object], url: str) -> Literal["http", "sse"]:
 
 
 def _read_token(given: Mapping[str, object]) -> str | None:
-    from antwort.config.files import expanded
-    from antwort.config.secrets import read_secret_file
-
     if (file := given.get("token_file")) is None:
         return None
     try:
@@ -385,9 +377,6 @@ def _read_token(given: Mapping[str, object]) -> str | None:
 
 @asynccontextmanager
 async def _executor(servers: Sequence[McpServer], settings: Settings) -> AsyncIterator[McpExecutor]:
-    from antwort.tools.mcp.executor import McpExecutor
-    from antwort.toolsets import make_policy
-
     executor = McpExecutor(servers, make_policy(settings.mcp, is_near=True))
     try:
         yield executor
@@ -399,12 +388,6 @@ async def _survey(
     servers: Sequence[McpServer], executor: McpExecutor, given: Mapping[str, object], *, raises: bool = False
 ) -> Listing:
     """Ask all servers for their tools at the same time. `raises`: `UsageError`, instead of listing it."""
-    from antwort.api.tools import McpTool
-    from antwort.api.wire import UNSET
-    from antwort.errors import InvalidField
-    from antwort.identity import ANONYMOUS
-    from antwort.tools.mcp.base import ServerUnavailable
-
     token = None if _is_unconfigured(given) else _read_token(given)
 
     async def ask(server: McpServer) -> Sequence[ToolDefinition] | CannotAsk:

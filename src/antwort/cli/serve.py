@@ -9,8 +9,11 @@ import signal
 from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from antwort.app import App, build, hashed
+from antwort.cli.greeting import address, announce, format_rows, server_rows, worker_headline, worker_rows
 from antwort.cli.output import report, say
 from antwort.cli.process import (
     HANGUP,
@@ -23,16 +26,16 @@ from antwort.cli.process import (
     signal_handlers,
     tune_garbage_collector,
 )
+from antwort.config.checks import check_ready, peers_host
+from antwort.config.loading import Loaded, read
 from antwort.config.problems import CannotStart
+from antwort.config.settings import Settings
+from antwort.server.server import Ping, Server, listen, reason
+from antwort.telemetry import logs
+from antwort.telemetry.logs import batching
 
 if TYPE_CHECKING:
-    from socket import socket
-
-    from antwort.app import App
     from antwort.cli.worker_process import SupervisorLink
-    from antwort.config.loading import Loaded
-    from antwort.config.settings import Settings
-    from antwort.server.server import Server
 
 T = TypeVar("T")
 
@@ -76,8 +79,6 @@ def run_worker(given: Mapping[str, object]) -> int:
 
 def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
     """Return the settings, with hashes for keys, and their file, and configure the log. Raises `CannotStart`."""
-    from antwort.config.loading import read
-
     loaded = read(given)
     configure_log(loaded)
     for warning in loaded.warnings:
@@ -87,16 +88,11 @@ def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
 
 def checked(settings: Settings) -> Settings:
     """Return the settings with hashes in place of keys. Raises `CannotStart` if no server can start with them."""
-    from antwort.app import hashed
-    from antwort.config.checks import check_ready
-
     check_ready(settings)
     return hashed(settings)
 
 
 def configure_log(loaded: Loaded) -> None:
-    from antwort.telemetry import logs
-
     log = loaded.settings.log
     logs.configure(log.level, log.format, content=log.content)
 
@@ -115,10 +111,6 @@ async def serve(
 
     `given` are the flags that the settings are read from again on SIGHUP; `link` leads to the supervisor of a worker.
     """
-    from antwort.app import build
-    from antwort.config.loading import read
-    from antwort.telemetry.logs import batching
-
     app: App | None = None
 
     def reload() -> None:
@@ -152,9 +144,6 @@ async def serve(
 def _make_server(
     app: App, settings: Settings, listener: socket, peers: socket | None, file: Path | None, link: SupervisorLink | None
 ) -> Server:
-    from antwort.cli.greeting import announce, server_rows
-    from antwort.server.server import Ping, Server
-
     async def started() -> None:
         port = listener.getsockname()[1]
         if link is None:
@@ -190,9 +179,6 @@ def _listen_to_peers(settings: Settings) -> tuple[socket, str] | None:
     """Return a socket for other processes and the address they are told; None without a database to share. Raises
     `CannotStart`.
     """
-    from antwort.cli.greeting import address
-    from antwort.config.checks import peers_host
-
     if (host := peers_host(settings)) is None:
         return None
     fix = "see server.peer_host and server.peer_port"
@@ -201,9 +187,6 @@ def _listen_to_peers(settings: Settings) -> tuple[socket, str] | None:
 
 
 def _listen(host: str, port: int, purpose: str, fix: str) -> socket:
-    from antwort.cli.greeting import address
-    from antwort.server.server import listen, reason
-
     try:
         return listen(host, port)
     except OSError as exc:
@@ -216,10 +199,6 @@ def _listen(host: str, port: int, purpose: str, fix: str) -> socket:
 
 async def work(settings: Settings, file: Path | None = None) -> int:
     """Make background responses until a signal says to stop, and return the exit status. Raises `CannotStart`."""
-    from antwort.app import build
-    from antwort.cli.greeting import format_rows, worker_headline, worker_rows
-    from antwort.telemetry.logs import batching
-
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def hear() -> None:

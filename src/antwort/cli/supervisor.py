@@ -17,16 +17,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
 
+from antwort.cli.greeting import format_rows, headline
 from antwort.cli.output import report, say
 from antwort.cli.process import STOP_SIGNALS, hangup_handler, signal_handlers
+from antwort.cli.serve import checked, listen_to_clients
 from antwort.concurrency import backoff
+from antwort.config.checks import check, of_worker
+from antwort.config.loading import read
 from antwort.config.problems import CannotStart
+from antwort.config.settings import Settings
 from antwort.notes import note
-
-if TYPE_CHECKING:
-    from antwort.config.settings import Settings
 
 _log = logging.getLogger("antwort.cli")
 _FIRST_DELAY_SECONDS, _LONGEST_DELAY_SECONDS = 0.2, 30.0
@@ -46,9 +47,6 @@ _FIXED = ("host", "port", "workers")
 
 async def supervise(settings: Settings, flags: Mapping[str, object]) -> int:
     """Run the workers until a signal says to stop, and return the exit status. Raises `CannotStart`."""
-    from antwort.cli.greeting import format_rows, headline
-    from antwort.cli.serve import listen_to_clients
-
     if os.name == "nt":
         raise CannotStart("Several workers are not available on Windows: start one server.")
     with listen_to_clients(settings) as listener:
@@ -295,10 +293,6 @@ class WorkerSupervisor:
 
     def _read_settings(self) -> bool:
         """Return whether workers can start with the settings of now."""
-        from antwort.cli.serve import checked
-        from antwort.config.checks import check, of_worker
-        from antwort.config.loading import read
-
         try:
             settings = read(self._flags).settings
             checked(check(of_worker(settings, 0, len(self._workers))))

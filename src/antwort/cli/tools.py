@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from msgspec.structs import replace
+
+from antwort.api.items import McpListTools
+from antwort.api.requests import CreateRequest
+from antwort.api.tools import McpTool
 from antwort.cli.mcp import STATUS_UNREACHABLE, as_json, as_lines, as_object, read_settings, run_async
 from antwort.cli.output import UsageError, print_result, with_progress
 from antwort.config.problems import printable
-
-if TYPE_CHECKING:
-    from antwort.api.items import McpListTools
-    from antwort.config.settings import Settings
-    from antwort.engine.prompt.discovery import Discovery
-    from antwort.tools.base import ToolDefinition
-    from antwort.tools.routing import Toolbox
+from antwort.config.settings import Settings
+from antwort.engine.prompt.discovery import Discovery, check_labels, standing
+from antwort.engine.prompt.toolbox import build_toolbox
+from antwort.identity import ANONYMOUS, Identity
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition
+from antwort.tools.limits import all_limited
+from antwort.tools.routing import Toolbox
+from antwort.toolsets import load_tools, make_mcp
 
 
 def run(given: Mapping[str, object]) -> int:
@@ -23,11 +29,6 @@ def run(given: Mapping[str, object]) -> int:
 
 
 async def _show(given: Mapping[str, object]) -> int:
-    from antwort.api.requests import CreateRequest
-    from antwort.api.tools import McpTool
-    from antwort.engine.prompt.discovery import standing
-    from antwort.engine.prompt.toolbox import build_toolbox
-
     settings = read_settings(given)
     async with _discovery(settings, given) as discovery:
         labels = _labels(given, discovery)
@@ -59,11 +60,6 @@ async def _show(given: Mapping[str, object]) -> int:
 @asynccontextmanager
 async def _discovery(settings: Settings, given: Mapping[str, object]) -> AsyncIterator[Discovery]:
     """Open everything that runs tools, as a server does, for a request of the identity that is given."""
-    from antwort.engine.prompt.discovery import Discovery
-    from antwort.identity import ANONYMOUS, Identity
-    from antwort.tools.limits import all_limited
-    from antwort.toolsets import load_tools, make_mcp
-
     tenant, subject = given.get("tenant"), given.get("subject")
     identity = Identity(
         tenant=ANONYMOUS.tenant if tenant is None else str(tenant),
@@ -80,8 +76,6 @@ async def _discovery(settings: Settings, given: Mapping[str, object]) -> AsyncIt
 
 
 def _labels(given: Mapping[str, object], discovery: Discovery) -> Sequence[str]:
-    from antwort.engine.prompt.discovery import check_labels
-
     try:
         known = check_labels(discovery.executors)
     except ValueError as exc:
@@ -97,15 +91,11 @@ def _labels(given: Mapping[str, object], discovery: Discovery) -> Sequence[str]:
 
 def _tools_of(listing: McpListTools, toolbox: Toolbox) -> list[ToolDefinition]:
     """Return the tools as the model sees them: whether one is deferred depends on how many there are."""
-    from msgspec.structs import replace
-
     tools = [tool for tool in toolbox.tools.values() if tool.server_label == listing.server_label]
     return [replace(tool, is_deferred=tool.name in toolbox.deferred) for tool in tools]
 
 
 def _format(servers: Sequence[Mapping[str, Any]], toolbox: Toolbox) -> list[str]:
-    from antwort.tools.base import HOUSE_LABEL
-
     lines: list[str] = []
     for each in servers:
         marks = ["MCP server" if each["kind"] == "mcp" else "toolset"]
