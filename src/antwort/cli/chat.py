@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antwort.cli.output import discard_output, note, report, report_lost
+from antwort.cli.output import discard_output, note, report_lost
 from antwort.config.files import expanded
 from antwort.config.flags import is_gguf
 from antwort.config.problems import CannotStart
@@ -27,7 +27,7 @@ _STATUS_ENDED = 143
 
 def run(given: Mapping[str, object]) -> int:
     if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
-        return report(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
+        raise CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it.")
     from antwort.chat.client import ChatError
     from antwort.chat.start import chat
 
@@ -36,9 +36,7 @@ def run(given: Mapping[str, object]) -> int:
     try:
         return asyncio.run(chat(_options(given, os.environ)))
     except ChatError as exc:
-        return report(CannotStart(str(exc)))
-    except CannotStart as exc:
-        return report(exc)
+        raise CannotStart(str(exc)) from exc
     except asyncio.CancelledError:  # a signal to end
         return _STATUS_ENDED
     except OSError as exc:  # the terminal is gone, the disk is full, or nobody reads any more

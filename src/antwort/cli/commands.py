@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from antwort.config.flags import FLAGS, KEY_VARIABLE, Flag
+from antwort.config.flags import FLAGS, Flag
 
 
 class Command(NamedTuple):
@@ -15,7 +15,7 @@ class Command(NamedTuple):
     help: str
     """One line, for the list of commands."""
     run: str = ""
-    """`module:function` in `antwort.cli`, imported when the command is run."""
+    """`module:function` in `antwort.cli`, imported when the command is run; maybe a coroutine function."""
     flags: tuple[Flag, ...] = ()
     arguments: tuple[Flag, ...] = ()
     commands: tuple[Command, ...] = ()
@@ -133,14 +133,9 @@ _DOCTOR = Command(
     "doctor:run",
     (
         Flag("--model", "the model to ask (default: the first it lists)", metavar="MODEL"),
-        Flag(
-            "--backend-key-file",
-            f"a file with the backend's API key (or set {KEY_VARIABLE})",
-            metavar="FILE",
-            takes="file",
-        ),
+        *_flags("--backend-key-file", group="options"),
         Flag("--timeout", "seconds that one answer may take (default: 60)", metavar="S"),
-        Flag("--config", "the configuration file", metavar="FILE", takes="file"),
+        *_flags("--config", group="options"),
         Flag("--write", "record the findings in the configuration file, and show what changed", "output"),
         Flag("--json", "the findings as JSON", "output"),
     ),
@@ -170,7 +165,7 @@ _MODEL_FLAGS = (
     Flag(
         "--data", "the data folder that it is kept in (default: that of `antwort serve`)", metavar="DIR", takes="folder"
     ),
-    Flag("--config", "the configuration file that names the data folder", metavar="FILE", takes="file"),
+    *_flags("--config", group="options"),
 )
 _MODEL = Command(
     "model",

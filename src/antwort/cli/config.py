@@ -22,10 +22,7 @@ def show(given: Mapping[str, object]) -> int:
     from antwort.config.loading import read
     from antwort.config.shown import as_json, as_yaml
 
-    try:
-        loaded = read(given)
-    except CannotStart as exc:
-        return report(exc)
+    loaded = read(given)
     _print_warnings(loaded)
     if given.get("json"):
         return print_result(as_json(loaded))
@@ -47,8 +44,6 @@ def check(given: Mapping[str, object]) -> int:
         for problem in exc.problems:
             note(f"antwort: {problem}")
         return 2 if exc.problems[0].is_usage else 1
-    except CannotStart as exc:
-        return report(exc)
     _print_warnings(loaded)
     problems = list(_find_problems(loaded))
     for each in problems:
@@ -116,7 +111,7 @@ def key(given: Mapping[str, object]) -> int:
 
     name = str(given.get("name", "default"))
     if not is_name(name):
-        return report(UsageError(f"--name must be {NAME_IN_WORDS}."), "key")
+        raise UsageError(f"--name must be {NAME_IN_WORDS}.")
     made = _KEY_PREFIX + secrets.token_urlsafe(32)
     return print_result(
         made,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 import sys
@@ -15,7 +14,7 @@ import msgspec
 
 from antwort.api.wire import encode, replace
 from antwort.backends import make_local
-from antwort.cli.output import SafeOutput, UsageError, note, print_result, report, report_lost, with_progress
+from antwort.cli.output import SafeOutput, UsageError, note, print_result, report_lost, with_progress
 from antwort.config.checks import LOCAL, address_problem
 from antwort.config.files import expanded
 from antwort.config.flags import KEY_VARIABLE
@@ -35,11 +34,8 @@ STATUS_UNREACHABLE = 3
 _MAX_TIMEOUT_SECONDS = 3600.0
 
 
-def run(given: Mapping[str, object]) -> int:
-    try:
-        return asyncio.run(_Doctor(given).run())
-    except CannotStart as exc:
-        return report(exc, "doctor")
+async def run(given: Mapping[str, object]) -> int:
+    return await _Doctor(given).run()
 
 
 class _Doctor:

@@ -7,7 +7,7 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from antwort.api.items import InputText
 from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
-from antwort.cli.output import UsageError, is_terminal, print_result, report, with_progress
+from antwort.cli.output import UsageError, is_terminal, print_result, with_progress
 from antwort.config.checks import check
 from antwort.config.files import expanded
 from antwort.config.loading import read
@@ -65,39 +65,17 @@ class CannotAsk(Exception):
 Listing = list[tuple["McpServer", "Sequence[ToolDefinition] | CannotAsk"]]
 
 
-def list_servers(given: Mapping[str, object]) -> int:
-    """`antwort mcp list`."""
-    return run_async("mcp list", _list_servers(given))
-
-
-def list_tools(given: Mapping[str, object]) -> int:
-    """`antwort mcp tools`."""
-    return run_async("mcp tools", _list_tools(given))
-
-
-def call_tool(given: Mapping[str, object]) -> int:
-    """`antwort mcp call`."""
-    return run_async("mcp call", _call_tool(given))
-
-
-def run_async(command: str, work: Coroutine[None, None, int]) -> int:
-    """Run a command, and return its exit status. Problems are printed here, and not logged as well."""
-    logging.getLogger("antwort").addHandler(logging.NullHandler())
-    try:
-        return asyncio.run(work)
-    except CannotStart as exc:
-        return report(exc, command)
-
-
 def read_settings(given: Mapping[str, object]) -> Settings:
-    """Read the settings; other flags are not about them. Raises `CannotStart`."""
+    """Read the settings; other flags are not about them. Problems are printed, and not logged as well."""
+    logging.getLogger("antwort").addHandler(logging.NullHandler())
     return check(read({name: given[name] for name in _SETTINGS if name in given}).settings)
 
 
 # ---- mcp list ----
 
 
-async def _list_servers(given: Mapping[str, object]) -> int:
+async def list_servers(given: Mapping[str, object]) -> int:
+    """`antwort mcp list`."""
     settings = read_settings(given)
     if not settings.mcp_servers:
         return print_result(as_json([]) if given.get("json") else "No MCP servers are configured.")
@@ -139,7 +117,8 @@ def _unknown_tools(server: McpServer, executor: McpExecutor) -> str:
 # ---- mcp tools ----
 
 
-async def _list_tools(given: Mapping[str, object]) -> int:
+async def list_tools(given: Mapping[str, object]) -> int:
+    """`antwort mcp tools`."""
     settings = read_settings(given)
     label = given.get("label")
     servers = _choose(given, settings, None if label is None else str(label))
@@ -173,7 +152,8 @@ def _report_unreachable(listing: Listing) -> int:
 # ---- mcp call ----
 
 
-async def _call_tool(given: Mapping[str, object]) -> int:
+async def call_tool(given: Mapping[str, object]) -> int:
+    """`antwort mcp call`."""
     words = given["words"]
     assert isinstance(words, list), "the parser takes at least one"
     label = None if _is_unconfigured(given) else words.pop(0)

@@ -40,8 +40,6 @@ def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch:
     except download.CannotPull as exc:
         notes.clear()
         return report(CannotStart(str(exc)))
-    except CannotStart as exc:
-        return report(exc)
     except (KeyboardInterrupt, SystemExit):
         notes.clear()
         raise
@@ -57,15 +55,12 @@ def path(given: Mapping[str, object], model: PackagedModel | None = None) -> int
     from antwort.local.demo import DEMO, demo_path, is_there
 
     model = model or DEMO
-    try:
-        path = demo_path(_data_folder(given), model)
-    except CannotStart as exc:
-        return report(exc)
+    path = demo_path(_data_folder(given), model)
     if is_there(path, model):
         return print_result(str(path))
     flags = [word for name in ("data", "config") if name in given for word in (f"--{name}", str(given[name]))]
     command = shlex.join(["antwort", "model", "pull", *flags])
-    return report(CannotStart(f"The demo model is not there ({path}): `{command}` fetches it."))
+    raise CannotStart(f"The demo model is not there ({path}): `{command}` fetches it.")
 
 
 def _data_folder(given: Mapping[str, object]) -> Path:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from antwort.app import App, build, hashed
 from antwort.cli.greeting import address, announce, format_rows, server_rows, worker_headline, worker_rows
-from antwort.cli.output import report, say
+from antwort.cli.output import say
 from antwort.cli.process import (
     HANGUP,
     STOP_SIGNALS,
@@ -49,10 +49,7 @@ _NO_WORK = "A worker with background.at_once: 0, or background.enabled: false, w
 def run(given: Mapping[str, object]) -> int:
     """`antwort serve`."""
     open_standard_streams()
-    try:
-        settings, file = read_settings(given)
-    except CannotStart as exc:
-        return report(exc)
+    settings, file = read_settings(given)
     if settings.server.workers == 1:
         return run_process(serve(settings, file, given=given))
     from antwort.cli.supervisor import supervise
@@ -63,14 +60,11 @@ def run(given: Mapping[str, object]) -> int:
 def run_worker(given: Mapping[str, object]) -> int:
     """`antwort worker`."""
     open_standard_streams()
-    try:
-        settings, file = read_settings(given)
-        if settings.database is None:
-            raise CannotStart(_NO_DATABASE)
-        if not (settings.background.at_once and settings.background.enabled):
-            raise CannotStart(_NO_WORK)
-    except CannotStart as exc:
-        return report(exc)
+    settings, file = read_settings(given)
+    if settings.database is None:
+        raise CannotStart(_NO_DATABASE)
+    if not (settings.background.at_once and settings.background.enabled):
+        raise CannotStart(_NO_WORK)
     return run_process(work(settings, file))
 
 

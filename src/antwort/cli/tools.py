@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool
-from antwort.cli.mcp import STATUS_UNREACHABLE, as_json, as_lines, as_object, read_settings, run_async
+from antwort.cli.mcp import STATUS_UNREACHABLE, as_json, as_lines, as_object, read_settings
 from antwort.cli.output import UsageError, print_result, with_progress
 from antwort.config.problems import printable
 from antwort.config.settings import Settings
@@ -24,11 +24,7 @@ from antwort.tools.routing import Toolbox
 from antwort.toolsets import load_tools, make_mcp
 
 
-def run(given: Mapping[str, object]) -> int:
-    return run_async("tools", _show(given))
-
-
-async def _show(given: Mapping[str, object]) -> int:
+async def run(given: Mapping[str, object]) -> int:
     settings = read_settings(given)
     async with _discovery(settings, given) as discovery:
         labels = _labels(given, discovery)
