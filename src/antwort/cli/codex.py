@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import tomlkit
@@ -22,10 +22,11 @@ from antwort.cli.output import UsageError, note, print_result, report
 from antwort.config.files import replace_file
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
-from antwort.doctor.answers import BackendAnswer
-from antwort.doctor.client import Access, ProbeClient, below
 from antwort.errors import AntwortError
 from antwort.providers.models import parse_models
+
+if TYPE_CHECKING:
+    from antwort.doctor.answers import BackendAnswer
 
 PROFILE = "antwort"
 PROFILE_FILE = f"{PROFILE}.config.toml"
@@ -143,6 +144,8 @@ def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Liste
 
 def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     """Request the list of models. No proxy is used, and no redirect is followed with the key."""
+    from antwort.doctor.answers import BackendAnswer
+    from antwort.doctor.client import Access, ProbeClient, below
 
     async def get() -> BackendAnswer:
         try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import msgspec
 
@@ -22,12 +22,10 @@ from antwort.config.loading import Loaded, read
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret, can_be_sent, read_secret_file
 from antwort.config.settings import BackendSettings, CapabilitySettings, Settings
-from antwort.doctor.client import Access, candidates, without_slash
-from antwort.doctor.examiner import TIMEOUT_SECONDS, Examiner, OutOfReach, Subject, in_force
-from antwort.doctor.findings import Examination, Report, outcome
-from antwort.doctor.record import CannotRecord, new_name, record
-from antwort.doctor.table import FindingsTable
-from antwort.local.server_options import CannotRun
+
+if TYPE_CHECKING:
+    from antwort.doctor.examiner import Examiner, Subject
+    from antwort.doctor.findings import Examination
 
 STATUS_UNREACHABLE = 3
 """A backend could not be examined: it was out of reach, not ready, or asked for a key."""
@@ -42,6 +40,8 @@ class _Doctor:
     """One run of the command."""
 
     def __init__(self, given: Mapping[str, object]) -> None:
+        from antwort.doctor.table import FindingsTable
+
         self._given = given
         self._is_json = bool(given.get("json"))
         self._output = SafeOutput()
@@ -53,6 +53,8 @@ class _Doctor:
 
     async def run(self) -> int:
         """Return the exit status."""
+        from antwort.doctor.findings import Report
+
         async with aclosing(self._subjects()) as subjects:
             examined = [await self._examine(subject) async for subject in subjects]
         if self._is_json:
@@ -77,6 +79,9 @@ class _Doctor:
                 yield subject
 
     async def _examine(self, subject: Subject) -> Examination:
+        from antwort.doctor.examiner import Examiner, OutOfReach, in_force
+        from antwort.doctor.findings import outcome
+
         try:
             examiner = Examiner(subject, timeout=self._timeout_seconds, begin=self._table.progress)
         except ValueError as exc:
@@ -112,6 +117,8 @@ class _Doctor:
 
     def _write(self, examiner: Examiner, subject: Subject) -> bool:
         """Record the findings, and return whether they are in the file now."""
+        from antwort.doctor.record import CannotRecord, new_name, record
+
         output = sys.stderr if self._is_json else self._output
         if subject.is_local:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=output)
@@ -146,6 +153,8 @@ class _Doctor:
 
 
 def _timeout_seconds(given: object) -> float:
+    from antwort.doctor.examiner import TIMEOUT_SECONDS
+
     if given is None:
         return TIMEOUT_SECONDS
     try:
@@ -175,6 +184,9 @@ def _load(given: Mapping[str, object]) -> Loaded | None:
 
 def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """Return the configured backend with this address, or else one that is not configured."""
+    from antwort.doctor.client import Access, candidates, without_slash
+    from antwort.doctor.examiner import Subject
+
     try:
         addresses = candidates(url)
     except ValueError:
@@ -192,6 +204,9 @@ def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Su
 
 def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
     """`key` takes precedence over the configured one."""
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
+
     tls: ssl.SSLContext | None = None
     if backend.ca_file is not None:
         try:
@@ -207,6 +222,10 @@ def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secr
 @asynccontextmanager
 async def _local_subject(settings: Settings, given: Mapping[str, object]) -> AsyncIterator[Subject]:
     """Start the model that antwort runs by itself. Raises `CannotStart`."""
+    from antwort.doctor.client import Access
+    from antwort.doctor.examiner import Subject
+    from antwort.local.server_options import CannotRun
+
     local = make_local(settings)
     if local is None:
         raise CannotStart("There is no backend to examine: a scripted stand-in answers, not a model.")
