@@ -10,8 +10,8 @@ import sys
 from antwort.cli.model import pull
 from antwort.cli.parser import parse
 from antwort.config.checks import runs_a_model
-from antwort.config.problems import CannotStart
 from antwort.config.loading import read
+from antwort.config.problems import CannotStart
 from antwort.local.demo import demo_path, is_there
 
 
