@@ -12,6 +12,7 @@ STOPPING = "test_a_signal_ends_a_stream_under_way_with_a_terminal_event_and_the_
 TESTS = (
     "tests/cli/test_serve_command.py::test_an_interrupt_while_it_starts_ends_it_quietly",
     f"tests/e2e/test_stopping_the_server.py::{STOPPING}",
+    "tests/cli/test_hangup.py::test_sighup_reloads_keys_and_says_what_needs_a_restart",
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antwort.cli import codex, main
-from antwort.cli.codex import Server, base_of
+from antwort.cli.codex import ListedModels, base_of
 from antwort.config.problems import CannotStart
 from live_server import launched, start
 from replay import answering
@@ -100,14 +100,14 @@ def test_a_host_that_cannot_be_is_one_where_nobody_answers(
 # ---- servers that are none ----
 
 
-async def _looked(answer: Answer, key: str = "", timeout_seconds: float = 5.0) -> Server:
+async def _looked(answer: Answer, key: str = "", timeout_seconds: float = 5.0) -> ListedModels:
     async with answering(lambda _: answer) as server:
         return await asyncio.to_thread(codex.look, f"{server.url}/v1", key, timeout_seconds)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[" * 200_000, b"", b'{"data": 3}', b'{"data":[{"id":"a\\ud800"}]}'])
 async def test_what_is_no_list_of_models_is_told_as_none(body: bytes) -> None:
-    assert await _looked(whole(body)) == Server(None, None, 200)
+    assert await _looked(whole(body)) == ListedModels(None, None, 200)
 
 
 async def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
@@ -121,12 +121,12 @@ async def test_a_list_that_drips_is_given_up_in_time() -> None:
 
 
 async def test_a_key_that_no_header_can_hold_is_not_sent() -> None:
-    assert await _looked(whole(b"{}", 401), "schlüssel") == Server(None, needs_key=True, status=0)
+    assert await _looked(whole(b"{}", 401), "schlüssel") == ListedModels(None, needs_key=True, status=0)
 
 
 def test_a_server_that_lists_no_models_is_named_with_its_status() -> None:
     with pytest.raises(CannotStart, match=r"^A server answers with HTTP 200 instead of models at URL:"):
-        codex._only_model(Server(None, None, 200), "URL")
+        codex.choose_model("", ListedModels(None, None, 200), "URL", has_key=False)
 
 
 # ---- the context ----

@@ -163,7 +163,7 @@ async def test_help_and_version_import_nothing_that_takes_time(flag: str) -> Non
     )
     _, errors = await process.communicate()
     cli, config = (
-        [f"antwort.cli{each}" for each in ("", ".command", ".commands", ".parser", ".tool_commands")],
+        [f"antwort.cli{each}" for each in ("", ".commands", ".parser")],
         ["antwort.config", "antwort.config.flags"],
     )
     assert errors.decode().strip() == str(["antwort", *cli, *config, "antwort.version"])

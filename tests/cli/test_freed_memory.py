@@ -9,7 +9,7 @@ import sys
 import pytest
 
 FREED = """
-from antwort.cli.memory import configure_malloc
+from antwort.cli.process import configure_malloc
 
 def resident() -> int:
     with open("/proc/self/statm") as file:
@@ -37,7 +37,7 @@ def test_large_blocks_go_back_to_the_system_as_soon_as_they_are_free() -> None:
 
 LEFT_BEHIND = """
 import asyncio, gc
-from antwort.cli.memory import release_memory
+from antwort.cli.process import release_memory
 
 def resident() -> int:
     with open("/proc/self/statm") as file:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.cli.mcp_arguments import read_arguments
-from antwort.cli.subjects import Misused
+from antwort.cli.mcp import read_arguments
+from antwort.cli.output import UsageError
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -80,7 +80,7 @@ def test_an_object_is_taken_as_it_is() -> None:
     ],
 )
 def test_what_is_not_understood_is_said(words: list[str], problem: str) -> None:
-    with pytest.raises(Misused, match=problem):
+    with pytest.raises(UsageError, match=problem):
         read_arguments(words, SCHEMA)
 
 

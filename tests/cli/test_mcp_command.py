@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pytest
 
 from antwort.cli import main
-from antwort.cli.mcp_call import _tell_result
+from antwort.cli.mcp import print_tool_result
 from antwort.testing.mcp import Faults, Served, TryServer
 from antwort.tools.base import ToolResult
 from live_server import run
@@ -195,10 +195,10 @@ def test_what_a_terminal_would_obey_is_told_to_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = ToolResult("call_1", "\x1b[31mred \x9b31m\tend\nnext")
-    assert _tell_result(result, is_json=False) == 0
+    assert print_tool_result(result, is_json=False) == 0
     assert capsys.readouterr().out == f"{result.output}\n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert _tell_result(result, is_json=False) == 0
+    assert print_tool_result(result, is_json=False) == 0
     assert capsys.readouterr().out == "\\x1b[31mred \\x9b31m    end\nnext\n"
-    assert _tell_result(result, is_json=True) == 0
+    assert print_tool_result(result, is_json=True) == 0
     assert "\x9b" not in capsys.readouterr().out

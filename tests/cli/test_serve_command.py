@@ -60,7 +60,9 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
 
 
 def test_the_flags_of_earlier_versions_still_work_with_a_warning() -> None:
-    assert settings_of("--scripted", "--default-model", "m") == Settings(scripted=True, default_model="m")
+    loaded = read({"default_model": "m", "scripted": True, "config": os.devnull}, environment={})
+    assert loaded.settings == Settings(scripted=True, default_model="m")
+    assert loaded.warnings == ("--default-model is now called --model.",)
     loaded = read({"model": "some.gguf", "config": os.devnull}, environment={})
     assert loaded.settings == Settings(local=LocalSettings(model="some.gguf"))
     assert loaded.warnings == ("--model takes a model's name; for a file, use --gguf FILE.",)

@@ -40,7 +40,7 @@ def lives(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def crew(database: str, *flags: str, data: Path) -> AsyncIterator[LiveServer]:
+async def supervised(database: str, *flags: str, data: Path) -> AsyncIterator[LiveServer]:
     given = ("--workers", "2", "--data", str(data), "--log-format", "human", *flags)
     async with launched(*given, environment={"ANTWORT_DATABASE": database}) as server:
         yield server
@@ -87,7 +87,7 @@ async def logged(server: LiveServer, words: str) -> str:
 
 
 async def test_several_workers_answer_on_one_port_and_say_so_once(migrated_database: str, tmp_path: Path) -> None:
-    async with crew(migrated_database, "--scripted", data=tmp_path) as server:
+    async with supervised(migrated_database, "--scripted", data=tmp_path) as server:
         assert len(await children(server)) == 2
         replies = [await ask(server.port, "POST", RESPONSES, HELLO) for _ in range(4)]
         made = [reply.json()["id"] for reply in replies]
@@ -109,7 +109,7 @@ async def test_several_workers_answer_on_one_port_and_say_so_once(migrated_datab
 
 async def test_each_worker_has_metrics_on_a_port_of_its_own(migrated_database: str, tmp_path: Path) -> None:
     port = free_port()
-    async with crew(migrated_database, "--scripted", "--set", f"metrics.port={port}", data=tmp_path) as server:
+    async with supervised(migrated_database, "--scripted", "--set", f"metrics.port={port}", data=tmp_path) as server:
         for _ in range(6):
             await ask(server.port, "POST", RESPONSES, HELLO)
         read = [await ask(each, "GET", "/metrics") for each in (port, port + 1)]
@@ -139,7 +139,7 @@ async def test_what_keeps_all_workers_from_their_start_is_said_once(tmp_path: Pa
 
 
 async def test_another_takes_the_place_of_a_worker_that_is_killed(migrated_database: str, tmp_path: Path) -> None:
-    async with crew(migrated_database, "--scripted", data=tmp_path) as server:
+    async with supervised(migrated_database, "--scripted", data=tmp_path) as server:
         one, other = sorted(await children(server))
         os.kill(one, signal.SIGKILL)
         await until(lambda: are_gone(one))
@@ -156,7 +156,7 @@ async def test_sighup_lets_others_take_their_places_with_what_is_in_the_file_by_
 ) -> None:
     file = tmp_path / "antwort.yaml"
     file.write_text("scripted: true\n")
-    async with crew(migrated_database, "--config", str(file), data=tmp_path) as server:
+    async with supervised(migrated_database, "--config", str(file), data=tmp_path) as server:
         before = await children(server)
         file.write_text("scripted: true\ntools: {demo: true}\n")
         server.process.send_signal(signal.SIGHUP)
@@ -172,7 +172,7 @@ async def test_sighup_lets_others_take_their_places_with_what_is_in_the_file_by_
 async def test_workers_stay_when_the_file_is_not_right_any_more(migrated_database: str, tmp_path: Path) -> None:
     file = tmp_path / "antwort.yaml"
     file.write_text("scripted: true\n")
-    async with crew(migrated_database, "--config", str(file), data=tmp_path) as server:
+    async with supervised(migrated_database, "--config", str(file), data=tmp_path) as server:
         before = await children(server)
         file.write_text("scripted: perhaps\n")
         server.process.send_signal(signal.SIGHUP)
@@ -225,7 +225,7 @@ async def test_workers_drain_when_each_process_of_the_group_is_told_to_stop(
     go = asyncio.Event()
     async with ChatBackend(Says(hold=go)) as backend:
         flags = ("--backend", backend.url, "--drain", "60")
-        async with crew(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
+        async with supervised(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
             wire.send("POST", RESPONSES, STREAMED)
             assert (await wire.head()).status == 200
             chunks = [await wire.chunk()]
@@ -259,7 +259,7 @@ async def test_all_workers_drain_when_the_server_is_told_to_stop(
     go = asyncio.Event()
     async with ChatBackend(Says(hold=go)) as backend:
         flags = ("--backend", backend.url, "--drain", "60")
-        async with crew(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
+        async with supervised(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
             wire.send("POST", RESPONSES, STREAMED)
             assert (await wire.head()).status == 200
             chunks = [await wire.chunk()]
@@ -277,7 +277,7 @@ async def test_all_workers_drain_when_the_server_is_told_to_stop(
 async def test_a_second_signal_ends_all_workers_at_once(migrated_database: str, tmp_path: Path) -> None:
     async with ChatBackend(Says(hold=asyncio.Event())) as backend:
         flags = ("--backend", backend.url, "--drain", "600")
-        async with crew(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
+        async with supervised(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
             wire.send("POST", RESPONSES, STREAMED)
             assert (await wire.head()).status == 200
             server.process.send_signal(signal.SIGTERM)
@@ -287,7 +287,7 @@ async def test_a_second_signal_ends_all_workers_at_once(migrated_database: str, 
 
 
 async def test_workers_do_not_outlive_the_one_who_started_them(migrated_database: str, tmp_path: Path) -> None:
-    async with crew(migrated_database, "--scripted", data=tmp_path) as server:
+    async with supervised(migrated_database, "--scripted", data=tmp_path) as server:
         workers = await children(server)
         server.process.kill()
         await until(lambda: are_gone(*workers))

@@ -65,6 +65,23 @@ def test_no_secret_of_a_server_is_ever_shown(operator: Operator) -> None:
 
 
 @pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("uvx mcp-server-time --local-timezone Europe/Berlin", "same"),
+        ("npx -y some-server@1.2 hush", "npx -y some-server@1.2 ••••"),
+        ("npx --token hush some-server", "npx --token •••• ••••"),
+        ("serve.py --port 8000 --log-level=debug --dir /srv/files", "same"),
+        ("serve.py --port 8000 hush", "serve.py --port 8000 ••••"),
+        ("serve.py --port-key hush --zone-token=hush", "serve.py --port-key •••• --zone-token=••••"),
+        ("serve.py --host ada:hush@db --host=hush@db", "serve.py --host •••• --host=••••"),
+        ("serve.py --zone --key hush", "serve.py --zone --key ••••"),
+    ],
+)
+def test_arguments_that_hold_no_secrets_are_shown(command: str, shown: str) -> None:
+    assert " ".join(shown_command(command.split())) == (command if shown == "same" else shown)
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         ("description: x", "needs either a url or a command; write one of them."),

@@ -37,7 +37,7 @@ async def finish(wire: Wire, chunks: list[bytes]) -> bytes:
 
 
 @pytest.mark.proves("TR-022")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_a_stream_under_way_with_a_terminal_event_and_the_process_with_success(
     how: signal.Signals, tmp_path: Path
 ) -> None:

@@ -72,7 +72,7 @@ class OwnServer:
         self._errors.clear()
         try:  # it ends when its standard input is closed, also if this process is killed
             process = self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "antwort.cli.leashed", "serve", *self._flags, *_FLAGS),
+                *(sys.executable, "-m", "antwort.cli.die_with_parent", "serve", *self._flags, *_FLAGS),
                 *("--set", "metrics.enabled=false"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -1,30 +1,40 @@
-"""The command line. Each command imports what it needs when it runs, so that `--help` is quick."""
+"""The command line. Each command imports what it needs when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-INTERRUPTED = 130
+Run = Callable[[Mapping[str, object]], "int | Coroutine[None, None, int]"]
+"""A command: it takes the values of its flags, returns its exit status, and may raise `CannotStart`."""
+STATUS_INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what it returns is the exit status."""
+    """Run a command and return the exit status."""
     import io
     import sys
+    from importlib import import_module
 
+    from antwort.cli.commands import all_commands
     from antwort.cli.parser import parse
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without the dots of a mask is no reason to fail
+        sys.stdout.reconfigure(errors="replace")  # some terminals lack the character that masks secrets
     try:
         command, given = parse(sys.argv[1:] if arguments is None else arguments)
-        return _function(command.run)(given)
-    except KeyboardInterrupt:  # somebody who has changed their mind needs no traceback
-        return INTERRUPTED
+        from antwort.cli.output import report
+        from antwort.config.problems import CannotStart
 
+        module, _, function = command.run.partition(":")
+        try:
+            run: Run = getattr(import_module(f"antwort.cli.{module}"), function)
+            status = run(given)
+            if not isinstance(status, int):
+                import asyncio
 
-def _function(name: str) -> Callable[[Mapping[str, object]], int]:
-    module, _, function = name.partition(":")
-    found: Callable[[Mapping[str, object]], int] = getattr(import_module(module), function)
-    return found
+                status = asyncio.run(status)
+        except CannotStart as exc:
+            status = report(exc, next(name for name, each in all_commands() if each is command))
+    except KeyboardInterrupt:
+        return STATUS_INTERRUPTED
+    return status

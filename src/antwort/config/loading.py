@@ -195,10 +195,11 @@ _NAMED_BACKEND = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 def _current_flags(flags: FlagValues) -> tuple[FlagValues, list[str]]:
     """Return the flags with those of earlier versions replaced, and a warning for each of them."""
     model = flags.get("model")
+    warnings = ["--default-model is now called --model."] if "default_model" in flags else []
     if not isinstance(model, str) or not is_gguf(model):
-        return flags, []
+        return flags, warnings
     others = {name: value for name, value in flags.items() if name != "model"}
-    return {"gguf": model, **others}, ["--model takes a model's name; for a file, use --gguf FILE."]
+    return {"gguf": model, **others}, ["--model takes a model's name; for a file, use --gguf FILE.", *warnings]
 
 
 def _read_flags(flags: FlagValues) -> tuple[Node, Node | None]:

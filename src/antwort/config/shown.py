@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -74,8 +75,19 @@ _PUBLIC_PART = re.compile(r"(api|http|mcp|messages|rpc|sse|stream|tools|v\d{1,2}
 """Parts of a path that are no key: many servers give out addresses with one."""
 _PROGRAM = re.compile(r"[\w./-]+\.(js|mjs|py|sh|ts)|@[a-z0-9-]+/[a-z0-9-]+(@[\w.]{1,12})?")
 """What `python` or `npx` is told to run: a file, or a package."""
+_RUNNERS, _RUNNER_SWITCHES = frozenset({"bunx", "npx", "pipx", "uvx"}), frozenset({"-q", "-y", "--yes", "run"})
+_PACKAGE = re.compile(r"[a-z0-9][\w.-]*((@|==)[\w.]{1,12})?")
+"""The first argument of a runner of packages."""
 _FLAG = re.compile(r"(--[A-Za-z][A-Za-z-]*|-[A-Za-z])(=.*)?", re.DOTALL)
 """`-pSECRET` is none: it holds its value in itself."""
+_PUBLIC_FLAGS = frozenset(
+    [
+        *("dir", "directory", "encoding", "folder", "format", "host", "lang", "language", "level", "locale", "mode"),
+        *("port", "region", "root", "timeout", "timezone", "transport", "tz", "workspace", "zone"),
+    ]
+)
+"""Last words of the names of flags whose values are no secrets."""
+_PUBLIC_VALUE = re.compile(r"[\w+./~-]{1,100}")
 
 
 def shown_address(url: str) -> str:
@@ -89,13 +101,30 @@ def shown_address(url: str) -> str:
 
 
 def shown_command(words: Sequence[str]) -> list[str]:
-    """Return the program of an MCP server, with masked arguments but for the names of flags and the program to run."""
-    return [word if at == 0 or _PROGRAM.fullmatch(word) else _masked(word) for at, word in enumerate(words)]
-
-
-def _masked(word: str) -> str:
-    flag = _FLAG.fullmatch(word)
-    return MASK if flag is None else f"{flag[1]}={MASK}" if flag[2] else word
+    """Return the command of an MCP server, with its arguments masked: all but the names of flags, the program to run,
+    and values of flags that hold no secrets, such as `--local-timezone Europe/Berlin`.
+    """
+    shown = [*words[:1]]
+    is_public, is_package = False, bool(words) and PurePath(words[0]).name in _RUNNERS
+    for word in words[1:]:
+        flag = _FLAG.fullmatch(word)
+        if is_package and word not in _RUNNER_SWITCHES:
+            is_package = False
+            if _PACKAGE.fullmatch(word):
+                shown.append(word)
+                continue
+        if flag is None:
+            is_shown = _PROGRAM.fullmatch(word) or (is_public and _PUBLIC_VALUE.fullmatch(word))
+            shown.append(word if is_shown else MASK)
+            is_public = False
+            continue
+        name, value = flag[1], flag[2]
+        is_public = name.lower().rpartition("-")[2] in _PUBLIC_FLAGS
+        if value:
+            value = value if is_public and _PUBLIC_VALUE.fullmatch(value[1:]) else f"={MASK}"
+            is_public = False
+        shown.append(f"{name}{value or ''}")
+    return shown
 
 
 # ---- YAML ----

@@ -196,11 +196,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """A terminal that is closed, too, asks for an end; not where SIGHUP was ignored before, as `nohup` does."""
+        """SIGHUP is left to whoever runs the server."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in (*_SIGNALS, *_closing())}
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in _SIGNALS}
         try:
             yield
         finally:
@@ -225,11 +225,6 @@ class Server(uvicorn.Server):
         self.should_exit = True
         self._state.is_leaving = True
         self._leave()
-
-
-def _closing() -> tuple[signal.Signals, ...]:
-    closed: signal.Signals | None = getattr(signal, "SIGHUP", None)
-    return () if closed is None or signal.getsignal(closed) is signal.SIG_IGN else (closed,)
 
 
 def reason(fault: OSError) -> str:

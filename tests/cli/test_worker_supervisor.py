@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from antwort.cli import crew as crews
-from antwort.cli.crew import Crew
+from antwort.cli import supervisor as supervisors
+from antwort.cli.supervisor import WorkerSupervisor
 from antwort.config import Settings
 from antwort.config.loading import read
 from antwort.server.server import listen
@@ -47,16 +47,16 @@ def given(database: str, folder: Path) -> tuple[Settings, dict[str, object]]:
 
 
 @asynccontextmanager
-async def working(database: str, folder: Path, **options: float) -> AsyncIterator[Crew]:
+async def working(database: str, folder: Path, **options: float) -> AsyncIterator[WorkerSupervisor]:
     settings, flags = given(database, folder)
     with listen("127.0.0.1", 0) as front:
-        crew = Crew(front, flags, settings, **options)
-        await crew.begin()
-        yield crew
+        supervisor = WorkerSupervisor(front, flags, settings, **options)
+        await supervisor.start()
+        yield supervisor
 
 
-async def ended(crew: Crew, work: asyncio.Task[int]) -> int:
-    crew.stop()
+async def ended(supervisor: WorkerSupervisor, work: asyncio.Task[int]) -> int:
+    supervisor.stop()
     async with asyncio.timeout(PATIENCE):
         return await work
 
@@ -68,7 +68,7 @@ async def test_a_worker_that_cannot_be_started_is_tried_again_and_the_others_sta
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with working(migrated_database, tmp_path) as crew:
+    async with working(migrated_database, tmp_path) as supervisor:
         one, other = spawned
         spawn, tries, is_back = asyncio.create_subprocess_exec, [0], asyncio.Event()
 
@@ -81,12 +81,12 @@ async def test_a_worker_that_cannot_be_started_is_tried_again_and_the_others_sta
             return process
 
         monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_once)
-        work = asyncio.create_task(crew.work())
+        work = asyncio.create_task(supervisor.run())
         one.kill()
         async with asyncio.timeout(PATIENCE):
             await is_back.wait()
         assert other.returncode is None
-        assert await ended(crew, work) == 0
+        assert await ended(supervisor, work) == 0
     assert len(spawned) == 3
     assert "cannot be started: Resource temporarily unavailable; tried again in 0.4 s" in caplog.text
 
@@ -108,7 +108,7 @@ async def test_a_first_worker_that_cannot_be_started_is_told_of_and_ends_the_oth
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse_second)
     settings, flags = given(migrated_database, tmp_path)
     async with asyncio.timeout(PATIENCE):
-        assert await crews.lead(settings, flags) == 1
+        assert await supervisors.supervise(settings, flags) == 1
     assert [process.returncode for process in spawned] == [0]
     assert capsys.readouterr().err == "antwort: A worker cannot be started: No such file or directory.\n"
 
@@ -119,9 +119,9 @@ async def test_a_worker_that_stands_still_does_not_keep_the_others_for_ever(
     spawned: Spawned,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with working(migrated_database, tmp_path, last_steps_seconds=0.2) as crew:
-        work = asyncio.create_task(crew.work())
+    async with working(migrated_database, tmp_path, stop_seconds=0.2) as supervisor:
+        work = asyncio.create_task(supervisor.run())
         spawned[0].send_signal(signal.SIGSTOP)
-        assert await ended(crew, work) == 1
+        assert await ended(supervisor, work) == 1
     assert spawned[0].returncode == -signal.SIGKILL
     assert "worker 0 was told to stop 0.2 s ago, and is killed" in caplog.text
