@@ -161,16 +161,15 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
 
 def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None) -> App:
     settings, seen = parts.settings, parts.seen
-    runs, on_run_end = seen.runs(records.runs)
     engine = Engine(
         parts.fleet,
         store=seen.store(records.store),
         executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
-        on_end=[*seen.on_end, on_run_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
+        on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
         vault=vault,
-        runs=runs,
+        runs=seen.runs(records.runs),
         address=address,
     )
     app = App(
@@ -183,15 +182,11 @@ def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None
         metrics_port=seen.port,
     )
     if seen.metrics is not None:
-        seen.metrics.watch(
-            streams=lambda: app.asgi.streams,
-            requests=lambda: app.asgi.requests,
-            sockets=lambda: app.asgi.sockets,
-            runs=lambda: engine.live,
-            backends=parts.fleet.status,
-            is_listed=parts.fleet.lists,
-        )
-        seen.metrics.watch_servers(parts.mcp.status, lambda: parts.mcp.open_sessions)
+        gauges, seen.metrics.is_listed = seen.metrics.gauges, parts.fleet.lists
+        gauges.streams, gauges.requests = lambda: app.asgi.streams, lambda: app.asgi.requests
+        gauges.sockets, gauges.runs = lambda: app.asgi.sockets, lambda: engine.live
+        gauges.backends, gauges.servers = parts.fleet.status, parts.mcp.status
+        gauges.sessions = lambda: parts.mcp.open_sessions
     return app
 
 

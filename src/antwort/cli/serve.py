@@ -57,17 +57,16 @@ def checked(settings: Settings) -> Settings:
 
 
 def begin_log(loaded: Loaded) -> None:
-    from antwort.telemetry import logs
+    from antwort.telemetry.logging import configure
 
     log = loaded.settings.log
-    logs.configure(log.level, log.format, content=log.content)
+    configure(log.level, log.format, content=log.content)
 
 
 async def serve(settings: Settings, file: Path | None = None, berth: Berth | None = None) -> int:
     """Serve until a signal says to stop; the exit status. Raises `CannotStart`. With a `berth`, as one of several."""
     from antwort.app import build
     from antwort.cli.listening import listen_to_clients, listen_to_peers
-    from antwort.telemetry.logs import batching
 
     configure_malloc()
     releasing = asyncio.create_task(release_memory())
@@ -82,8 +81,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
             server = _server(app, settings, (front.getsockname()[1], side), file, berth)
             if berth is not None:
                 await berth.watch(hurried=server.hurry, abandoned=server.told_to_stop)
-            with batching():
-                await server.serve(sockets=[front])
+            await server.serve(sockets=[front])
         finally:
             releasing.cancel()
             await app.close()

@@ -46,13 +46,12 @@ async def work(settings: Settings, file: Path | None = None) -> int:
     from antwort.app import build
     from antwort.cli.greeting import worker_headline, worker_rows, written
     from antwort.cli.signals import Told, unless
-    from antwort.telemetry.logs import batching
 
     configure_malloc()
     releasing = asyncio.create_task(release_memory())
     app = await build(settings)
     try:
-        with Told() as told, batching():
+        with Told() as told:
             await app.start()
             spare_the_collector()
             rows = await unless(told.stop, worker_rows(app, settings, file))
