@@ -26,8 +26,9 @@ def note(logger: logging.Logger, level: int, message: str, /, *, said: Fields = 
     """
     if logger.isEnabledFor(level):
         # `Logger.log` would walk the stack for a place in the code, which no line shows.
-        extra = {"said": said, "fields": fields}
-        logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, None, extra))
+        record = logging.getLogRecordFactory()(logger.name, level, "", 0, message, (), None)
+        record.__dict__ |= {"said": said, "fields": fields}
+        logger.handle(record)
 
 
 def reason_behind(error: BaseException) -> str:

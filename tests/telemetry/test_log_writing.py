@@ -206,6 +206,7 @@ def _own_logging() -> Iterator[None]:
     """What `configure` does is undone."""
     root, ours, content = logging.getLogger(), logging.getLogger("antwort"), logging.getLogger("antwort.content")
     before = root.handlers[:], [logger.level for logger in (root, ours, content)]
+    hook = sys.excepthook
     kept = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
     yield
     written()
@@ -213,6 +214,7 @@ def _own_logging() -> Iterator[None]:
     for logger, level in zip((root, ours, content), before[1], strict=True):
         logger.setLevel(level)
     logging.logThreads, logging.logProcesses, logging.logMultiprocessing = kept
+    sys.excepthook = hook
 
 
 def written(out: io.StringIO | None = None) -> str:
@@ -292,7 +294,6 @@ def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "write", collecting(os.write))
-    monkeypatch.setattr(os, "getpid", collecting(os.getpid))
     monkeypatch.setattr(Ending, "has_say", True)
 
     async def say(handler: LogHandler) -> None:
@@ -301,7 +302,10 @@ def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
             if number % 7 == 0:
                 await asyncio.sleep(0)
 
-    with pipe() as (end, stream), handler_to(stream) as handler:
+    class Collecting(JsonFormatter):
+        format = collecting(JsonFormatter.format)
+
+    with pipe() as (end, stream), handler_to(stream, Collecting()) as handler:
         Ending(lambda word: write(handler, word, logging.ERROR), 100)
         thread = threading.Thread(target=asyncio.run, args=(say(handler),), daemon=True)
         thread.start()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from logging.handlers import QueueHandler, QueueListener
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any, Literal, TextIO, TypeAlias
 
 import msgspec
@@ -57,9 +58,17 @@ def configure(level: str, format: Format = "auto", *, content: bool = False, str
     # No line names its thread or process, and finding them out is a third of the cost of a record.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    sys.excepthook = _show_exception
     logging.getLogger("antwort").setLevel(level.upper())
     logging.getLogger("psycopg").setLevel(_OFF)  # it names hosts, users and databases, and we log the same events
     logging.getLogger(CONTENT_LOG).setLevel(logging.INFO if content else _OFF)
+
+
+def _show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write what is queued, so that no line comes in the middle of the traceback with which the program ends."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    sys.__excepthook__(kind, error, trace)
 
 
 def _is_terminal(out: TextIO | None) -> bool:
@@ -87,7 +96,7 @@ class LogHandler(QueueHandler):
         self._lines: SimpleQueue[Any] = SimpleQueue()
         super().__init__(self._lines)
         self._stream, self._fd = stream, _descriptor(stream)
-        self._pid = os.getpid()
+        self._forks = _forks
         self._queued = self._lost = 0
         """Bytes and lines so far, counted by those who log."""
         self._written = self._reported = 0
@@ -102,7 +111,7 @@ class LogHandler(QueueHandler):
         except Exception:
             self.handleError(record)
             return
-        if self._is_closed or os.getpid() != self._pid:
+        if self._is_closed or self._forks != _forks:
             if not self._is_stuck:
                 self._write(line)
         elif self._queued - self._written + len(line) > MAX_QUEUED_BYTES and self._queued > self._written:
@@ -116,14 +125,14 @@ class LogHandler(QueueHandler):
 
     def flush(self) -> None:
         """Wait until all lines so far are written, at most for `FLUSH_SECONDS`."""
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self._is_closed and self._forks == _forks:
             written = threading.Event()
             self._lines.put(written)
             self._is_stuck = not written.wait(FLUSH_SECONDS)
 
     def close(self) -> None:
         self.flush()
-        if not self._is_closed and os.getpid() == self._pid:
+        if not self._is_closed and self._forks == _forks:
             self._is_closed = True
             self._listener.enqueue_sentinel()
         super().close()
@@ -179,6 +188,19 @@ class _Listener(QueueListener):
         time.sleep(BATCH_SECONDS)
 
 
+_forks = 0
+"""How many of the processes that this one descends from were forked after this module was loaded."""
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
+
+
 def _descriptor(stream: TextIO | None) -> int | None:
     """Return the descriptor of a stream: nothing written to it directly stays in a buffer when the program ends."""
     try:
@@ -214,7 +236,7 @@ class LineFormatter(logging.Formatter):
         second, text = self._second
         if (now := int(created)) != second:
             second, text = self._second = now, time.strftime(self.time_format, self.time_parts(now))
-        return f"{text}.{int((created - second) * 1000):03d}"
+        return text + _MILLISECONDS[int((created - second) * 1000)]
 
     def _message(self, record: logging.LogRecord) -> str:
         try:
@@ -233,6 +255,7 @@ class LineFormatter(logging.Formatter):
         return _short("".join(traceback.format_exception(error)).rstrip("\n"), MAX_TRACE_CHARS)
 
 
+_MILLISECONDS = [f".{number:03d}" for number in range(1000)]
 _NO_FIELDS: Fields = {}
 _OWN_FIELDS = frozenset({"time", "level", "logger", "message", "exception"})
 _LEVELS = {level: logging.getLevelName(level).lower() for level in (10, 20, 30, 40, 50)}
