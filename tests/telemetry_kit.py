@@ -24,7 +24,7 @@ from antwort.storage.run_log import Load
 from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint
 from antwort.telemetry.hooks import log_call, log_content, timed_store
 from antwort.telemetry.logging import configure
-from antwort.telemetry.metrics import BackendStatus, Metrics, Snapshot
+from antwort.telemetry.metrics import Metrics, ObservedBackend, Snapshot
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
 
@@ -36,7 +36,7 @@ def anyone(_: Scope) -> Identity:
     return ANONYMOUS
 
 
-def no_backends() -> Sequence[BackendStatus]:
+def no_backends() -> Sequence[ObservedBackend]:
     return ()
 
 
@@ -52,7 +52,7 @@ class Wired:
         guard: Guard | None = None,
         identify: Callable[[Scope], Identity] = anyone,
         quotas: Quotas | None = None,
-        backends: Callable[[], Iterable[BackendStatus]] = no_backends,
+        backends: Callable[[], Iterable[ObservedBackend]] = no_backends,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(models=["scripted"])

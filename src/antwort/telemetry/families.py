@@ -4,7 +4,6 @@ one, in Prometheus' spelling; what they do not know is called `antwort_…`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -205,31 +204,3 @@ STORE_TIME = Family(
 BUILD = Family("antwort_build_info", "gauge", "Always 1; the version is in its label.", ("version",))
 
 FAMILIES = tuple(each for each in vars().values() if isinstance(each, Family))
-
-
-# ---- the reference in the documentation ----
-
-
-def markdown() -> str:
-    """Return the reference of all metrics: one row a metric, and the buckets of the histograms."""
-    return "\n".join([*_table(), "", "## Buckets", "", *_buckets()])
-
-
-def _table() -> Iterable[str]:
-    yield "| metric | kind | labels | meaning |"
-    yield "|---|---|---|---|"
-    for family in FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in family.labels) or "none"
-        yield f"| `{family.name}` | {family.kind} | {labels} | {family.help} |"
-
-
-def _buckets() -> Iterable[str]:
-    yield "| histogram | upper bounds |"
-    yield "|---|---|"
-    for family in FAMILIES:
-        if family.kind == "histogram":
-            yield f"| `{family.name}` | {_bounds(family)} |"
-
-
-def _bounds(family: Family) -> str:
-    return ", ".join(f"{bound:g}" if bound < 1e6 else str(int(bound)) for bound in family.bounds)

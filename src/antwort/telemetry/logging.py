@@ -153,7 +153,7 @@ class LogHandler(QueueHandler):
                 each.set()
 
     def _write(self, data: bytes) -> None:
-        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
+        with suppress(Exception):  # the reader is gone, or the stream is closed
             if self._fd is None:
                 if self._stream is not None:
                     self._stream.write(data.decode())

@@ -174,7 +174,7 @@ class Metrics:
 # ---- what is looked up ----
 
 
-class BackendStatus(Protocol):
+class ObservedBackend(Protocol):
     """The state of a backend."""
 
     @property
@@ -185,7 +185,7 @@ class BackendStatus(Protocol):
         """`ok`, `open` (a circuit breaker is), or another word."""
 
 
-class ServerStatus(Protocol):
+class ObservedServer(Protocol):
     """The state of an MCP server of the operator's; without a label, of all others together."""
 
     @property
@@ -207,8 +207,8 @@ class Gauges:
     runs: Callable[[], int] = int
     sessions: Callable[[], int] = int
     """With MCP servers."""
-    backends: Callable[[], Iterable[BackendStatus]] = tuple
-    servers: Callable[[], Iterable[ServerStatus]] = tuple
+    backends: Callable[[], Iterable[ObservedBackend]] = tuple
+    servers: Callable[[], Iterable[ObservedServer]] = tuple
     load: Callable[[], Awaitable[Load]] | None = None
     """Of the run log."""
 
