@@ -11,12 +11,22 @@ from pathlib import Path
 import pytest
 
 from antwort.api.wire import replace
+from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendCut, ResponseNotFound, StoreFault
 from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
-from antwort.telemetry.families import FAMILIES
+from antwort.telemetry.families import (
+    CALL_TIME,
+    FAMILIES,
+    FIRST_CHUNK,
+    FIRST_TOKEN,
+    INFERENCE_TIME,
+    REQUESTS,
+    RESPONSE_TIME,
+    Family,
+)
 from antwort.telemetry.hooks import timed_store
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import Answer, ScriptedProvider, answer, say, tokens
@@ -207,3 +217,13 @@ def test_metrics_are_named_as_prometheus_wants_them() -> None:
         assert (family.kind == "histogram") is bool(family.bounds)
         assert list(family.bounds) == sorted(family.bounds)
         assert family.help.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [REQUESTS, RESPONSE_TIME, FIRST_TOKEN, INFERENCE_TIME, FIRST_CHUNK, CALL_TIME],
+    ids=lambda family: family.name,
+)
+def test_a_response_that_takes_its_whole_deadline_is_not_in_the_last_bucket(family: Family) -> None:
+    beyond = [bound for bound in family.bounds if bound > EngineSettings().deadline]
+    assert len(beyond) >= 2  # one that may take twice as long is told from it

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 import uvloop
+from prometheus_client.metrics import MetricWrapperBase
 
 from antwort.engine.engine import Engine
 from antwort.engine.runs.live import RunSummary
@@ -258,6 +259,25 @@ async def test_every_metric_there_is_can_be_read_and_no_other(caplog: pytest.Log
     assert len(ours) == len(FAMILIES)
     await wired.engine.close()
     assert not caplog.records
+
+
+async def test_labels_are_looked_up_once_and_not_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[object] = []
+    look_up = MetricWrapperBase.labels
+
+    def counted(metric: MetricWrapperBase, *values: object) -> MetricWrapperBase:
+        lookups.append(values)
+        return look_up(metric, *values)
+
+    provider = ScriptedProvider(*[answer(say("one two three"), usage=tokens(3, 2)) for _ in range(3)])
+    wired = Wired(provider)
+    async with serving(wired.engine, wired.app) as server:
+        await server.ask("POST", RESPONSES, STREAMED)
+        monkeypatch.setattr(MetricWrapperBase, "labels", counted)
+        for _ in range(2):
+            await server.ask("POST", RESPONSES, STREAMED)
+    assert lookups == []
+    assert value(wired.samples(), "antwort_responses_total", status="completed", reason="") == 3
 
 
 async def test_a_stranger_learns_nothing_of_the_numbers_but_is_counted() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from antwort.engine.engine import Engine
+from antwort.errors import AntwortError, BackendError, BackendRefused
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import EventRecord, Fenced, Lease, Load, Renewed, RunLog, Unavailable, WorkerInfo
@@ -14,8 +16,10 @@ from antwort.telemetry import families
 from antwort.telemetry.families import Family
 from antwort.telemetry.hooks import RunObserver
 from antwort.telemetry.metrics import Metrics
+from antwort.testing import ScriptedProvider
 from run_log_kit import ForwardingLog
 from runs_cases import ONE, TWO, claim_one, finish, new_run, said
+from serving import until
 from telemetry_kit import of, samples_in
 
 WORDS = "a response in the background "
@@ -156,3 +160,23 @@ async def test_who_asks_for_others_runs_gets_what_the_log_gives(watched: RunLog)
     await watched.submit(new_run("resp_1"))
     assert await watched.owner(Identity("x", "y"), "resp_1") is None
     assert not await watched.cancel(Identity("x", "y"), "resp_1")
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (BackendError("The backend failed to answer."), "The backend failed to answer."),
+        (BackendRefused("PRIVATE"), None),
+    ],
+)
+async def test_a_response_that_fails_while_nobody_reads_it_is_one_warning_with_the_cause(
+    error: AntwortError, cause: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a backend says of a request may have the prompt in it: of that, only the code is logged."""
+    async with Engine(ScriptedProvider([error]), on_end=[RunObserver(None).on_end]) as engine:
+        response = await engine.create(input="Hello", background=True)
+        await until(lambda: bool(caplog.records))
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    fields = vars(record)["fields"]
+    assert record.message.startswith("a response in the background is failed ")
+    assert (fields["response_id"], fields["error"], fields["cause"]) == (response.id, error.code, cause)
