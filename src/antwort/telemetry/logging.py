@@ -32,8 +32,12 @@ MAX_TRACE_CHARS = 20_000
 MAX_QUEUED_BYTES = 2**20
 """Bytes of lines that wait for a reader that has stopped reading."""
 BATCH_SECONDS = 0.005
-"""Between two writes: under load, lines are written many at a time, which takes less time than waking up for each."""
+"""Between two writes: under load, lines are written many at a time, which takes less time than waking up for each.
+Warnings do not wait.
+"""
 MAX_BATCH_LINES = 256
+MAX_BATCH_BYTES = 2**16
+"""Bytes that do not wait for more."""
 FLUSH_SECONDS = 1.0
 """For which the end of the program waits for a reader to take what is queued."""
 CONTENT_LOG = "antwort.content"
@@ -102,7 +106,9 @@ class LogHandler(QueueHandler):
         self._written = self._reported = 0
         """Of these, what the thread has written, and counted in a line."""
         self._is_closed = self._is_stuck = False
-        self._listener = _Listener(self._lines, self._write_batch)
+        self._is_urgent = threading.Event()
+        """Set when the thread is not to wait for more lines."""
+        self._listener = _Listener(self._lines, self._write_batch, self._is_urgent)
         self._listener.start()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -114,11 +120,15 @@ class LogHandler(QueueHandler):
         if self._is_closed or self._forks != _forks:
             if not self._is_stuck:
                 self._write(line)
-        elif self._queued - self._written + len(line) > MAX_QUEUED_BYTES and self._queued > self._written:
+            return
+        waiting = self._queued - self._written
+        if waiting and waiting + len(line) > MAX_QUEUED_BYTES:
             self._lost += 1
         else:
             self._queued += len(line)
             self._lines.put(line)
+        if record.levelno >= logging.WARNING or waiting > MAX_BATCH_BYTES:
+            self._is_urgent.set()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """Drop the record: there is no other place to report it."""
@@ -128,6 +138,7 @@ class LogHandler(QueueHandler):
         if not self._is_closed and self._forks == _forks:
             written = threading.Event()
             self._lines.put(written)
+            self._is_urgent.set()
             self._is_stuck = not written.wait(FLUSH_SECONDS)
 
     def close(self) -> None:
@@ -168,9 +179,11 @@ class LogHandler(QueueHandler):
 class _Listener(QueueListener):
     """Take what is in the queue, many lines at a time, and write it."""
 
-    def __init__(self, lines: SimpleQueue[Any], write: Callable[[Sequence[Any]], None]) -> None:
+    def __init__(
+        self, lines: SimpleQueue[Any], write: Callable[[Sequence[Any]], None], is_urgent: threading.Event
+    ) -> None:
         super().__init__(lines)
-        self._lines, self._write = lines, write
+        self._lines, self._write, self._is_urgent = lines, write, is_urgent
 
     def dequeue(self, block: bool) -> Any:
         """Return the next lines, or None at the end."""
@@ -184,8 +197,9 @@ class _Listener(QueueListener):
         return None if batch[-1] is None else batch
 
     def handle(self, record: Any) -> None:
+        self._is_urgent.clear()
         self._write(record)
-        time.sleep(BATCH_SECONDS)
+        self._is_urgent.wait(BATCH_SECONDS)
 
 
 _forks = 0
