@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 class Observation:
     """The hooks of a server. Without metrics they only write log lines."""
 
-    def __init__(self, metrics: Metrics | None = None, extra: Endpoint | None = None, port: MetricsPort | None = None):
+    def __init__(
+        self, metrics: Metrics | None = None, extra: Endpoint | None = None, port: MetricsPort | None = None
+    ) -> None:
         """`extra` is to be read on the server's own port."""
         self.metrics, self.port = metrics, port
         self.extra: Mapping[str, Endpoint] = {} if extra is None else {PATH: extra}
