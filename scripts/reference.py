@@ -17,7 +17,7 @@ from antwort import errors
 from antwort.api import events
 from antwort.cli.commands import COMMANDS, Command
 from antwort.config.schema import reference
-from antwort.telemetry.families import markdown
+from antwort.telemetry.families import FAMILIES
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _MADE = re.compile(r"(<!-- made by scripts/reference.py -->).*?(<!-- end -->)", re.DOTALL)
@@ -278,6 +278,24 @@ def error_table() -> str:
     return "\n".join(["| status | type | code | it means |", "|---|---|---|---|", *rows])
 
 
+# ---- metrics ----
+
+
+def metric_tables() -> str:
+    """One row a metric, and the buckets of the histograms."""
+    rows = [
+        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels) or 'none'} | {each.help} |"
+        for each in FAMILIES
+    ]
+    bounds = [f"| `{each.name}` | {', '.join(map(_bound, each.bounds))} |" for each in FAMILIES if each.bounds]
+    table = ["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows]
+    return "\n".join([*table, "", "## Buckets", "", "| histogram | upper bounds |", "|---|---|", *bounds])
+
+
+def _bound(bound: float) -> str:
+    return f"{bound:g}" if bound < 1e6 else str(int(bound))
+
+
 # ---- the command line ----
 
 
@@ -309,7 +327,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "events.md": event_table,
         "errors.md": error_table,
         "configuration.md": lambda: reference().strip(),
-        "metrics.md": lambda: markdown().strip(),
+        "metrics.md": metric_tables,
         "command-line.md": command_lines,
     }
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from antwort import ChatProvider, Engine, EngineSettings, Identity, LocalExecutor, MemoryStore
@@ -19,11 +20,11 @@ from antwort.server.http import Transport
 from antwort.server.quotas import Quotas
 from antwort.server.server import Server, listen
 from antwort.storage.base import ResponseStore
-from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint, exposition
-from antwort.telemetry.log_events import log_call, log_content
-from antwort.telemetry.logs import configure
-from antwort.telemetry.metrics import BackendStatus, Metrics
-from antwort.telemetry.store import timed_store
+from antwort.storage.run_log import Load
+from antwort.telemetry.endpoint import PATH, Guard, MetricsEndpoint
+from antwort.telemetry.hooks import log_call, log_content, timed_store
+from antwort.telemetry.logging import configure
+from antwort.telemetry.metrics import Metrics, ObservedBackend, Snapshot
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
 
@@ -35,7 +36,7 @@ def anyone(_: Scope) -> Identity:
     return ANONYMOUS
 
 
-def no_backends() -> Sequence[BackendStatus]:
+def no_backends() -> Sequence[ObservedBackend]:
     return ()
 
 
@@ -51,7 +52,7 @@ class Wired:
         guard: Guard | None = None,
         identify: Callable[[Scope], Identity] = anyone,
         quotas: Quotas | None = None,
-        backends: Callable[[], Iterable[BackendStatus]] = no_backends,
+        backends: Callable[[], Iterable[ObservedBackend]] = no_backends,
         settings: dict[str, Any] | None = None,
     ) -> None:
         self.metrics = metrics or Metrics(models=["scripted"])
@@ -70,16 +71,17 @@ class Wired:
             on_request=[self.metrics.request],
             extra={PATH: MetricsEndpoint(self.metrics, guard or Guard(is_public=False))},
         )
-        self.metrics.watch(
-            streams=lambda: self.app.streams,
-            requests=lambda: self.app.requests,
-            sockets=lambda: self.app.sockets,
-            runs=lambda: self.engine.live,
-            backends=backends,
-        )
+        gauges = self.metrics.gauges
+        gauges.streams, gauges.requests = lambda: self.app.streams, lambda: self.app.requests
+        gauges.sockets, gauges.runs, gauges.backends = lambda: self.app.sockets, lambda: self.engine.live, backends
 
     def samples(self) -> Samples:
-        return samples_of(exposition(self.metrics.read())[0].decode())
+        return samples_in(self.metrics)
+
+
+def samples_in(metrics: Metrics, load: Load | None = None) -> Samples:
+    """What readers of the metrics get."""
+    return samples_of(generate_latest(Snapshot(metrics.registry, metrics.gauges.read(load))).decode())
 
 
 def samples_of(text: str) -> Samples:

@@ -55,6 +55,13 @@ def test_a_cancellation_below_a_timeout_is_no_reason() -> None:
     assert reason_behind(raised_from(timeout)) == " (TimeoutError)"
 
 
+def test_an_error_that_is_behind_itself_has_an_end_all_the_same() -> None:
+    own, one, other = ValueError(), ValueError(), OSError(2, "No such file")
+    own.__cause__, one.__cause__, other.__cause__ = own, other, one
+    assert reason_behind(own) == ""
+    assert reason_behind(one) == " (FileNotFoundError: No such file)"
+
+
 # ---- records ----
 
 

@@ -222,16 +222,15 @@ async def build(settings: Settings, *, is_near: bool | None = None, address: str
         if seen.port is not None:
             await seen.port.stop()
         raise
-    runs, on_run_end = seen.runs(records.runs)
     engine = Engine(
         fleet,
         store=seen.store(records.store),
         executors=(*tools.executors, mcp),
         settings=settings.engine(),
-        on_end=[*seen.on_end, on_run_end, *([] if keyring is None else [keyring.quotas.count])],
+        on_end=[*seen.on_end, *([] if keyring is None else [keyring.quotas.count])],
         on_call=seen.on_call,
         vault=vault,
-        runs=runs,
+        runs=seen.runs(records.runs),
         address=address,
     )
     app = App(
@@ -263,15 +262,11 @@ async def build(settings: Settings, *, is_near: bool | None = None, address: str
         ask=None if settings.database is None else peer_asker(settings.loop.keepalive_interval),
     )
     if seen.metrics is not None:
-        seen.metrics.watch(
-            streams=lambda: app.asgi.streams,
-            requests=lambda: app.asgi.requests,
-            sockets=lambda: app.asgi.sockets,
-            runs=lambda: engine.live,
-            backends=fleet.status,
-            is_listed=fleet.lists,
-        )
-        seen.metrics.watch_servers(mcp.status, lambda: mcp.open_sessions)
+        gauges, seen.metrics.is_listed = seen.metrics.gauges, fleet.lists
+        gauges.streams, gauges.requests = lambda: app.asgi.streams, lambda: app.asgi.requests
+        gauges.sockets, gauges.runs = lambda: app.asgi.sockets, lambda: engine.live
+        gauges.backends, gauges.servers = fleet.status, mcp.status
+        gauges.sessions = lambda: mcp.open_sessions
     return app
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -18,14 +17,6 @@ RESPONSE_ID: ContextVar[str] = ContextVar("response_id", default="")
 _NO_FIELDS: Fields = MappingProxyType({})
 
 
-class NoteTaker(logging.Handler):
-    """A handler that can write a message without a `LogRecord`: creating one is half of the cost of a line."""
-
-    @abstractmethod
-    def take(self, name: str, level: int, message: str, said: Fields, fields: Fields) -> bool:
-        """Write the message, and return True; return False to be given a record instead."""
-
-
 def note(logger: logging.Logger, level: int, message: str, /, *, said: Fields = _NO_FIELDS, **fields: Value) -> None:
     """Log `message`, which is not formatted, with `fields`. `said` are fields that the message contains already: lines
     for people do not repeat them.
@@ -34,37 +25,10 @@ def note(logger: logging.Logger, level: int, message: str, /, *, said: Fields = 
     field can be forged. Fields that are None are left out.
     """
     if logger.isEnabledFor(level):
-        tell(logger, level, message, said, fields)
-
-
-def tell(logger: logging.Logger, level: int, message: str, said: Fields, fields: Fields) -> None:
-    """Log like `note`, for callers that have checked that the logger is enabled.
-
-    The handlers are looked up for each message, as `logging` does, because they may change. If the only one is a
-    `NoteTaker`, and nothing else could change or see a record, none is created.
-    """
-    at = logger
-    while not (handlers := at.handlers) and at.propagate and at.parent is not None:
-        at = at.parent
-    handler = handlers[0] if len(handlers) == 1 else None
-    if (
-        not isinstance(handler, NoteTaker)
-        or (at.parent is not None and at.propagate)
-        or logger.filters
-        or logger.__class__.callHandlers is not _call_handlers
-        or logging.getLogRecordFactory() is not _record_factory
-        or not handler.take(logger.name, level, message, said, fields)
-    ):
         # `Logger.log` would walk the stack for a place in the code, which no line shows.
-        extra = {"fields": fields, "said": said}
-        logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, None, extra))
-
-
-_call_handlers: object = logging.Logger.callHandlers
-_record_factory = logging.LogRecord
-"""The originals: programs replace them to see or to change every record."""
-if getattr(_call_handlers, "__globals__", None) is not vars(logging):
-    _call_handlers = None  # replaced before this module was imported: every message needs a record
+        record = logging.getLogRecordFactory()(logger.name, level, "", 0, message, (), None)
+        record.__dict__ |= {"said": said, "fields": fields}
+        logger.handle(record)
 
 
 def reason_behind(error: BaseException) -> str:

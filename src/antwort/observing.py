@@ -1,13 +1,14 @@
-"""What is seen of a server from outside, as the settings say: its log lines and its metrics."""
+"""The log lines and the metrics of a server, as the settings say."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from antwort.config.checks import is_loopback, keys_required, only_near
 from antwort.config.problems import CannotStart
-from antwort.config.settings import MetricsSettings, Settings
+from antwort.config.settings import Settings
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
@@ -19,59 +20,51 @@ from antwort.server.server import reason
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
 from antwort.telemetry.endpoint import PATH, Guard, MetricsElsewhere, MetricsEndpoint, MetricsPort, Verdict, verdict
-from antwort.telemetry.log_events import log_call, log_content
-from antwort.telemetry.metrics import Metrics, RunCounts
-from antwort.telemetry.store import observed_runs, timed_store
+from antwort.telemetry.hooks import RunObserver, log_call, log_content, timed_store
+
+if TYPE_CHECKING:
+    from antwort.telemetry.metrics import Metrics
 
 
 class Observation:
-    """Goes around the parts of a server and sits beside them. Without metrics it only writes log lines."""
+    """The hooks of a server. Without metrics they only write log lines."""
 
-    def __init__(self, metrics: Metrics | None, endpoint: Endpoint | None, port: MetricsPort | None) -> None:
+    def __init__(
+        self, metrics: Metrics | None = None, extra: Endpoint | None = None, port: MetricsPort | None = None
+    ) -> None:
+        """`extra` is to be read on the server's own port."""
         self.metrics, self.port = metrics, port
-        self._endpoint = endpoint
-
-    @property
-    def on_inference(self) -> OnInference | None:
-        return None if self.metrics is None else self.metrics.inference
+        self.extra: Mapping[str, Endpoint] = {} if extra is None else {PATH: extra}
+        self._runs = RunObserver(metrics)
+        on_end, on_call = (log_content, self._runs.on_end), (log_call,)
+        self.on_end: Sequence[Callable[[RunSummary], None]] = on_end if metrics is None else (*on_end, metrics.response)
+        self.on_call: Sequence[Callable[[CallRecord], None]] = on_call if metrics is None else (*on_call, metrics.call)
+        self.on_request: Sequence[Callable[[Exchange, float], None]] = () if metrics is None else (metrics.request,)
+        self.on_inference: OnInference | None = None if metrics is None else metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
         return store if self.metrics is None else timed_store(store, self.metrics)
 
-    def runs(self, runs: RunLog) -> tuple[RunLog, Callable[[RunSummary], None]]:
-        """The run log for the engine, and a callback for each run that has ended."""
-        counts = RunCounts() if self.metrics is None else self.metrics.runs
-        counts.watch(runs.load)
-        return observed_runs(runs, counts)
-
-    @property
-    def on_end(self) -> Sequence[Callable[[RunSummary], None]]:
-        return (log_content,) if self.metrics is None else (log_content, self.metrics.response)
-
-    @property
-    def on_call(self) -> Sequence[Callable[[CallRecord], None]]:
-        return (log_call,) if self.metrics is None else (log_call, self.metrics.call)
-
-    @property
-    def on_request(self) -> Sequence[Callable[[Exchange, float], None]]:
-        return () if self.metrics is None else (self.metrics.request,)
-
-    @property
-    def extra(self) -> Mapping[str, Endpoint]:
-        """What is to be read on the server's own port."""
-        return {PATH: self._endpoint} if self._endpoint is not None and self.port is None else {}
+    def runs(self, runs: RunLog) -> RunLog:
+        if self.metrics is not None:
+            self.metrics.gauges.load = runs.load
+        return self._runs.observe(runs)
 
 
 def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) -> Observation:
     """`labels` are those of the operator's tools. A port of its own listens from here on. Raises `CannotStart`."""
-    metrics = settings.metrics
-    if not metrics.enabled:
-        return Observation(None, None, None)
-    counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
-    if metrics.port is None and settings.server.workers > 1:
-        return Observation(None, MetricsElsewhere(_guard(settings, door)), None)
-    endpoint = MetricsEndpoint(counted, _guard(settings, door))
-    return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, endpoint))
+    if not settings.metrics.enabled:
+        return Observation()
+    guard, port = _guard(settings, door), settings.metrics.port
+    if port is None and settings.server.workers > 1:
+        return Observation(extra=MetricsElsewhere(guard))
+    from antwort.telemetry.metrics import Metrics  # only here: `prometheus_client` takes 30 ms to load
+
+    metrics = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
+    endpoint = MetricsEndpoint(metrics, guard)
+    if port is None:
+        return Observation(metrics, endpoint)
+    return Observation(metrics, port=_listen(settings.metrics.host, port, endpoint))
 
 
 def metrics_for_strangers(settings: Settings) -> Verdict:
@@ -108,8 +101,7 @@ def _guard(settings: Settings, door: Keyring | Doorway) -> Guard:
     )
 
 
-def _listen(metrics: MetricsSettings, endpoint: MetricsEndpoint) -> MetricsPort:
-    host, port = metrics.host, metrics.port or 0
+def _listen(host: str, port: int, endpoint: MetricsEndpoint) -> MetricsPort:
     try:
         return MetricsPort(endpoint, host, port)
     except OSError as exc:

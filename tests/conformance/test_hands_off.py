@@ -18,7 +18,6 @@ KITS = [path for path in sorted(TESTS.glob("*.py")) if not path.name.startswith(
 MAY_SET = {
     "api/test_api_wire.py": "an event cannot be changed",
     "tampering_store.py": "a store that changes what it was given",
-    "telemetry/test_notes_taken.py": "loggers of the standard library",
 }
 """Who calls the built-in `setattr`, or forces it, and why."""
 

@@ -15,7 +15,7 @@ from antwort.app import build
 from antwort.config.settings import Secret
 from antwort.engine.engine import Engine
 from antwort.storage.sql_store import SqlStore
-from antwort.telemetry.store import TimedOperations
+from antwort.telemetry.hooks import TimedOperations
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
 from database_kit import impatient_sqlite

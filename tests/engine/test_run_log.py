@@ -10,7 +10,7 @@ from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, BackendError, BackendRefused, ContextTooLong
 from antwort.identity import Identity
-from antwort.telemetry.formatters import JsonFormatter
+from antwort.telemetry.logging import JsonFormatter
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 

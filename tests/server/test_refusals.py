@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antwort.server.connection import Connection
-from antwort.telemetry.formatters import JsonFormatter
+from antwort.telemetry.logging import JsonFormatter
 from antwort.testing import demo_provider
 from raw_http import Reply, connected
 from serving import RESPONSES, Serving, serving, until

@@ -12,7 +12,7 @@ import pytest
 from antwort.engine.engine import Engine
 from antwort.server.http import Transport
 from antwort.storage.memory import MemoryStore
-from antwort.telemetry.formatters import JsonFormatter
+from antwort.telemetry.logging import JsonFormatter
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, serving, until

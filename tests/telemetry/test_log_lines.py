@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from antwort.notes import RESPONSE_ID, note
 from antwort.server.exchange import REQUEST_ID
-from antwort.telemetry.formatters import MAX_TEXT_CHARS, HumanFormatter, JsonFormatter, LineFormatter
+from antwort.telemetry.logging import MAX_TEXT_CHARS, HumanFormatter, JsonFormatter, LineFormatter
 
 HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ ")
 ANY_TEXT = st.text(st.characters(codec=None), max_size=60) | st.sampled_from(
@@ -94,6 +95,42 @@ def test_nothing_can_forge_a_json_line_or_a_field(message: str, name: str) -> No
 def test_a_field_cannot_take_the_place_of_what_the_line_itself_says() -> None:
     line = json.loads(noted(JsonFormatter(), "true", level="forged", logger="forged", message="forged", time="forged"))
     assert (line["level"], line["logger"], line["message"]) == ("info", "antwort.test", "true")
+
+
+NAMES = st.sampled_from(["tool", "status", "request_id", "response_id", "time", "message", "exception", "ü"])
+WORDS = st.sampled_from(["", "text", "null", "NaN", "ü", "\x7f", "\ud800", 'a" level="error', "a\nb", "x" * 3000])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | WORDS
+FIELDS = st.dictionaries(NAMES, VALUES | st.just(b"bytes") | st.lists(st.integers(), max_size=1), max_size=4)
+
+
+@given(message=WORDS.filter(lambda word: len(word) < 100), said=FIELDS, fields=FIELDS)
+def test_a_json_line_has_every_field_that_has_a_value_and_no_other(
+    message: str, said: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    """However it is written: most lines are written by a shorter way."""
+    token = RESPONSE_ID.set("resp_1")
+    try:
+        text = noted(JsonFormatter(), message, said=said, **fields)
+    finally:
+        RESPONSE_ID.reset(token)
+    assert text.isascii()
+    assert text.isprintable()
+    line = json.loads(text)
+    given = {**said, **{name: value for name, value in fields.items() if value is not None or name not in said}}
+    own = {"level": "info", "logger": "antwort.test", "message": message}
+    expected = {name: shown(value) for name, value in given.items() if value is not None and name not in OWN}
+    assert line.pop("time") > "2026"
+    assert line == {"response_id": "resp_1", **own, **expected}
+
+
+OWN = ("time", "level", "logger", "message", "exception")
+
+
+def shown(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > MAX_TEXT_CHARS:
+        return f"{value[:MAX_TEXT_CHARS]}… ({len(value) - MAX_TEXT_CHARS} more)"
+    is_number = isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_number else str(value)
 
 
 class Unspeakable:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from chat_backend import Answer, ChatBackend, Refuses, Says
+from chat_backend import Answer, Breaks, ChatBackend, Refuses, Says
+from live_server import launched
 from raw_http import ask
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -127,6 +128,57 @@ async def test_the_key_of_a_backend_is_not_written_whatever_the_backend_does() -
     assert "canary" not in log
     requests = events([json.loads(line) for line in log.splitlines()], "request")
     assert [line["status"] for line in requests] == [200, 502, 502, 400, 200]
+
+
+async def test_a_dead_backend_is_one_warning_and_each_request_to_it_one_line_with_the_cause() -> None:
+    async with ChatBackend() as backend:
+        url = backend.url
+    body = {"model": "m", "input": "Hello"}
+    async with launched("--backend", url, "--memory", "--log-format", "json") as server:
+        for stream in (False, True, False, False):
+            assert (await ask(server.port, "POST", "/v1/responses", {**body, "stream": stream})).status == 503
+        status, log = await server.stop()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert status == 0
+    assert len(lines) == 5
+    [lost] = [line for line in lines if line["logger"] == "antwort.providers"]
+    assert (lost["level"], "is out of reach" in lost["message"]) == ("warning", True)
+    requests = events(lines, "request")
+    assert len(requests) == 4
+    for line in requests:
+        assert (line["level"], line["error"], line["response_status"]) == ("warning", "backend_unavailable", "failed")
+        assert line["cause"] == "The backend cannot be reached. (ConnectionRefusedError: Connection refused)"
+
+
+async def test_a_backend_that_answers_with_errors_is_reported_once_and_in_the_line_of_each_request() -> None:
+    body = {"model": "m", "input": "Hello"}
+    async with (
+        ChatBackend(*[Refuses(500, "out of memory")] * 20) as backend,
+        launched("--backend", backend.url, "--memory", "--log-format", "json") as server,
+    ):
+        for _ in range(3):
+            assert (await ask(server.port, "POST", "/v1/responses", body)).status == 502
+        _, log = await server.stop()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [(line["logger"], line["level"]) for line in lines] == [
+        ("antwort.providers", "info"),
+        *[("antwort.transport", "warning")] * 3,
+    ]
+    assert {line["error"] for line in events(lines, "request")} == {"backend_error"}
+    assert len({line["cause"] for line in events(lines, "request")}) == 1
+
+
+async def test_a_backend_that_breaks_off_in_mid_stream_is_in_the_line_of_the_request() -> None:
+    async with (
+        ChatBackend(Breaks()) as backend,
+        launched("--backend", backend.url, "--memory", "--log-format", "json") as server,
+    ):
+        reply = await ask(server.port, "POST", "/v1/responses", {"model": "m", "input": "Hello", "stream": True})
+        _, log = await server.stop()
+    assert reply.status == 200
+    [line] = [line for line in map(json.loads, log.splitlines()) if line["level"] == "warning"]
+    assert (line["event"], line["status"], line["response_status"]) == ("request", 200, "failed")
+    assert (line["error"], line["cause"]) == ("backend_stream_cut", "The backend's answer broke off. (ConnectionLost)")
 
 
 async def test_a_tool_that_fails_leaves_a_traceback_without_its_words() -> None:

@@ -143,7 +143,7 @@ async def test_a_port_that_is_taken_is_known_at_once() -> None:
 
 
 class Broken(Metrics):
-    def read(self) -> list[object]:  # type: ignore[override] # it never returns
+    async def text(self, accept: str = "") -> tuple[bytes, str]:
         raise ZeroDivisionError("a defect of ours, at /secret/place")
 
 

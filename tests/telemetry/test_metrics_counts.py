@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 import uvloop
+from prometheus_client.metrics import MetricWrapperBase
 
 from antwort.engine.engine import Engine
 from antwort.engine.runs.live import RunSummary
@@ -18,14 +19,14 @@ from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.labels import MAX_NAMES
-from antwort.telemetry.metrics import Metrics
+from antwort.telemetry.metrics import Metrics, Snapshot
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.version import __version__
 from engine_kit import WEATHER, stream, weather_tool
 from engine_kit import ask as asked
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, serving, until
-from telemetry_kit import Wired, of, samples_of, value
+from telemetry_kit import Wired, of, samples_in, samples_of, value
 
 CHAT = {"gen_ai_operation_name": "chat"}
 AT_B0 = {**CHAT, "gen_ai_provider_name": "b0", "gen_ai_request_model": "scripted"}
@@ -224,15 +225,15 @@ class Status(msgspec.Struct):
 
 def test_backends_show_whether_they_answer_and_whether_they_are_left_alone() -> None:
     metrics = Metrics()
-    metrics.watch(backends=lambda: [Status("a", "ok"), Status("b", "open"), Status("c", "unreachable")])
-    found = {reading.family.name: dict(reading.numbers) for reading in metrics.read()}
-    assert found["antwort_backend_up"] == {("a",): 1, ("b",): 0, ("c",): 0}
-    assert found["antwort_backend_circuit_open"] == {("a",): 0, ("b",): 1, ("c",): 0}
+    metrics.gauges.backends = lambda: [Status("a", "ok"), Status("b", "open"), Status("c", "unreachable")]
+    found = samples_in(metrics)
+    assert of(found, "antwort_backend_up") == {("a",): 1, ("b",): 0, ("c",): 0}
+    assert of(found, "antwort_backend_circuit_open") == {("a",): 0, ("b",): 1, ("c",): 0}
 
 
 def test_a_model_that_a_backend_lists_becomes_a_label_when_it_is_first_met() -> None:
     metrics = Metrics()
-    metrics.watch(is_listed={"qwen3", *(f"r{at}" for at in range(2 * MAX_NAMES))}.__contains__)
+    metrics.is_listed = {"qwen3", *(f"r{at}" for at in range(2 * MAX_NAMES))}.__contains__
     assert [metrics.model(name) for name in ("qwen3", "made-up", "r399")] == ["qwen3", "other", "r399"]
     labels = {metrics.model(f"r{at}") for at in range(2 * MAX_NAMES)}
     assert len(labels) == MAX_NAMES  # r399 and others, but for the place of qwen3, and `other`
@@ -250,9 +251,33 @@ async def test_two_servers_in_one_process_share_nothing() -> None:
 
 async def test_every_metric_there_is_can_be_read_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     wired = Wired(ScriptedProvider())
-    assert [reading.family for reading in wired.metrics.read()] == list(FAMILIES)
+    snapshot = Snapshot(wired.metrics.registry, wired.metrics.gauges.read())
+    ours = [metric for metric in snapshot.collect() if not metric.name.startswith(("process_", "python_"))]
+    assert {(metric.name, metric.type, metric.documentation) for metric in ours} == {
+        (family.name.removesuffix("_total"), family.kind, family.help) for family in FAMILIES
+    }
+    assert len(ours) == len(FAMILIES)
     await wired.engine.close()
     assert not caplog.records
+
+
+async def test_labels_are_looked_up_once_and_not_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[object] = []
+    look_up = MetricWrapperBase.labels
+
+    def counted(metric: MetricWrapperBase, *values: object) -> MetricWrapperBase:
+        lookups.append(values)
+        return look_up(metric, *values)
+
+    provider = ScriptedProvider(*[answer(say("one two three"), usage=tokens(3, 2)) for _ in range(3)])
+    wired = Wired(provider)
+    async with serving(wired.engine, wired.app) as server:
+        await server.ask("POST", RESPONSES, STREAMED)
+        monkeypatch.setattr(MetricWrapperBase, "labels", counted)
+        for _ in range(2):
+            await server.ask("POST", RESPONSES, STREAMED)
+    assert lookups == []
+    assert value(wired.samples(), "antwort_responses_total", status="completed", reason="") == 3
 
 
 async def test_a_stranger_learns_nothing_of_the_numbers_but_is_counted() -> None:

@@ -31,8 +31,6 @@ from antwort.config.loading import Loaded, read
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.server.server import Ping, Server, listen, reason
-from antwort.telemetry import logs
-from antwort.telemetry.logs import batching
 
 if TYPE_CHECKING:
     from antwort.cli.worker_process import SupervisorLink
@@ -87,8 +85,10 @@ def checked(settings: Settings) -> Settings:
 
 
 def configure_log(loaded: Loaded) -> None:
+    from antwort.telemetry.logging import configure
+
     log = loaded.settings.log
-    logs.configure(log.level, log.format, content=log.content)
+    configure(log.level, log.format, content=log.content)
 
 
 # ---- the server ----
@@ -127,8 +127,7 @@ async def serve(
             server = _make_server(app, settings, listener, peers, file, link)
             if link is not None:
                 await link.watch(on_hurry=server.hurry, on_lost=server.told_to_stop)
-            with batching():
-                await server.serve(sockets=[listener])
+            await server.serve(sockets=[listener])
         finally:
             releasing.cancel()
             await app.close()
@@ -204,7 +203,7 @@ async def work(settings: Settings, file: Path | None = None) -> int:
     releasing = asyncio.create_task(release_memory())
     app = await build(settings)
     try:
-        with signal_handlers(dict.fromkeys(signals, hear)), batching():
+        with signal_handlers(dict.fromkeys(signals, hear)):
             await app.start()
             tune_garbage_collector()
             rows = await _unless(stop, worker_rows(app, settings, file))

@@ -190,8 +190,8 @@ class Member:
         - An answer with an error: for `open_for` seconds other backends are preferred for the model.
         """
         is_lost, was_open = is_connection_failure(error), self.breakers.has_open
-        if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
-            # An unreachable backend is logged once, elsewhere; to find a request too long is no failure.
+        if self.error is None and may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
+            # Once, until it answers again. An unreachable one is logged elsewhere; a request too long is no failure.
             self._log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._record_unreachable(error)
@@ -255,7 +255,8 @@ class Member:
 
     def _note_opened(self, *, was_open: bool) -> None:
         if self.breakers.has_open and not was_open:
-            self._log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
+            # That it is out of reach was a warning.
+            self._log.info("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _record_unreachable(self, error: AntwortError) -> None:
         if not self.is_unreachable:

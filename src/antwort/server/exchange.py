@@ -88,6 +88,8 @@ class Exchange:
     """The status of the answer; 0 until it has begun."""
     code: str | None = None
     """The code of the error it was answered with, if it was."""
+    cause: str | None = None
+    """For its line in the log: what is behind an error that is not the client's."""
     is_stream = False
     run: Subscription | None = None
     """The response that it reads, if it does."""

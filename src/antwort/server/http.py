@@ -26,7 +26,7 @@ from antwort.server.exchange import (
     Scope,
     Send,
 )
-from antwort.server.line import log_fault, log_request
+from antwort.server.line import cause_of, log_request
 from antwort.server.offer import Access, Credentials, offer_of
 from antwort.server.quotas import Quotas
 from antwort.server.relay import Ask
@@ -213,8 +213,7 @@ class Transport:
             exchange.code = reason.code
             await exchange.fail(reason, strict=self._strict)
         except AntwortError as error:
-            log_fault(error)
-            exchange.code = error.code
+            exchange.code, exchange.cause = error.code, cause_of(error)
             await exchange.fail(error, strict=self._strict)
         except Exception:
             logger.exception("a request failed in a way nobody expected")

@@ -20,7 +20,7 @@ from antwort.server.channel import Channel
 from antwort.server.errors import Headers, socket_failure, unexpected
 from antwort.server.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.server.inbox import Inbox
-from antwort.server.line import log_fault
+from antwort.server.line import cause_of
 from antwort.server.lingering import Patience
 from antwort.server.messages import LONGEST_NAME, CreateMessage, SteerFailed, message_steps, written
 from antwort.server.quotas import Quotas
@@ -126,7 +126,7 @@ class Session:
             exchange.status = _CLIENT_GONE
             raise
         except AntwortError as refusal:
-            log_fault(refusal)
+            exchange.cause = cause_of(refusal)
             await self._fail(exchange, message, refusal)
         except Exception:
             logger.exception("a message failed in a way nobody expected")

@@ -1,13 +1,11 @@
-"""Serve the metrics: who may read them, their text, `GET /metrics`, and a port of their own."""
+"""Serve the metrics: who may read them, `GET /metrics`, and a port of their own."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from hmac import compare_digest
-from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, NotFound
@@ -15,16 +13,13 @@ from antwort.server.errors import unexpected
 from antwort.server.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
 from antwort.server.readiness import Readiness
 from antwort.server.server import Server, listen
-from antwort.telemetry.counting import Reading, Spread
-from antwort.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
+    from antwort.telemetry.metrics import Metrics  # with it, `prometheus_client` is loaded
 
 _log = logging.getLogger("antwort.telemetry")
 PATH = "/metrics"
 _LINGER_SECONDS = 5.0
-_OPENMETRICS = "application/openmetrics-text"
 _LOCKED = "The metrics need a key. Send it as the header 'Authorization: Bearer KEY'."
 
 
@@ -86,57 +81,6 @@ class Guard:
         return compare_digest(sha256(given.strip()).digest(), self._digest)
 
 
-# ---- text ----
-
-
-def exposition(readings: Iterable[Reading], accept: str = "") -> tuple[bytes, str]:
-    """Return the text and its content type: OpenMetrics where it is accepted, else Prometheus' own.
-
-    The library is loaded here: that takes longer than the rest of the server takes to start.
-    """
-    from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-    from prometheus_client.exposition import choose_encoder
-
-    registry = CollectorRegistry()
-    registry.register(_Collected(readings))
-    for collector in (ProcessCollector, GCCollector, PlatformCollector):
-        collector(registry=registry)
-    # Not what the client wrote: it would be repeated in our answer, and not all of it is understood.
-    encode, kind = choose_encoder(f"{_OPENMETRICS}; version=1.0.0" if _OPENMETRICS in accept else "")
-    return encode(registry), kind
-
-
-class _Collected:
-    def __init__(self, readings: Iterable[Reading]) -> None:
-        self._readings = readings
-
-    def collect(self) -> Iterator[Metric]:
-        return map(_metric, self._readings)
-
-
-def _metric(reading: Reading) -> Metric:
-    from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-
-    family = reading.family
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(family.name, family.help, labels=family.labels)
-        for key, spread in reading.spreads:
-            histogram.add_metric(key, _buckets(family.bounds, spread), spread.sum)
-        return histogram
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    numbers = kind(family.name, family.help, labels=family.labels)
-    for key, value in reading.numbers:
-        numbers.add_metric(key, value)
-    return numbers
-
-
-def _buckets(bounds: Iterable[float], spread: Spread) -> list[tuple[str, float]]:
-    from prometheus_client.utils import floatToGoString
-
-    names = [*map(floatToGoString, bounds), "+Inf"]
-    return list(zip(names, accumulate(spread.counts), strict=True))
-
-
 # ---- endpoints ----
 
 
@@ -147,11 +91,8 @@ class MetricsEndpoint:
         self._metrics, self._guard = metrics, guard
 
     async def __call__(self, exchange: Exchange, _: str) -> None:
-        """Read the numbers here, and write them out in a thread, as that takes a while."""
         self._guard.check(exchange)
-        await self._metrics.runs.look()
-        accept = (exchange.headers.get(b"accept") or b"").decode("latin-1")
-        body, kind = await asyncio.to_thread(exposition, self._metrics.read(), accept)
+        body, kind = await self._metrics.text(exchange.headers.get(b"accept", b"").decode("latin-1"))
         await exchange.answer(body, kind=kind.encode())
 
 

@@ -105,7 +105,7 @@ async def run_loop(
     except Exception as error:
         if isinstance(error, Cancelled) and plan.call_records is not None:
             await _decline_unbegun(live)
-        live.error = _reported(error, live.run)
+        live.error = _reported(error, live)
         last = settled(live.run, "incomplete")
         last.append(interrupted(fold(live.run, last), error))
     finally:
@@ -136,16 +136,19 @@ async def _decline_unbegun(live: LiveRun) -> None:
         _log.warning("the open calls of %s could not be declined: %s", live.response_id, error.message)
 
 
-def _reported(error: Exception, run: Run) -> AntwortError | None:
-    """Log a failure, and return the error for a client that has not been answered yet."""
+def _reported(error: Exception, live: LiveRun) -> AntwortError | None:
+    """Return the error for a client that has not been answered yet. A failure is logged by those who are told of the
+    end of a run, or here if there are none; what nobody expected is logged here, with its traceback.
+    """
+    response_id = live.response_id
     if isinstance(error, Interrupted):
         return None
-    if isinstance(error, AntwortError):
+    if not isinstance(error, AntwortError):
+        _log.error("the run %s met an unexpected error", response_id, exc_info=error)
+    elif not live.hooks.on_summary:
         # The message of a refused request may be the backend's own, with the prompt in it.
         reason = f": {error.message}{reason_behind(error)}" if error.status >= 500 else ""
-        _log.warning("the run %s failed: %s%s", run.response.id, error.code, reason)
-    else:
-        _log.error("the run %s met an unexpected error", run.response.id, exc_info=error)
+        _log.warning("the run %s failed: %s%s", response_id, error.code, reason)
     return as_ours(error)
 
 

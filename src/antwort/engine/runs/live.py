@@ -166,6 +166,7 @@ class LiveRun:
             untold=count_untold(self.run) + stats.is_asking,
             truncated=stats.truncated,
             is_read=bool(self.clients),
+            error=self.error,
         )
         if self.ended.is_set:
             stats.summary = summary
@@ -285,6 +286,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Inferences from which something was left out, so that they fit into the context."""
     is_read: bool = False
     """Whether a request waits for the run, and reports it in its own log line."""
+    error: Exception | None = None
+    """Why it failed."""
 
 
 def count_untold(run: Run) -> int:
