@@ -19,6 +19,7 @@ LEAVES = (
     "event_loop",
     "limiter",
     "notes",
+    "suggestions",
     "vault",
     "version",
 )
@@ -40,7 +41,7 @@ MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "peers", "
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "event_loop": ("identity",),
-    "api": ("errors", "ids"),
+    "api": ("errors", "ids", "suggestions"),
     "schema": ("errors", "ids", "api", "caching"),
     "net": ("api", *LEAVES),
     "tools": ("api", "schema", "net", *LEAVES),
@@ -67,6 +68,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "event_loop",
         "limiter",
         "notes",
+        "suggestions",
         "vault",
     ),
     "server": ("api", "engine", *CONTRACTS, *LEAVES),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
+
+from antwort.suggestions import did_you_mean, nearest
 
 
 class Command(NamedTuple):
@@ -49,8 +50,7 @@ def parse(line: str) -> Typed | None:
 
 
 def unknown(name: str) -> str:
-    close = get_close_matches(name, _NAMES, 1)
-    hint = f"did you mean {close[0]}?" if close else "/help lists what there is."
+    hint = did_you_mean(nearest(name, _NAMES)) or "/help lists what there is."
     return f"There is no command {name}; {hint}"
 
 

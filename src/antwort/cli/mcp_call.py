@@ -15,6 +15,7 @@ from antwort.cli.mcp_servers import CannotAsk, asked, chosen, is_unnamed, read_s
 from antwort.cli.say import tell
 from antwort.cli.subjects import Misused
 from antwort.config.repeating import printable
+from antwort.suggestions import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition, ToolResult
@@ -57,10 +58,8 @@ def _named(name: str, tools: Sequence[ToolDefinition]) -> ToolDefinition:
     for tool in tools:
         if tool.own_name == name:
             return tool
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, [tool.own_name for tool in tools], 1)
-    raise Misused(f"There is no tool {name!r}{f'; did you mean {close[0]!r}?' if close else '.'}")
+    hint = did_you_mean([repr(near) for near in nearest(name, [tool.own_name for tool in tools])])
+    raise Misused(f"There is no tool {name!r}{f'; {hint}' if hint else '.'}")
 
 
 def _timed(server: McpServer, name: str, seconds: float | None, usual: ToolLimits) -> McpServer:

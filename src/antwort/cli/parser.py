@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from antwort.cli.commands import COMMANDS, Command
 from antwort.config.flags import Flag
+from antwort.suggestions import did_you_mean, nearest
 from antwort.version import __version__
 
 _DESCRIPTION = "The OpenAI Responses API in front of any Chat Completions backend, with an agentic tool loop."
@@ -94,8 +95,8 @@ def _chosen(prog: str, choice: Sequence[Command], word: str) -> Command:
         if command.name == word:
             return command
     names = [command.name for command in choice]
-    hint = _nearest(word, names) or f"; the commands are {', '.join(names)}"
-    return Parser(prog=prog).error(f"there is no command {word!r}{hint}")
+    hint = did_you_mean(nearest(word, names)) or f"the commands are {', '.join(names)}"
+    return Parser(prog=prog).error(f"there is no command {word!r}; {hint}")
 
 
 def _read_flags(prog: str, command: Command, rest: Sequence[str]) -> Mapping[str, object]:
@@ -158,11 +159,5 @@ def _unknown(words: Sequence[str], known: Sequence[str]) -> str:
     word = words[0].partition("=")[0]
     if not word.startswith("-"):
         return f"there is no use for {word!r}"
-    return f"there is no option {word}{_nearest(word, known)}"
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, known, 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(nearest(word, known))
+    return f"there is no option {word}{hint and f'; {hint}'}"

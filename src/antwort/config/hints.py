@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from antwort.config.shape import PREFIX, all_leaves, leaves
+from antwort.suggestions import did_you_mean, nearest
 
-_VERY_CLOSE, _CLOSE = 0.75, 0.6
-_MOST = 3
-
-
-def nearest(name: str, names: Iterable[str], cutoff: float = _CLOSE) -> list[str]:
-    """At most one: the name that is most like it."""
-    from difflib import get_close_matches
-
-    return get_close_matches(name, list(names), 1, cutoff)
-
-
-def did_you_mean(names: Collection[str]) -> str:
-    return f"did you mean {' or '.join(list(names)[:_MOST])}?" if names else ""
+_VERY_CLOSE = 0.75
 
 
 def hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
@@ -26,14 +15,14 @@ def hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
     if key in leaves() and "." in key:
         table, _, last = key.rpartition(".")
         return f"write {last} on a line of its own below {table}"
-    if close := nearest(key, siblings, _VERY_CLOSE):
+    if close := nearest(key, siblings, cutoff=_VERY_CLOSE):
         return did_you_mean([prefix + close[0]])
     elsewhere = _by_last_name()
     if key in elsewhere:
         return did_you_mean(elsewhere[key])
     if close := nearest(key, siblings):
         return did_you_mean([prefix + close[0]])
-    return did_you_mean([path for name in nearest(key, elsewhere, _VERY_CLOSE) for path in elsewhere[name]])
+    return did_you_mean([path for name in nearest(key, elsewhere, cutoff=_VERY_CLOSE) for path in elsewhere[name]])
 
 
 def hint_for_variable(name: str, known: Collection[str]) -> str:
