@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.decoding import Limits, Steps, body_steps, kind_of, known_fields
+from antwort.api.decoding import KnownFields, Limits, Steps, body_steps, kind_of
 from antwort.api.events import Event, StreamEvent
 from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
@@ -21,7 +21,7 @@ _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """Types of messages that need no answer."""
 LONGEST_NAME = 64
-_BODY = known_fields(*REQUEST_FIELDS, "type", "stream_id")
+_BODY = KnownFields(*REQUEST_FIELDS, "type", "stream_id", names_others=True)
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 

@@ -68,7 +68,7 @@ _CREATE = Operation(
             " with the JSON of one `StreamEvent`; lines that begin with a colon are comments; the last frame is"
             " `data: [DONE]`.",
             {JSON: "Response", EVENTS: "StreamEvent"},
-            (REPLAYED, "Cache-Control", "X-Accel-Buffering", *QUOTA),
+            (REPLAYED, "Antwort-Warning", "Cache-Control", "X-Accel-Buffering", *QUOTA),
         )
     },
     errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),

@@ -106,6 +106,7 @@ HEADERS: dict[str, Plain] = {
         "description": "The response is that of an earlier request with this `Idempotency-Key`.",
         "schema": {"enum": ["true"]},
     },
+    "Antwort-Warning": {"description": "The fields of the request that are not known here.", "schema": TEXT},
     "WWW-Authenticate": {"description": "How to come in.", "schema": TEXT, "required": True},
     "ETag": {"description": "Changes with what is answered.", "schema": TEXT, "required": True},
     "Cache-Control": {"description": "Whether it may be kept; of a response, with its stream.", "schema": TEXT},
