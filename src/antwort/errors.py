@@ -163,8 +163,8 @@ class MissingField(InvalidField):
     code = "missing_required_parameter"
 
     def __init__(self, param: str, advice: str) -> None:
-        super().__init__(param, f"missing. {advice}")
-        self.message = f"Missing {param!r}. {advice}"
+        RequestError.__init__(self, f"Missing {param!r}. {advice}", param=param)
+        self._problem = f"missing. {advice}"
 
 
 class DeadlineTooShort(InvalidField):

@@ -39,7 +39,7 @@ from antwort.api.tool_parsing import (
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField, MissingField
-from antwort.suggestions import field_warnings, missing
+from antwort.suggestions import WITHOUT_EFFECT, field_warnings, missing
 
 
 class ReasoningOptions(Wire):
@@ -175,7 +175,7 @@ REQUEST_FIELDS = (
     "conversation",
     "prompt",
 )
-_BODY = KnownFields(*REQUEST_FIELDS, names_others=True)
+_BODY = KnownFields(*REQUEST_FIELDS, without_effect=WITHOUT_EFFECT)
 _TOLERATED = frozenset(REQUEST_FIELDS) | {"type", "stream_id"}
 """The last two are of messages over WebSocket."""
 

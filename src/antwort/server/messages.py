@@ -15,13 +15,14 @@ from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import InvalidField
+from antwort.suggestions import WITHOUT_EFFECT
 
 CREATE = "response.create"
 _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """Types of messages that need no answer."""
 LONGEST_NAME = 64
-_BODY = KnownFields(*REQUEST_FIELDS, "type", "stream_id", names_others=True)
+_BODY = KnownFields(*REQUEST_FIELDS, "type", "stream_id", without_effect=WITHOUT_EFFECT)
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 
