@@ -12,7 +12,7 @@ WORKERS ?= 4
 # The tests start some hundred servers: each would compile the whole of antwort anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve test test-model test-slow test-ways test-upgrade test-clients check format coverage manifest reference house docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-slow test-ways test-upgrade test-clients check format coverage manifest reference house docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs bench-growth chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -151,6 +151,11 @@ chaos: $(READY)  ## kill servers and databases at random for SECONDS=120 under R
 
 bench-runs: $(READY)  ## measure what runs cost that survive: takeover, append, tail, replay, memory and disk, in each home
 	PYTHONPATH=bench:tests $(BIN)/python -m runlog.run --out $(BENCH)/runs.json
+
+GROWTH_ROUNDS ?= 5
+
+bench-growth: $(READY)  ## measure how the CPU of a request grows with its size and with what is stored, and put figures and plot into docs (some minutes, 3 GB of disk)
+	PYTHONPATH=bench $(BIN)/python -m growth.run --out $(BENCH)/growth --rounds $(GROWTH_ROUNDS) --write
 
 HALF ?= test
 

@@ -3,6 +3,7 @@
 AntwortError                 what a client may be told: status, type, code, param, message
 ├── RequestError             400 the request is wrong, or asks for what is not there
 │   ├── InvalidField         400 names the path of the field
+│   │   ├── MissingField
 │   │   └── DeadlineTooShort
 │   ├── UnsupportedFeature   400 understood, but not offered here
 │   ├── ContextTooLong       400 more than the model can read
@@ -156,6 +157,16 @@ class InvalidField(RequestError):
         return InvalidField(f"{path}.{self.param}" if self.param else path, self._problem, code=self.code)
 
 
+class MissingField(InvalidField):
+    """`advice`: as sentences, what to send."""
+
+    code = "missing_required_parameter"
+
+    def __init__(self, param: str, advice: str) -> None:
+        RequestError.__init__(self, f"Missing {param!r}. {advice}", param=param)
+        self._problem = f"missing. {advice}"
+
+
 class DeadlineTooShort(InvalidField):
     """The time that the request itself allows was over before its response could be begun. Nothing was kept."""
 
@@ -233,8 +244,9 @@ class ApprovalNotFound(NotFound):
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
-    def __init__(self, model: str) -> None:
-        super().__init__(f"The model {shown(model)} does not exist.", param="model")
+    def __init__(self, model: str, hint: str = "") -> None:
+        """`hint`: as sentences, which models there are for the client."""
+        super().__init__(f"The model {shown(model)} does not exist. {hint}".rstrip(), param="model")
 
 
 class MethodNotAllowed(RequestError):

@@ -21,6 +21,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.ConversationNotFound("c"), 404, "invalid_request_error", "not_found", "conversation_not_found"),
     (errors.ApprovalNotFound("a"), 404, "invalid_request_error", "not_found", "approval_not_found"),
     (errors.ModelNotFound("m"), 404, "invalid_request_error", "not_found", "model_not_found"),
+    (errors.MissingField("input", "a"), 400, "invalid_request_error", "invalid_request", "missing_required_parameter"),
     (errors.DeadlineTooShort(0.1), 400, "invalid_request_error", "invalid_request", "deadline_too_short"),
     (errors.MethodNotAllowed("PUT", ("GET",)), 405, "invalid_request_error", "invalid_request", "method_not_allowed"),
     (errors.Conflict("m"), 409, "invalid_request_error", "invalid_request", "conflict"),

@@ -18,7 +18,10 @@ def ask(**fields: object) -> CreateRequest:
 
 
 EMPTY = parse_request(b"{}", Limits())
-OURS = {"input", "raw_input", "additional", "tools", "tool_choice", "allowed_tools", "conversation", "raw"}
+OURS = {
+    *("input", "raw_input", "additional", "tools", "tool_choice", "allowed_tools", "conversation"),
+    *("raw", "unknown_fields"),
+}
 PLAIN: dict[str, Any] = {
     "model": "small",
     "previous_response_id": "resp_1",

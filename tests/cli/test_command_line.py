@@ -166,7 +166,7 @@ async def test_help_and_version_import_nothing_that_takes_time(flag: str) -> Non
         [f"antwort.cli{each}" for each in ("", ".commands", ".parser")],
         ["antwort.config", "antwort.config.flags"],
     )
-    assert errors.decode().strip() == str(["antwort", *cli, *config, "antwort.version"])
+    assert errors.decode().strip() == str(["antwort", *cli, *config, "antwort.suggestions", "antwort.version"])
 
 
 STARTED = """

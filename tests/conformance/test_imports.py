@@ -20,6 +20,7 @@ LEAVES = (
     "event_loop",
     "limiter",
     "notes",
+    "suggestions",
     "version",
 )
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "storage.run_log")
@@ -40,7 +41,7 @@ MAKERS = ("backends", "observing", "persistence", "toolsets")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "event_loop": ("identity",),
-    "api": ("errors", "ids"),
+    "api": ("errors", "ids", "suggestions"),
     "schema": ("errors", "ids", "api", "caching"),
     "net": ("api", *LEAVES),
     "tools": ("api", "schema", "net", *LEAVES),
@@ -68,6 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "limiter",
         "notes",
         "crypto",
+        "suggestions",
     ),
     "server": ("api", "engine", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.

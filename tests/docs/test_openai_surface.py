@@ -20,7 +20,7 @@ from serving import HELLO, RESPONSES, Serving, serving
 PAGE = (ROOT / "docs/reference/openai-surface.md").read_text(encoding="utf-8")
 METHODS = ("GET", "POST", "DELETE")
 ONLY_ON_SOCKETS = {"generate"}
-ONLY_OURS = {"raw", "raw_input", "allowed_tools", "additional"}
+ONLY_OURS = {"raw", "raw_input", "allowed_tools", "additional", "unknown_fields"}
 
 
 class Row(NamedTuple):

@@ -13,7 +13,7 @@ import pytest
 from antwort.api.requests import CreateRequest
 from pages import ROOT
 
-OURS = {"raw", "raw_input", "additional"}
+OURS = {"raw", "raw_input", "additional", "unknown_fields"}
 _CODE = ("code", "script", "style")
 
 

@@ -59,6 +59,7 @@ ELSEWHERE = {
     "raw": "the fields count",
     "raw_input": "it goes with the input",
     "additional": "it is read from the input",
+    "unknown_fields": "they have no effect",
 }
 NEEDS_TOOLS = ("tool_choice", "allowed_tools", "parallel_tool_calls", "max_tool_calls")
 

@@ -7,7 +7,8 @@ are therefore decoded by generators, `Steps`, and the caller may do other work a
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
+from itertools import islice
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -105,16 +106,28 @@ _decode_list: Any = msgspec.json.Decoder(list[Raw]).decode
 _decode_object: Any = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def known_fields(*names: str) -> type[msgspec.Struct]:
-    """Return the type of a body with these fields, each of which stays undecoded."""
-    return msgspec.defstruct("Body", [(name, Raw, Raw()) for name in names])
+_MAX_NAMES = 30_000
+"""Names of fields, at any depth, of a large body whose unknown fields are named."""
+MAX_UNKNOWN_FIELDS = 32
 
 
-def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Steps[tuple[Plain, bytes]]:
+class KnownFields:
+    """The fields of a body that count. Where others are to be named, those without effect are named at no cost."""
+
+    def __init__(self, *names: str, without_effect: Collection[str] = ()) -> None:
+        self.names, self.without_effect = names, tuple(without_effect)
+        fields = [(name, Raw, Raw()) for name in (*names, *without_effect)]
+        self.type = msgspec.defstruct("Body", fields)
+        """A body with these fields, each of which stays undecoded."""
+        self.only = msgspec.defstruct("Body", fields, forbid_unknown_fields=True) if without_effect else None
+
+
+def body_steps(body: bytes, known: KnownFields, limits: Limits) -> Steps[tuple[Plain, bytes]]:
     """Decode a body, which must be an object, and return it with its JSON. Lone surrogates are replaced in both.
 
     Of a large body, the fields that are not `known` are left out of both, lists of items and tools hold `Raw` values,
-    and the JSON is without the items, which carry their own.
+    and the JSON is without the items, which carry their own. Where others are to be named, each is there with None for
+    its value, unless the body has too many names.
     """
     if len(body) > limits.body_values:
         for number in value_counts(body, limits.body_values):
@@ -135,10 +148,16 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
             if body.count(b"[") + body.count(b"{") > MAX_DEPTH:  # fewer cannot be nested too deeply
                 _check_depth(plain)
             return plain, body
+        others: Plain = {}
         try:
-            fields = msgspec.json.decode(body, type=known)
+            fields = msgspec.json.decode(body, type=known.only or known.type)
         except msgspec.ValidationError:
-            raise InvalidField("", _NO_OBJECT, code="invalid_json") from None
+            if known.only is None or _first(body.lstrip()) != b"{":
+                raise InvalidField("", _NO_OBJECT, code="invalid_json") from None
+            yield
+            fields = msgspec.json.decode(body, type=known.type)
+            yield
+            others = yield from _other_steps(body, known)
     except _NOT_JSON as exc:
         yield
         repaired = yield from repair_steps(body)
@@ -146,14 +165,35 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
             raise _not_json(exc) from exc
         return (yield from body_steps(repaired, known, limits))
     yield
-    return (yield from _field_steps(fields, limits))
+    plain, kept = yield from _field_steps(fields, known.names, limits)
+    for name in known.without_effect:
+        if getattr(fields, name):
+            others[name] = None
+    return {**plain, **others} if others else plain, kept
 
 
-def _field_steps(fields: msgspec.Struct, limits: Limits) -> Steps[tuple[Plain, bytes]]:
+def _other_steps(body: bytes, known: KnownFields) -> Steps[Plain]:
+    """Return the first names of a body that are not known, with None for the values."""
+    if body.count(b":") > _MAX_NAMES:
+        names = 0
+        for outside in _outside_texts(body):
+            names += outside.count(b":")
+            if names > _MAX_NAMES:
+                return {}
+            yield
+    try:
+        fields = _decode_object(body)
+    except _NOT_JSON:  # nobody reads the names otherwise
+        return {}
+    others = (name for name in fields if name not in known.names)
+    return dict.fromkeys(islice(others, MAX_UNKNOWN_FIELDS))
+
+
+def _field_steps(fields: msgspec.Struct, names: Sequence[str], limits: Limits) -> Steps[tuple[Plain, bytes]]:
     """Decode the fields of a large body that are present."""
     plain: Plain = {}
     kept: list[bytes] = []
-    for name in fields.__struct_fields__:
+    for name in names:
         if not (raw := getattr(fields, name)):
             continue
         if name not in _ITEM_FIELDS:

@@ -5,12 +5,23 @@ Every fault is an `InvalidField` that names the path (`input[2].content[0].type`
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from antwort.api.decoding import Limits, Steps, at_once, body_steps, convert, kind_of, known_fields, without_nulls
+from antwort.api.decoding import (
+    MAX_UNKNOWN_FIELDS,
+    KnownFields,
+    Limits,
+    Steps,
+    at_once,
+    body_steps,
+    convert,
+    kind_of,
+    without_nulls,
+)
 from antwort.api.item_parsing import input_steps, item_steps
 from antwort.api.items import MAX_ITEM_ID, InputItem, OpaqueItem, is_additional
 from antwort.api.responses import Metadata
@@ -27,7 +38,8 @@ from antwort.api.tool_parsing import (
 )
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, MissingField
+from antwort.suggestions import WITHOUT_EFFECT, field_warnings, missing
 
 
 class ReasoningOptions(Wire):
@@ -120,6 +132,8 @@ class CreateRequest(PlainFields):
     """The id of the conversation that it continues."""
     raw: bytes = b"{}"
     """The body as it was received; of a large one, without the input and unknown fields."""
+    unknown_fields: tuple[str, ...] = ()
+    """The first top-level fields that are not known. They have no effect, and the client is told of them."""
 
     def __repr__(self) -> str:
         """Show the model only: other fields may hold credentials."""
@@ -133,6 +147,16 @@ class CreateRequest(PlainFields):
     @property
     def is_stored(self) -> bool:
         return self.store is not False
+
+    @property
+    def warnings(self) -> str:
+        """What the client is told of unknown fields, in printable ASCII."""
+        return field_warnings(self.unknown_fields, REQUEST_FIELDS) if self.unknown_fields else ""
+
+    def missing(self, field: str, advice: str) -> MissingField:
+        """Return the error for a field that is missing: maybe an unknown one stands for it."""
+        hint = missing(field, self.unknown_fields, REQUEST_FIELDS) if self.unknown_fields else ""
+        return MissingField(field, f"{advice} {hint}".rstrip())
 
     @property
     def choice_mode(self) -> ChoiceMode | Forced:
@@ -151,7 +175,9 @@ REQUEST_FIELDS = (
     "conversation",
     "prompt",
 )
-_BODY = known_fields(*REQUEST_FIELDS)
+_BODY = KnownFields(*REQUEST_FIELDS, without_effect=WITHOUT_EFFECT)
+_TOLERATED = frozenset(REQUEST_FIELDS) | {"type", "stream_id"}
+"""The last two are of messages over WebSocket."""
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
@@ -201,7 +227,12 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         allowed_tools=read_allowed(plain.get("allowed_tools"), choice) if is_limited else None,
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
+        unknown_fields=() if _TOLERATED.issuperset(plain) else _unknown(plain),
     )
+
+
+def _unknown(plain: Plain) -> tuple[str, ...]:
+    return tuple(islice((name for name in plain if name not in _TOLERATED), MAX_UNKNOWN_FIELDS))
 
 
 def _with_whole_numbers(value: Any) -> Any:
@@ -309,7 +340,7 @@ def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, .
 
 COMPACTION_FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
 """The fields that count. Others that clients send, such as tools, are ignored."""
-_COMPACTION_BODY = known_fields(*COMPACTION_FIELDS)
+_COMPACTION_BODY = KnownFields(*COMPACTION_FIELDS)
 
 
 class CompactRequest(CreateRequest):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from antwort.chat.conversation import ChatConversation, default_name, save, tran
 from antwort.chat.formatting import one_line, sanitize
 from antwort.chat.screen import Interrupts, Screen
 from antwort.chat.server import ChatServer
+from antwort.suggestions import did_you_mean, nearest
 
 
 class ChatCommand(NamedTuple):
@@ -60,8 +60,7 @@ def parse(line: str) -> TypedCommand | None:
 
 
 def unknown(name: str) -> str:
-    close = get_close_matches(name, _NAMES, 1)
-    hint = f"did you mean {close[0]}?" if close else "/help lists what there is."
+    hint = did_you_mean(nearest(name, _NAMES)) or "/help lists what there is."
     return f"There is no command {name}; {hint}"
 
 

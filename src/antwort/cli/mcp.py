@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -33,6 +32,7 @@ from antwort.identity import ANONYMOUS
 from antwort.ids import new_id
 from antwort.net.ssrf import AddressNotAllowed, parse_url
 from antwort.schema.references import resolve
+from antwort.suggestions import did_you_mean, nearest
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolResult
 from antwort.tools.limits import ToolBounds, limited
 from antwort.tools.mcp.base import ServerUnavailable
@@ -197,8 +197,8 @@ def _find(name: str, tools: Sequence[ToolDefinition]) -> ToolDefinition:
     for tool in tools:
         if tool.own_name == name:
             return tool
-    close = get_close_matches(name, [tool.own_name for tool in tools], 1)
-    raise UsageError(f"There is no tool {name!r}{f'; did you mean {close[0]!r}?' if close else '.'}")
+    hint = did_you_mean([repr(near) for near in nearest(name, [tool.own_name for tool in tools])])
+    raise UsageError(f"There is no tool {name!r}{f'; {hint}' if hint else '.'}")
 
 
 def print_tool_result(result: ToolResult, *, is_json: bool) -> int:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from antwort.cli.commands import COMMANDS, Command
 from antwort.config.flags import Flag
+from antwort.suggestions import did_you_mean, nearest
 from antwort.version import __version__
 
 _DESCRIPTION = "The OpenAI Responses API in front of any Chat Completions backend, with an agentic tool loop."
@@ -59,8 +60,8 @@ def parse(arguments: Sequence[str]) -> tuple[Command, Mapping[str, object]]:
             _show_group(prog, group, words)
         word, names = words.pop(0), [command.name for command in group.commands]
         if word not in names:
-            hint = _nearest(word, names) or f"; the commands are {', '.join(names)}"
-            Parser(prog, "").error(f"there is no command {word!r}{hint}")
+            hint = did_you_mean(nearest(word, names)) or f"the commands are {', '.join(names)}"
+            Parser(prog, "").error(f"there is no command {word!r}; {hint}")
         group = group.commands[names.index(word)]
         prog = f"{prog} {word}"
     parser = make_parser(prog, group)
@@ -126,11 +127,5 @@ def _unknown(word: str, known: Sequence[str]) -> str:
     word = word.partition("=")[0]
     if not word.startswith("-"):
         return f"there is no use for {word!r}"
-    return f"there is no option {word}{_nearest(word, known)}"
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, known, 1)
-    return f"; did you mean {close[0]}?" if close else ""
+    hint = did_you_mean(nearest(word, known))
+    return f"there is no option {word}{hint and f'; {hint}'}"

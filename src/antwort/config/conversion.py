@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,7 @@ from antwort.config.files import Node, Source, expanded
 from antwort.config.problems import Problem, missing_space, plausible
 from antwort.config.schema import all_leaves, fields, in_words, is_optional, leaves, without_none
 from antwort.config.secrets import Secret, can_be_sent, is_token, may_be_secret, read_secret_file
+from antwort.suggestions import did_you_mean, nearest
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9][0-9_]*", re.ASCII)
@@ -231,19 +232,7 @@ def _number(text: str, kind: IntType | FloatType) -> float | None:
 
 # ---- suggestions ----
 
-_VERY_CLOSE, _CLOSE = 0.75, 0.6
-_MAX_SUGGESTIONS = 3
-
-
-def nearest(name: str, names: Iterable[str], cutoff: float = _CLOSE) -> list[str]:
-    """Return the name that is most like it, if one is."""
-    from difflib import get_close_matches
-
-    return get_close_matches(name, list(names), 1, cutoff)
-
-
-def did_you_mean(names: Collection[str]) -> str:
-    return f"did you mean {' or '.join(list(names)[:_MAX_SUGGESTIONS])}?" if names else ""
+_VERY_CLOSE = 0.75
 
 
 def _hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
@@ -251,7 +240,7 @@ def _hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
     if "." in key and key in leaves():
         table, _, last = key.rpartition(".")
         return f"write {last} on a line of its own below {table}"
-    if close := nearest(key, siblings, _VERY_CLOSE):
+    if close := nearest(key, siblings, cutoff=_VERY_CLOSE):
         return did_you_mean([prefix + close[0]])
     elsewhere: dict[str, dict[str, None]] = {}  # the paths of all settings and tables, by their last names
     for leaf in all_leaves():
@@ -263,4 +252,4 @@ def _hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
         return did_you_mean(elsewhere[key])
     if close := nearest(key, siblings):
         return did_you_mean([prefix + close[0]])
-    return did_you_mean([path for name in nearest(key, elsewhere, _VERY_CLOSE) for path in elsewhere[name]])
+    return did_you_mean([path for name in nearest(key, elsewhere, cutoff=_VERY_CLOSE) for path in elsewhere[name]])

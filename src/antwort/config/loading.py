@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec.inspect import CustomType, DictType, StructType, Type, VarTupleType
 
 from antwort.config.checks import find_problems, tidied
-from antwort.config.conversion import Converter, did_you_mean, nearest
+from antwort.config.conversion import Converter
 from antwort.config.files import (
     FILE_VARIABLE,
     Node,
@@ -29,6 +29,7 @@ from antwort.config.problems import BadSettings, Problem, plausible
 from antwort.config.schema import PREFIX, fields, leaves, root, without_none
 from antwort.config.secrets import Secret
 from antwort.config.settings import Settings
+from antwort.suggestions import did_you_mean, nearest
 
 FlagValues: TypeAlias = Mapping[str, object]
 """By the flags' keys: a text, a list of texts, or True for a switch."""

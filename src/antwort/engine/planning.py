@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import TypeVar
 
@@ -46,7 +47,7 @@ from antwort.engine.prompt.declared_tools import additional_tools
 from antwort.engine.prompt.discovery import Discovery
 from antwort.engine.prompt.tool_choice import check_choice
 from antwort.engine.prompt.toolbox import build_toolbox, toolbox_cache
-from antwort.engine.resources import Resources
+from antwort.engine.resources import Resources, model_hint, usable_models
 from antwort.engine.runs.conversation_lock import LockRequest
 from antwort.engine.runs.live import LiveRuns
 from antwort.engine.settings import EngineSettings
@@ -65,9 +66,11 @@ from antwort.limiter import Limiter
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName
 from antwort.storage.base import CallClaim
+from antwort.suggestions import among
 from antwort.tools.routing import Toolbox
 
 T = TypeVar("T")
+_log = logging.getLogger("antwort.engine")
 _FIRST = frozenset({0})
 _NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
 
@@ -105,7 +108,7 @@ class Planner:
 
     async def models(self, identity: Identity) -> list[Model]:
         """Return the models that an identity may use."""
-        return [model for model in await self.resources.provider.models() if identity.may_use(model.id)]
+        return await usable_models(self.resources.provider, identity)
 
     async def plan(
         self,
@@ -132,11 +135,11 @@ class Planner:
 
             model = request.model or settings.default_model
             if not model:
-                model = await _in_time(request, self._only_model(identity), deadline)
+                model = await _in_time(request, self._only_model(request, identity), deadline)
             elif not identity.may_use(model):
-                raise NotPermitted(
-                    f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed"
-                )
+                hint = await model_hint(model, self.resources.provider, identity)
+                problem = f"You may not use the model {shown(model)}. {hint}"
+                raise NotPermitted(problem.rstrip(), param="model", code="model_not_allowed")
             # Tool servers have a time of their own: `Discovery.patience`.
             means = await self._means(request, identity, model, deadline, is_new=is_new)
 
@@ -205,6 +208,8 @@ class Planner:
     def _check(self, request: CreateRequest) -> None:
         """Refuse a request that asks for more than there is: its client would count on it."""
         settings = self.resources.settings
+        if request.unknown_fields and _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s", request.warnings)
         if request.background:
             if self.resources.runs is None:
                 raise UnsupportedFeature(_NO_LOG, param="background")
@@ -251,14 +256,14 @@ class Planner:
         declared = [each.tool for each in request.declarations]
         return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
 
-    async def _only_model(self, identity: Identity) -> str:
+    async def _only_model(self, request: CreateRequest, identity: Identity) -> str:
         """Return the model for a request that names none."""
         models = await self.models(identity)
         own = [model for model in models if not isinstance(model, OtherName)] or models
         if len(own) == 1:
             return own[0].id
-        problem = "missing, and there is not just one model to choose from."
-        raise InvalidField("model", problem, code="missing_required_parameter")
+        choice = among("", [model.id for model in models])
+        raise request.missing("model", f"There is not just one to choose from. {choice}".rstrip())
 
     def _call_records(
         self, history: History, request: CreateRequest, identity: Identity, response_id: str

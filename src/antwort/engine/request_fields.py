@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Literal, TypeAlias, TypedDict
 
 from antwort.api.decoding import Limits, described
@@ -11,6 +10,7 @@ from antwort.api.items import InputItem
 from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
+from antwort.suggestions import nearest
 
 Fields: TypeAlias = Mapping[str, object]
 """A JSON object: a plain dict, or a typed one of a client library."""
@@ -80,7 +80,7 @@ def _check_keywords(given: Iterable[str]) -> None:
     known = RequestFields.__annotations__
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
+            near = nearest(name, known)
             raise TypeError(f"A request has no field {name!r}{f'; is {near[0]!r} meant?' if near else '.'}")
 
 

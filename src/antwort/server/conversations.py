@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from antwort.api.decoding import body_steps, known_fields
+from antwort.api.decoding import KnownFields, body_steps
 from antwort.api.items import MAX_ITEM_ID
 from antwort.api.wire import Plain, Wire
 from antwort.engine.history.conversations import Conversations
@@ -15,7 +15,7 @@ from antwort.server.endpoints import LONGEST_ID, Offered, is_id, item_list, read
 from antwort.server.exchange import Exchange
 from antwort.server.query import read_page
 
-_BODY = known_fields("items", "metadata")
+_BODY = KnownFields("items", "metadata")
 
 
 class ConversationDeleted(Wire, kw_only=True):

@@ -37,6 +37,7 @@ ALLOWED_BEGINNINGS = (b"openai-", b"x-stainless-")
 EXPOSED = b", ".join(
     [
         b"x-request-id",
+        b"antwort-warning",
         b"idempotent-replayed",
         b"retry-after",
         b"retry-after-ms",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.decoding import Limits, Steps, body_steps, kind_of, known_fields
+from antwort.api.decoding import KnownFields, Limits, Steps, body_steps, kind_of
 from antwort.api.events import Event, StreamEvent
 from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
@@ -15,13 +15,14 @@ from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.runs.event_log import NumberedBatch
 from antwort.errors import InvalidField
+from antwort.suggestions import WITHOUT_EFFECT
 
 CREATE = "response.create"
 _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """Types of messages that need no answer."""
 LONGEST_NAME = 64
-_BODY = known_fields(*REQUEST_FIELDS, "type", "stream_id")
+_BODY = KnownFields(*REQUEST_FIELDS, "type", "stream_id", without_effect=WITHOUT_EFFECT)
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 

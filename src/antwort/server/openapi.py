@@ -101,6 +101,7 @@ _HEADERS: dict[str, tuple[str, Plain]] = {
     "WWW-Authenticate": ("How to authenticate.", TEXT),
     "ETag": ("Changes with the content.", TEXT),
     "Cache-Control": ("Whether the answer may be cached.", TEXT),
+    "Antwort-Warning": ("The fields of the request that are not known here.", TEXT),
     "X-Accel-Buffering": ("Tells proxies not to buffer a stream.", one_of("no")),
     "Content-Security-Policy": ("Only content of this server.", TEXT),
     "X-Content-Type-Options": ("The content type is right.", one_of("nosniff")),
@@ -406,7 +407,11 @@ def _answers(operation: Operation, offer: Offer) -> dict[int, Plain]:
         case "createResponse":
             replayed = ("Idempotent-Replayed",) if offer.remembers_keys else ()
             quota = _QUOTA if offer.tells_quotas else ()
-            return {200: _answer(_about_stream(offer), {**json, _EVENTS: _STREAM}, *replayed, *_STREAMED, *quota)}
+            return {
+                200: _answer(
+                    _about_stream(offer), {**json, _EVENTS: _STREAM}, "Antwort-Warning", *replayed, *_STREAMED, *quota
+                )
+            }
         case "getResponse":
             about = "The response, or with `stream` its events."
             return {200: _answer(about, {**json, _EVENTS: _STREAM}, *_STREAMED)}

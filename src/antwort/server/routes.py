@@ -37,6 +37,7 @@ from antwort.server.quotas import Followers, Quotas
 from antwort.server.readiness import Readiness
 from antwort.server.relay import RELAYED, Ask, Relay
 from antwort.server.respond import follow, respond, unless_gone
+from antwort.suggestions import addresses, among
 
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
@@ -179,7 +180,8 @@ class Routes:
                 return found
             case ("v1", "approvals", *names) if (found := self._approvals.locate(names)) is not None:
                 return found
-        raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
+        problem = f"There is nothing at {path[:LONGEST_ID]!r}. {addresses(path, self._by_path)}"
+        raise NotFound(problem, code="unknown_url")
 
     # ---- responses ----
 
@@ -195,6 +197,8 @@ class Routes:
             elif (place := turns().begin_short(identity.tenant)) is not None:
                 await place
             request = await in_turns(request_steps(body, self._engine.settings.limits))
+            if request.unknown_fields:
+                exchange.with_answer.append((b"antwort-warning", request.warnings.encode()))
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
             finally:
@@ -274,10 +278,11 @@ class Routes:
         await exchange.answer(encode(ModelList(data=tuple(await self._engine.models(exchange.identity)))))
 
     async def model(self, exchange: Exchange, name: str) -> None:
-        for model in await self._engine.models(exchange.identity):
+        models = await self._engine.models(exchange.identity)
+        for model in models:
             if model.id == name:
                 return await exchange.answer(encode(model))
-        raise ModelNotFound(name[:LONGEST_ID])
+        raise ModelNotFound(name[:LONGEST_ID], among(name, [model.id for model in models]))
 
     async def toolsets(self, exchange: Exchange, _: str) -> None:
         """Not in the standard: what requests can reach by label."""

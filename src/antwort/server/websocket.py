@@ -120,7 +120,8 @@ class WebSockets:
         exchange.identity = self._identify(exchange.scope)
         TENANT.set(exchange.identity.tenant)
         if exchange.path != PATH:
-            raise NotFound(f"There is no WebSocket at {exchange.path[:_LONGEST_SHOWN]!r}.", code="unknown_url")
+            problem = f"There is no WebSocket at {exchange.path[:_LONGEST_SHOWN]!r}; connect to {PATH!r}."
+            raise NotFound(problem, code="unknown_url")
         self._check_origin(exchange)
         if not self._limits.enabled:
             raise SocketsOff

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from antwort.suggestions import nearest
+
 
 class CannotConvert(ValueError):
     """There is no such conversion; the message says why, and what there is."""
@@ -101,10 +103,7 @@ _DEGREES = str.maketrans("\u00ba\u02da", "\u00b0\u00b0")
 
 
 def _unknown(name: str, plain: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(plain.casefold(), _ANY_CASE, 3, 0.75)
-    names = dict.fromkeys(_ANY_CASE[each].name for each in near)
+    names = dict.fromkeys(_ANY_CASE[each].name for each in nearest(plain.casefold(), _ANY_CASE, 3, 0.75))
     if names:
         return f"There is no unit {name[:_LONGEST]!r}; near it are {', '.join(names)}."
     known = "; ".join(f"{kind}: {', '.join(names_of(kind)[:4])}" for kind in dict.fromkeys(unit.kind for unit in UNITS))

@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from antwort.suggestions import nearest
+
 _LONGEST = 60
 _NOWHERE = frozenset({"Factory", "localtime", "posixrules"})
 """Entries of the database that are no time zones."""
@@ -132,12 +134,10 @@ def _zones() -> Mapping[str, str]:
 
 
 def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
     known = _zones()
     what = f"There is no time zone {name[:_LONGEST]!r}"
     if not known:
         return f"{what} on this machine, which has no zone database; say UTC, or an offset such as +02:00."
-    near = dict.fromkeys(known[each] for each in get_close_matches(_plain(name), known, 3))
+    near = dict.fromkeys(known[each] for each in nearest(_plain(name), known, 3))
     hint = f"near it are {', '.join(near)}" if near else "say a city, a zone such as Europe/Berlin, or an offset"
     return f"{what}; {hint}."

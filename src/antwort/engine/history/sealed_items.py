@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.decoding import UNLIMITED, Steps, body_steps, known_fields
+from antwort.api.decoding import UNLIMITED, KnownFields, Steps, body_steps
 from antwort.api.items import Compaction, InputItem, OpaqueItem, Reasoning, ReasoningText
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.tool_parsing import KEY, Declared, entries_of, may_hold_logins, take_logins
@@ -47,7 +47,7 @@ _CANNOT_OPEN = (
     "given out, or leave the item away."
 )
 
-_FIELDS = known_fields(*REQUEST_FIELDS, KEY)
+_FIELDS = KnownFields(*REQUEST_FIELDS, KEY)
 _REWRITTEN = tuple(name for name in REQUEST_FIELDS if name not in ("input", "metadata", "prompt"))
 """The fields that are read again from the JSON of a request; metadata is read from the response."""
 _CREDENTIALS = (*SECRET, "server_url")

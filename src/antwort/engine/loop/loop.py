@@ -37,7 +37,8 @@ from antwort.engine.loop.turn import Turn
 from antwort.engine.plan import Plan
 from antwort.engine.prompt.chat_request import Prompt
 from antwort.engine.prompt.messages import said_in
-from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
+from antwort.engine.resources import model_hint
+from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted, ModelNotFound
 from antwort.event_loop import in_turns
 from antwort.notes import reason_behind
 from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatMessage, ChatRequest, Provider
@@ -105,6 +106,9 @@ async def run_loop(
     except Exception as error:
         if isinstance(error, Cancelled) and plan.call_records is not None:
             await _decline_unbegun(live)
+        if isinstance(error, ModelNotFound):
+            model = plan.response.model
+            error = ModelNotFound(model, await model_hint(model, provider, plan.identity))
         live.error = _reported(error, live)
         last = settled(live.run, "incomplete")
         last.append(interrupted(fold(live.run, last), error))

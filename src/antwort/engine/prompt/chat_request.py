@@ -240,5 +240,7 @@ def is_certainly_heard(history: History) -> bool:
 def emptiness_steps(plan: Plan) -> Steps[None]:
     """Raise `InvalidField` for an input that makes no message: backends answer it with an error or an invention."""
     if not (yield from Prompt(plan).request_steps(Run(plan.response))).messages:
+        if not (plan.request.input or plan.request.previous_response_id or plan.request.conversation):
+            raise plan.request.missing("input", "Send text or items, or continue with 'previous_response_id'.")
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")

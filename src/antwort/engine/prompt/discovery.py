@@ -20,6 +20,7 @@ from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
+from antwort.suggestions import among
 from antwort.tools.base import HOUSE_LABEL, BaseExecutor, ToolDefinition, Unanswered, labels_of
 
 _tools_log = logging.getLogger("antwort.tools")  # an exception of a tool is not for the engine's log
@@ -135,8 +136,9 @@ async def ask_server(offer: ToolOffer, discovery: Discovery) -> ToolOffer:
             return answered
     if path is None:
         return offer
-    problem = f"no tool server is offered here under the label {label!r}."
-    raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
+    labels = [each for executor in discovery.executors if executor.is_server for each in labels_of(executor)]
+    problem = f"no tool server is offered here under the label {label!r}. {among(label, labels)}"
+    raise InvalidField(f"{path}.server_label", problem.rstrip(), code="unknown_tool_server")
 
 
 async def _answer_of(
