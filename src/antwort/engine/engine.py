@@ -161,10 +161,11 @@ class Engine:
         if key is not None and self.settings.idempotency:
             self._launcher.check_open()
             return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
-        plan = await self.plan(request, identity, recent)
+        launcher = self._launcher
+        plan = await launcher.plan(request, identity, recent)
         if request.background:
-            return self._responses.follow_log(identity, await self._launcher.submit(plan))
-        return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
+            return self._responses.follow_log(identity, await launcher.submit(plan))
+        return (await launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(
         self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None

@@ -202,9 +202,9 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 
 def conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
     """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
-    stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
-    results, placeholders = Results(), plan.history.placeholders
+    stretches, results, placeholders = said.stretches, Results(), plan.history.placeholders
     if not CALL_TYPES.isdisjoint(map(type, chain.from_iterable(stretches))):
+        stretches = yield from uninterrupted_steps(stretches, said.inputs)
         results = yield from result_steps(stretches, placeholders)
     found = Transcript(capabilities=plan.capabilities, toolbox=plan.toolbox, results=results, placeholders=placeholders)
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):

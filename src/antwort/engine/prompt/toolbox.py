@@ -232,15 +232,17 @@ def _cache_key(
     is not cached. Lists of tools count by identity: a cached toolbox refers to its own.
     """
     identity, owner, additional = discovery.identity, None, request.additional
-    for tool in (*request.tools, *map(_tool_of, additional), *joining):
-        if not isinstance(tool, McpTool) or not (tool.authorization is tool.headers is UNSET):
-            return None
-        if tool.server_url is not UNSET:
-            owner = (identity.tenant, identity.owner)
-    key: ToolboxKey = (owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools)
-    key += (tuple(joining), discovery.capabilities)
-    for offer in offers:
-        key += (id(offer.found), offer.instructions, offer.problem, offer.is_silent)
+    if offers:
+        for tool in (*request.tools, *map(_tool_of, additional), *joining):
+            if not isinstance(tool, McpTool) or not (tool.authorization is tool.headers is UNSET):
+                return None
+            if tool.server_url is not UNSET:
+                owner = (identity.tenant, identity.owner)
+    key: ToolboxKey = (
+        *(owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools),
+        *(tuple(joining), discovery.capabilities),
+        *[(id(offer.found), offer.instructions, offer.problem, offer.is_silent) for offer in offers],
+    )
     try:
         hash(key)
     except TypeError:  # a program may use lists where a parsed request has tuples

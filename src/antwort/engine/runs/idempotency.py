@@ -66,8 +66,6 @@ class KeyedRun:
         self.is_streamed = bool(request.stream)
         self.run: LiveRun | None = None
         self.started: Once[LiveRun] = Once()
-        self.clients: list[object] = []
-        """Those of the run, from before it starts."""
         self.planning = Signal()
         """Set when they have all left before it starts: then its planning stops."""
 
@@ -162,17 +160,17 @@ class IdempotencyKeys:
         has_events = keyed.is_streamed and keyed.log.can_replay(-1)
         reader = keyed.log.read() if request.stream and has_events else None
         client = object()
-        keyed.clients.append(client)
+        keyed.log.clients.append(client)
         try:
             run = await keyed.started.wait()
         except BaseException:
             if keyed.run is not None:  # it has started at the same moment
                 LiveSubscription(keyed.run, reader, client).leave()
                 raise
-            keyed.clients.remove(client)
+            keyed.log.clients.remove(client)
             if reader is not None:
                 reader.close()
-            if not keyed.clients:
+            if not keyed.log.clients:
                 keyed.planning.set(ClientLeft())
             raise
         subscription = LiveSubscription(run, reader, client)
@@ -214,9 +212,8 @@ class IdempotencyKeys:
         try:
             plan = await keyed.planning.race(partial(self._launcher.plan, request, identity))
             keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect, keyed.log)
-            run.clients = keyed.clients
             keyed.started.set(run)
-            if not keyed.clients:
+            if not keyed.log.clients:
                 run.stop(ClientLeft())
             await run.wait()
             if not run.is_detached:  # else the process that continues it records its end, for the key as well
