@@ -70,9 +70,9 @@ Operation: TypeAlias = Callable[[Connection], T]
 
 # ---- transactions ----
 
-# There is no batching delay: what one turn of the event loop asks for is queued together. A thread takes everything that
-# is queued, runs it in one transaction and then wakes the waiting event loop once. A single operation does not wait for
-# others, and a hundred at once cost little more than one.
+# There is no batching delay: what one turn of the event loop asks for is queued together. A thread takes everything
+# that is queued, runs it in one transaction and then wakes the waiting event loop once. A single operation does not
+# wait for others, and a hundred at once cost little more than one.
 
 CLOSED = "The store is closed."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -94,11 +95,9 @@ def fold(run: Run, events: Sequence[RunEvent]) -> Run:
 
     Changes of items are collected, so that the response is replaced once for all of them and the mark behind them.
     """
-    if _CHANGING.isdisjoint(map(type, events)):
-        return run
     output: list[OutputItem] | None = None
     event: Any  # told apart by its type: a chain of `isinstance` would cost more than all the rest
-    for event in events:
+    for event in compress(events, map(_is_changing, map(type, events))):
         kind = type(event)
         if kind in _OF_ITEMS:
             if output is None:
@@ -109,7 +108,7 @@ def fold(run: Run, events: Sequence[RunEvent]) -> Run:
                 output[event.output_index] = event.item
             else:  # the arguments of a call are whole: another process may run it, and has not seen the deltas
                 output[event.output_index] = replace(output[event.output_index], arguments=event.arguments)
-        elif kind in _FOLDS:
+        else:
             run = _FOLDS[kind](run, run.response.output if output is None else tuple(output), event)
             output = None
     return run if output is None else replace(run, response=replace(run.response, output=tuple(output)))
@@ -233,7 +232,7 @@ _FOLDS: dict[type, Callable[[Run, tuple[OutputItem, ...], Any], Run]] = {
 }
 """The run after an event, with the output as it stands by then."""
 _OF_ITEMS = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone})
-_CHANGING = _OF_ITEMS | _FOLDS.keys()
+_is_changing = frozenset({*_OF_ITEMS, *_FOLDS}).__contains__
 
 
 # ---- the end ----

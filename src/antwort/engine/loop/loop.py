@@ -51,12 +51,10 @@ _log = logging.getLogger("antwort.engine")
 _LIMITS = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
-async def run_loop(
-    live: LiveRun, provider: Provider, opening: Batch | None = None, stopped: Exception | None = None
-) -> AsyncGenerator[Batch, None]:
-    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded,
-    and `opening` closes the items that were left open before. With `stopped`, it takes no step and ends for that
-    reason.
+async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None, stopped: Exception | None) -> Batch:
+    """Run from where the run stands to its end: `live.emit` gets every batch of events but the last, which is returned.
+    `live.run` is the fold of what was emitted, and `opening` closes the items that were left open before. With
+    `stopped`, it takes no step and ends for that reason.
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
@@ -64,10 +62,10 @@ async def run_loop(
     try:
         if not isinstance(stopped, Cancelled) or live.run.response.status == "in_progress":  # else it never begins
             for batch in opening_batches(live.run, plan, opening):
-                yield batch
+                await live.emit(batch)
         if stopped is not None:
             if batch := _lost_answers(live.run, plan):
-                yield batch
+                await live.emit(batch)
             raise stopped
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
@@ -88,7 +86,7 @@ async def run_loop(
                     source = compact(live, provider)
             try:
                 async for batch in source:
-                    yield batch
+                    await live.emit(batch)
             finally:
                 await source.aclose()
         reason = signal.reason  # it may have come between two waits
@@ -111,7 +109,7 @@ async def run_loop(
     finally:
         if live.has_called:
             await live.tools.close()
-    yield last
+    return last
 
 
 def _lost_answers(run: Run, plan: Plan) -> Batch:

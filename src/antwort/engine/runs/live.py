@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 
 import msgspec
@@ -28,7 +28,7 @@ from antwort.providers.base import Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
-_TERMINAL, _DELTAS = frozenset(TERMINAL), frozenset(DELTAS)
+_DELTAS = frozenset(DELTAS)
 MAX_UNRECORDED = 1000
 """Ended runs in memory whose outcome could not be recorded."""
 
@@ -75,11 +75,11 @@ class LiveRun:
         self.stats = RunStats(perf_counter() - seconds_before)
         response_id = plan.response.id
         hooks[response_id] = self
-        batches = run_loop(self, provider, opening, self.signal.reason)
+        work = self._run(provider, opening, self.signal.reason, loop := asyncio.get_running_loop())
         # Without tools and earlier calls, there is nothing that it could start.
-        has_calls = plan.toolbox.tools or plan.history.leftovers
-        work = self._run_with_tools(batches) if has_calls else self._run(batches)
-        self.task = self.signal.task = asyncio.get_running_loop().create_task(work, name=response_id)
+        if plan.toolbox.tools or plan.history.leftovers:
+            work = self._in_task_group(work)
+        self.task = self.signal.task = loop.create_task(work, name=response_id)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
 
@@ -185,58 +185,61 @@ class LiveRun:
 
     # ---- the task ----
 
-    async def _run_with_tools(self, batches: AsyncGenerator[Batch, None]) -> None:
+    async def _in_task_group(self, work: Coroutine[None, None, None]) -> None:
         async with asyncio.TaskGroup() as self.tools.group:
-            await self._run(batches)
+            await work
 
-    async def _run(self, batches: AsyncGenerator[Batch, None]) -> None:
-        plan, log, signal = self.plan, self.log, self.signal
+    async def _run(
+        self,
+        provider: Provider,
+        opening: Batch | None,
+        stopped: Exception | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        plan = self.plan
         RESPONSE_ID.set(plan.response.id)
         TENANT.set(plan.identity.tenant)
-        loop = asyncio.get_running_loop()
-        timers = [loop.call_at(plan.deadline, signal.set, DeadlinePassed())]
+        timers = [loop.call_at(plan.deadline, self.signal.set, DeadlinePassed())]
         if plan.request.stream and not self.answered.is_set:
             timers.append(loop.call_later(plan.settings.hold_back, self.answered.set, None))
-        stopped: Exception | None = None
+        detached: Exception | None = None
         try:
-            async for batch in batches:
-                run, kind = fold(self.run, batch), type(batch[-1])
-                if kind in _TERMINAL:
-                    if self._keepalive is not None:
-                        self._keepalive.pause()
-                    await self._end(batch, run)
-                    continue
-                if log.recorder.records_each_batch:
-                    await log.append(batch, run)
-                else:
-                    log.publish(batch)
-                self.run = run
-                if kind in _DELTAS and self.stats.first_output is None:
-                    self.stats.first_output = perf_counter()
-                if log.primary is not None and log.is_full:
-                    # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
-                    with contextlib.suppress(Interrupted, AntwortError):
-                        await signal.race(log.wait_for_room)
+            await self._end(await run_loop(self, provider, opening, stopped))
         except DETACHED:
-            stopped, self.error = HandedOver(), log.recorder.failure
+            detached, self.error = HandedOver(), self.log.recorder.failure
         except asyncio.CancelledError:
             if self.task.cancelling():  # by `abort`; otherwise something inside the run was cancelled
-                stopped, self.error = HandedOver(), log.recorder.failure
+                detached, self.error = HandedOver(), self.log.recorder.failure
             raise
         except Exception as error:
             if not plan.is_durable:
                 raise
-            stopped, self.error = HandedOver(), error
+            detached, self.error = HandedOver(), error
         finally:
-            try:
-                await batches.aclose()
-            finally:
-                for timer in timers:
-                    timer.cancel()
-                self._close(stopped)
+            for timer in timers:
+                timer.cancel()
+            self._close(detached)
 
-    async def _end(self, batch: Batch, run: Run) -> None:
+    async def emit(self, batch: Batch) -> None:
+        """Fold a batch of the loop, which is not its last, and append it to the log."""
+        log, run = self.log, fold(self.run, batch)
+        if log.recorder.records_each_batch:
+            await log.append(batch, run)
+        else:
+            log.publish(batch)
+        self.run = run
+        if type(batch[-1]) in _DELTAS and self.stats.first_output is None:
+            self.stats.first_output = perf_counter()
+        if log.primary is not None and log.is_full:
+            # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
+            with contextlib.suppress(Interrupted, AntwortError):
+                await self.signal.race(log.wait_for_room)
+
+    async def _end(self, batch: Batch) -> None:
         """Append the last batch. When its end is on record, the next turn of the conversation may begin."""
+        if self._keepalive is not None:
+            self._keepalive.pause()
+        run = fold(self.run, batch)
         *_, last = await self.log.append(batch, run)
         assert isinstance(last, TERMINAL)
         if last is not batch[-1]:  # the outcome could not be recorded
@@ -250,8 +253,8 @@ class LiveRun:
         self.answered.set(None)
         self.ended.set(last.response)
 
-    def _close(self, stopped: Exception | None) -> None:
-        """The task ends. `stopped` says why, where the run has no end."""
+    def _close(self, detached: Exception | None) -> None:
+        """The task ends. `detached` says why, where the run has no end."""
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
@@ -260,9 +263,9 @@ class LiveRun:
             self.signal.reason.__traceback__ = self.signal.reason.__context__ = None
         if not self.ended.is_set:
             self.plan.release()
-            stopped = stopped or ServerFault("The run was broken off.")
-            self.answered.fail(stopped)
-            self.ended.fail(stopped)
+            detached = detached or ServerFault("The run was broken off.")
+            self.answered.fail(detached)
+            self.ended.fail(detached)
         else:
             if self.error is not None:
                 self.error.__traceback__ = self.error.__context__ = None
