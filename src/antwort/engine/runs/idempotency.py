@@ -40,7 +40,7 @@ from antwort.errors import (
 from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
-from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.base import KeyClaim, ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
@@ -181,11 +181,11 @@ class IdempotencyKeys:
 
     # ---- responses on record ----
 
-    def _claim(self, key: str, digest: bytes) -> Claim:
+    def _claim(self, key: str, digest: bytes) -> KeyClaim:
         now = int(self._clock())
-        return Claim(key=key, request_hash=digest, now=now, expires_at=now + math.ceil(self._seconds))
+        return KeyClaim(key=key, request_hash=digest, now=now, expires_at=now + math.ceil(self._seconds))
 
-    async def _find_stored(self, identity: Identity, claim: Claim) -> Response | None:
+    async def _find_stored(self, identity: Identity, claim: KeyClaim) -> Response | None:
         """The response that the store has for the key. Raises `KeyReused` if it is that of another request."""
         claimed = await self._store.claimed(identity, claim.key, claim.now)
         if claimed is None:
@@ -205,7 +205,7 @@ class IdempotencyKeys:
         keyed: KeyedRun,
         request: CreateRequest,
         identity: Identity,
-        claim: Claim,
+        claim: KeyClaim,
         on_disconnect: OnDisconnect | None,
     ) -> None:
         """Run in a task of its own: the first request may leave while others wait for the response."""
@@ -226,7 +226,7 @@ class IdempotencyKeys:
             keyed.started.fail(ServerFault("The run was broken off."))
             del self._runs[name]
 
-    async def _settle(self, name: KeyName, run: LiveRun, claim: Claim) -> None:
+    async def _settle(self, name: KeyName, run: LiveRun, claim: KeyClaim) -> None:
         """A run that failed before anything was sent, or for a reason that may pass, frees its key: the next request is
         a new attempt, unless a tool was started. Every other outcome keeps the key.
         """
