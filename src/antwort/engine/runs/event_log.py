@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -335,6 +336,16 @@ class LogReader:
                 await self.waiter
             finally:
                 self.waiter = None
+
+    async def read_within(self, seconds: float) -> list[NumberedBatch]:
+        """Do what `read` does, for so long at most: then return a keep-alive. A reader that is lost reads nothing."""
+        try:
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                return await self.read()
+        except TimeoutError:
+            return [NumberedBatch(self._log.next, [])]
+        except ServerFault:
+            return []
 
     async def batches(self) -> AsyncGenerator[list[NumberedBatch], None]:
         """Yield what `read` returns, to the end of the log."""
