@@ -28,10 +28,10 @@ from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import closing, notice, tokens_left
 from antwort.engine.loop.steps import choice_for
 from antwort.engine.plan import History, Plan
-from antwort.engine.prompt.deferred_tools import in_prompt
 from antwort.engine.prompt.messages import Results, Transcript, result_steps
 from antwort.engine.prompt.tool_choice import forced_names
 from antwort.engine.prompt.tool_names import OWN
+from antwort.engine.prompt.toolbox import in_prompt
 from antwort.errors import InvalidField
 from antwort.providers.base import (
     ChatMessage,
