@@ -161,18 +161,24 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
         begun = [ResponseInProgress(response=started)]
-    listings = _new_listings(run, plan) if plan.listings and plan.request.generate is not False else ()
-    listed = Batch()
-    for at, item in enumerate(listings, len(run.response.output)):
-        has_failed = item.error is not UNSET
-        listed += [
-            OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
-            McpListToolsInProgress(item_id=item.id, output_index=at),
-            (McpListToolsFailed if has_failed else McpListToolsCompleted)(item_id=item.id, output_index=at),
-            OutputItemDone(output_index=at, item=item),
-        ]
-    batches = (begun, closing_events, listed) if closing_events else (begun + listed,)
-    return [*filter(None, batches)]
+    batches = [begun] if begun else []
+    if closing_events:
+        batches.append(closing_events)
+    if plan.listings and plan.request.generate is not False:
+        listed = Batch()
+        for at, item in enumerate(_new_listings(run, plan), len(run.response.output)):
+            has_failed = item.error is not UNSET
+            listed += [
+                OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
+                McpListToolsInProgress(item_id=item.id, output_index=at),
+                (McpListToolsFailed if has_failed else McpListToolsCompleted)(item_id=item.id, output_index=at),
+                OutputItemDone(output_index=at, item=item),
+            ]
+        if begun and not closing_events:
+            begun += listed
+        elif listed:
+            batches.append(listed)
+    return batches
 
 
 def _new_listings(run: Run, plan: Plan) -> Sequence[McpListTools]:

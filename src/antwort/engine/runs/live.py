@@ -199,7 +199,7 @@ class LiveRun:
         plan = self.plan
         RESPONSE_ID.set(plan.response.id)
         TENANT.set(plan.identity.tenant)
-        timers = [loop.call_at(plan.deadline, self.signal.set, DeadlinePassed())]
+        timers = [loop.call_at(plan.deadline, _pass_deadline, self.signal)]
         if plan.request.stream and not self.answered.is_set:
             timers.append(loop.call_later(plan.settings.hold_back, self.answered.set, None))
         detached: Exception | None = None
@@ -272,6 +272,10 @@ class LiveRun:
             if self.log.observer is not None:
                 self.log.observer.on_end()
         self.hooks.on_end(self)
+
+
+def _pass_deadline(signal: Signal) -> None:
+    signal.set(DeadlinePassed())
 
 
 class RunStats(msgspec.Struct):
