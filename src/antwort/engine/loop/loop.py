@@ -70,8 +70,8 @@ async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None, sto
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
-            if signal.after_step is not None and not live.tools.has_early_calls:
-                raise signal.after_step
+            if signal.stops_after_step and not live.tools.has_early_calls:
+                raise HandedOver
             if isinstance(step, Infer):
                 if live.run.marks:
                     await signal.race(partial(live.log.recorder.checkpoint, live.run))
