@@ -73,9 +73,9 @@ class LiveRun:
             self.answered.set(None)
         self.ended: Once[Response] = Once()
         self.stats = RunStats(perf_counter() - seconds_before)
-        response_id = plan.response.id
+        response_id, loop = plan.response.id, asyncio.get_running_loop()
         hooks[response_id] = self
-        work = self._run(provider, opening, self.signal.reason, loop := asyncio.get_running_loop())
+        work = self._run(provider, opening, self.signal.reason, loop)
         # Without tools and earlier calls, there is nothing that it could start.
         if plan.toolbox.tools or plan.history.leftovers:
             work = self._in_task_group(work)
