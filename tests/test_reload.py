@@ -17,6 +17,7 @@ from antwort.config import Settings, load
 from antwort.engine.engine import Engine
 from antwort.testing import ScriptedProvider
 from config_kit import Operator
+from engine_kit import ask
 from key_kit import bearing
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 
@@ -121,6 +122,8 @@ async def test_the_default_model_and_the_limits_of_requests_change(operator: Ope
         assert await server.answers(body=no_model) == 400
         assert server.app.engine.settings.default_model == "other"
         assert server.app.engine.settings.max_turns == 3
+        plan = await server.app.engine.plan(ask(model="other", input="Hello"))
+        assert plan.budget.turns == 3
 
 
 async def test_what_needs_a_restart_is_named_each_time_and_stays_as_it_was(

@@ -19,6 +19,8 @@ class Signal:
 
     reason: Exception | None = None
     """Why the task is to stop, once the signal is set."""
+    stops_after_step = False
+    """Whether it is to stop when it has ended its current step, which is not interrupted."""
     task: asyncio.Task[Any] | None = None
     """The task that calls `race`, if it is always the same one; None: it is looked up for each call."""
     _fired: asyncio.Event | None = None

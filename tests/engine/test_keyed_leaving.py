@@ -14,7 +14,7 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import ClientLeft, RequestCancelled
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Claimed, Entry, NewResponse, PackedLog
+from antwort.storage.base import Entry, KeyHolder, NewResponse, PackedLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, say
 from engine_kit import ask, text_of
@@ -188,7 +188,7 @@ async def test_a_request_that_comes_while_the_plan_of_those_that_left_is_broken_
             super().__init__()
             self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-        async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        async def claimed(self, identity: Identity, key: str, now: int) -> KeyHolder | None:
             self.asked.set()
             await self.go.wait()
             return await super().claimed(identity, key, now)

@@ -35,7 +35,7 @@ from antwort.errors import (
     StoreFault,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
+from antwort.storage.base import Entry, KeyClaim, NewResponse, PackedLog, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, call, say
 from engine_kit import WEATHER, ask, name_of, text_of, weather_tool
@@ -257,7 +257,7 @@ async def test_deleting_a_response_that_runs_frees_its_key() -> None:
 async def claim_elsewhere(store: ResponseStore, at: Ground, digest: bytes) -> None:
     """As if another process had just begun the response."""
     plan = await at.engine.plan(ask())
-    claim = Claim(key="key", request_hash=digest, now=1_700_000_000, expires_at=1_700_000_900)
+    claim = KeyClaim(key="key", request_hash=digest, now=1_700_000_000, expires_at=1_700_000_900)
     await store.begin(
         NewResponse(identity=ANONYMOUS, response=plan.response, request=b"{}", input=(), raw_input=(), claim=claim)
     )

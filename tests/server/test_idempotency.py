@@ -21,7 +21,7 @@ from antwort.server.exchange import Message
 from antwort.server.http import Transport
 from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
-from antwort.storage.base import Claim, NewResponse
+from antwort.storage.base import KeyClaim, NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, check_frames, say, tokens
 from antwort.tools.base import ToolCall, ToolContext
@@ -109,7 +109,7 @@ async def test_a_response_that_another_process_makes_is_a_409_to_be_tried_again_
     engine = Engine(provider, store=store)
     async with serving(engine) as server:
         plan = await engine.plan(ask())
-        claim = Claim(key="key", request_hash=fingerprint(ask()), now=0, expires_at=2**40)
+        claim = KeyClaim(key="key", request_hash=fingerprint(ask()), now=0, expires_at=2**40)
         row = NewResponse(
             identity=ANONYMOUS, response=plan.response, request=b"{}", input=(), raw_input=(), claim=claim
         )

@@ -14,7 +14,7 @@ import pytest
 from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.wire import replace
 from antwort.errors import KeyInUse, QueueFull, StoreFault
-from antwort.storage.base import Claim, NewResponse, Page, Wanted
+from antwort.storage.base import KeyClaim, NewResponse, Page, Wanted
 from antwort.storage.database import Operation
 from antwort.storage.run_log import ClaimedRun, EventRecord, RunEnding
 from antwort.storage.sql_run_log import SqlRunLog
@@ -92,7 +92,7 @@ async def test_a_large_response_that_was_cut_off_before_it_began_leaves_nothing(
 
 
 async def test_a_large_response_that_is_refused_leaves_nothing(sqlite: SqliteStore) -> None:
-    claim = Claim(key="key", request_hash=b"1", now=1, expires_at=2**40)
+    claim = KeyClaim(key="key", request_hash=b"1", now=1, expires_at=2**40)
     await sqlite.begin(msgspec.structs.replace(asked("hello"), claim=claim))
     new = large("resp_1")
     with pytest.raises(KeyInUse):

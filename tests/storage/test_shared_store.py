@@ -15,7 +15,7 @@ from msgspec.structs import replace as struct_replace
 
 from antwort.api.status import IllegalTransition
 from antwort.errors import KeyInUse, ResponseNotFound
-from antwort.storage.base import Claim, LogPiece, NewResponse
+from antwort.storage.base import KeyClaim, LogPiece, NewResponse
 from antwort.storage.database import Connection
 from antwort.storage.postgres import PostgresStore
 from antwort.storage.sql_responses import begin_response, delete_response, to_new_rows
@@ -82,7 +82,7 @@ def begins(new: NewResponse) -> Callable[[Connection], int]:
 
 
 def claiming(key: str, response_id: str) -> NewResponse:
-    claim = Claim(key=key, request_hash=b"#", now=100, expires_at=200)
+    claim = KeyClaim(key=key, request_hash=b"#", now=100, expires_at=200)
     return struct_replace(asked("hello", response_id=response_id), claim=claim)
 
 
@@ -107,7 +107,7 @@ async def test_a_key_that_has_expired_is_given_to_one_of_two(
     first, second = replicas
     await first.begin(claiming("key", "old"))
     again = [
-        struct_replace(claiming("key", name), claim=Claim(key="key", request_hash=b"#", now=300, expires_at=400))
+        struct_replace(claiming("key", name), claim=KeyClaim(key="key", request_hash=b"#", now=300, expires_at=400))
         for name in ("r1", "r2")
     ]
     async with before_commit(first, begins(again[0])):

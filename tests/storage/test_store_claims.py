@@ -11,7 +11,7 @@ import pytest
 from antwort.api.wire import replace
 from antwort.errors import KeyInUse, ResponseNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Claim, Claimed, NewResponse, ResponseStore
+from antwort.storage.base import KeyClaim, KeyHolder, NewResponse, ResponseStore
 from antwort.storage.database import Connection
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
@@ -23,13 +23,13 @@ NOW, SOON, LATER = 1_700_000_000, 1_700_000_099, 1_700_000_100
 def claiming(
     key: str = "key-1", *, digest: bytes = b"hash", now: int = NOW, identity: Identity = ME, after: str | None = None
 ) -> NewResponse:
-    claim = Claim(key=key, request_hash=digest, now=now, expires_at=now + 100)
+    claim = KeyClaim(key=key, request_hash=digest, now=now, expires_at=now + 100)
     return replace(asked("hello", identity=identity, after=after), claim=claim)
 
 
-def claimed(new: NewResponse) -> Claimed:
+def claimed(new: NewResponse) -> KeyHolder:
     assert new.claim is not None
-    return Claimed(request_hash=new.claim.request_hash, response_id=new.response.id)
+    return KeyHolder(request_hash=new.claim.request_hash, response_id=new.response.id)
 
 
 async def test_a_key_stands_for_its_response_from_the_moment_that_there_is_a_row(store: ResponseStore) -> None:

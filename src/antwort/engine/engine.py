@@ -21,7 +21,7 @@ from antwort.engine.context.window import count_input
 from antwort.engine.history.conversations import Conversations
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.engine.loop.tool_runner import CallRecord
-from antwort.engine.plan import Plan
+from antwort.engine.plan import Plan, budget_of
 from antwort.engine.planning import Planner
 from antwort.engine.prompt.declared_tools import check_hosted
 from antwort.engine.prompt.discovery import Discovery, check_labels, list_tools
@@ -132,6 +132,7 @@ class Engine:
         """
         self._resources.settings = settings = checked(settings)
         self.conversations.limits = settings.limits
+        self._planner.default_budget = budget_of(CreateRequest(), settings)
 
     @property
     def runs(self) -> RunLog | None:
@@ -176,10 +177,11 @@ class Engine:
         if key is not None and self.settings.idempotency:
             self._launcher.check_open()
             return await self.idempotency_keys.subscribe(request, identity, key, on_disconnect)
-        plan = await self.plan(request, identity, recent)
+        launcher = self._launcher
+        plan = await launcher.plan(request, identity, recent)
         if request.background:
-            return self._responses.follow_log(identity, await self._launcher.submit(plan))
-        return (await self._launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
+            return self._responses.follow_log(identity, await launcher.submit(plan))
+        return (await launcher.launch(plan, on_disconnect=on_disconnect)).subscribe()
 
     async def plan(
         self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from itertools import compress, repeat
-from operator import attrgetter, is_not
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -175,34 +173,23 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
         max_tool_calls=None if calls is None else min(calls, settings.max_tool_calls),
-        **given(_ECHOED, _echoed_of(request)),
+        previous_response_id=request.previous_response_id,
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        metadata={} if request.metadata is None else request.metadata,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        presence_penalty=request.presence_penalty or 0.0,
+        frequency_penalty=request.frequency_penalty or 0.0,
+        top_logprobs=request.top_logprobs or 0,
+        user=UNSET if request.user is None else request.user,
+        max_turns=request.max_turns or UNSET,
+        deadline=request.deadline or UNSET,
+        token_budget=request.token_budget or UNSET,
     )
-
-
-_ECHOED = (
-    "previous_response_id",
-    "instructions",
-    "parallel_tool_calls",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "top_logprobs",
-    "temperature",
-    "max_output_tokens",
-    "max_turns",
-    "deadline",
-    "token_budget",
-    "metadata",
-    "safety_identifier",
-    "prompt_cache_key",
-    "user",
-)
-_echoed_of = attrgetter(*_ECHOED)
-
-
-def given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Return the values that are not None, by their names."""
-    return dict(compress(zip(names, values, strict=True), map(is_not, values, repeat(None))))
 
 
 def _echo_choice(request: CreateRequest) -> str | Plain:

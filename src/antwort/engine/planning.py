@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from antwort.api.decoding import UNLIMITED, Steps
-from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message, is_additional
+from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, Message, is_additional
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
@@ -40,7 +40,7 @@ from antwort.engine.history.references import (
     without_references,
 )
 from antwort.engine.history.sealed_items import SealedItems
-from antwort.engine.plan import History, Plan, budget_of, compact_threshold, draft_response
+from antwort.engine.plan import Budget, History, Plan, budget_of, compact_threshold, draft_response
 from antwort.engine.prompt.chat_request import emptiness_steps, is_certainly_heard
 from antwort.engine.prompt.content_checks import check_capabilities, has_media, media_steps, omitted_steps
 from antwort.engine.prompt.declared_tools import additional_tools
@@ -61,28 +61,18 @@ from antwort.errors import (
     shown,
 )
 from antwort.event_loop import Pace, in_turns
-from antwort.identity import Identity
+from antwort.identity import ANONYMOUS, Identity
 from antwort.limiter import Limiter
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName
 from antwort.storage.base import CallClaim
 from antwort.suggestions import among
-from antwort.tools.routing import Toolbox
 
 T = TypeVar("T")
 _log = logging.getLogger("antwort.engine")
 _FIRST = frozenset({0})
+_NO_LABELS = frozenset[str]()
 _NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
-
-
-class Means(msgspec.Struct, frozen=True):
-    """The model and the tools of a response, whatever its history is."""
-
-    discovery: Discovery
-    """With the model, its capabilities, and the deadline."""
-    toolbox: Toolbox
-    listings: tuple[McpListTools, ...]
-    compacts: bool
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -93,18 +83,27 @@ class Resumed(msgspec.Struct, frozen=True):
     deadline: float
     """By the clock of the event loop."""
 
+    def draft(self) -> Response:
+        """Return the response as it starts now."""
+        response = self.response
+        if response.status == "queued":
+            response = replace(response, status=transition("queued", "in_progress"))
+        return response
+
 
 class Planner:
     """Make the plans of an engine. A request leaves nothing behind here, and its planning may be cancelled."""
 
     def __init__(self, resources: Resources, live: LiveRuns) -> None:
-        limits = resources.settings.limits
-        self.history_memory = Limiter(limits.history_memory, limits.history_memory // 2)
+        settings = resources.settings
+        self.history_memory = Limiter(settings.limits.history_memory, settings.limits.history_memory // 2)
         """The bytes that large histories of all requests share. A tenant gets half of them."""
         self.resources, self.live = resources, live
-        self._estimator = TokenEstimator(resources.provider)
+        self.default_budget = budget_of(CreateRequest(), settings)
+        """The limits of requests that ask for none."""
+        self._estimator = TokenEstimator(resources.provider, tenant=ANONYMOUS.tenant)
         self.toolboxes = toolbox_cache()
-        self._media = MediaHosts(limits.media_hosts)
+        self._media = MediaHosts(settings.limits.media_hosts)
 
     async def models(self, identity: Identity) -> list[Model]:
         """Return the models that an identity may use."""
@@ -122,16 +121,20 @@ class Planner:
         """Return the plan, once it has the `lock` of its conversation, which the plan holds from then on. The time of
         the response begins here, unless it is `resumed`; all waiting counts.
         """
-        settings, now = self.resources.settings, asyncio.get_running_loop().time
+        resources, settings, now = self.resources, self.resources.settings, asyncio.get_running_loop().time
         is_new, pace = is_all_new(request), Pace()
         brings_media = not is_new or has_media(request.input)
         deadline = now() + (request.deadline or settings.deadline) if resumed is None else resumed.deadline
         try:
             if resumed is None:
-                self._check(request)
+                if request.unknown_fields and _log.isEnabledFor(logging.DEBUG):
+                    _log.debug("%s", request.warnings)
+                if request.background:
+                    self._check_background(request)
                 if brings_media:
                     for _ in media_steps(request.input, "input", self._media):
                         await pace.pause()
+            budget = self._budget_of(request, is_accepted=resumed is not None)
 
             model = request.model or settings.default_model
             if not model:
@@ -140,107 +143,84 @@ class Planner:
                 hint = await model_hint(model, self.resources.provider, identity)
                 problem = f"You may not use the model {shown(model)}. {hint}"
                 raise NotPermitted(problem.rstrip(), param="model", code="model_not_allowed")
+            capabilities, compacts = resources.provider.capabilities(model), asks_to_compact(request)
+            fresh = _NO_LABELS if is_new else await self._fresh_labels(request, identity)
+            discovery = Discovery(resources.executors, identity, settings, capabilities, model, deadline, fresh)
             # Tool servers have a time of their own: `Discovery.patience`.
-            means = await self._means(request, identity, model, deadline, is_new=is_new)
-
+            toolbox, listings = await build_toolbox(
+                without_tools(request) if compacts else request,
+                discovery,
+                with_standing=not compacts,
+                is_complete=is_new,
+                cache=self.toolboxes,
+            )
             if lock is not None:
                 left = deadline - now()
                 await (_acquire(lock, request, settings, left) if resumed is None else lock.acquire(left))
             if request.tools or not is_new:
                 await pace.pause()
 
-            sealed = SealedItems(self.resources.vault, identity)
+            estimator, tenant = self._estimator, identity.tenant
+            plan = Plan(
+                request=request,
+                identity=identity,
+                settings=settings,
+                response=draft_response(request, model, settings) if resumed is None else resumed.draft(),
+                budget=budget,
+                toolbox=toolbox,
+                capabilities=capabilities,
+                history=History((request.input,), inputs=_FIRST),
+                listings=listings,
+                estimator=estimator if estimator.tenant == tenant else replace(estimator, tenant=tenant),
+                sealed=SealedItems(resources.vault, identity),
+                compacts=compacts,
+                compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,
+                clock=resources.clock,
+                deadline=deadline,
+                lock=lock,
+                is_durable=bool(request.background),
+            )
             if not is_new:
-                continuation = _Continuation(self, request, means, sealed, recent, resumed)
-                return await _in_time(request, continuation.plan(lock), deadline)
-            history = History((request.input,), inputs=_FIRST)
+                continuation = _Continuation(self, plan, discovery, recent, is_resumed=resumed is not None)
+                return await _in_time(request, continuation.plan(), deadline)
             if brings_media:
-                await in_turns(readable_steps(history, means, sealed))
-            return await self.finish(request, history, means, sealed, resumed, lock)
+                await in_turns(readable_steps(plan))
+            return await _checked(plan)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
 
-    async def finish(
-        self,
-        request: CreateRequest,
-        history: History,
-        means: Means,
-        sealed: SealedItems,
-        resumed: Resumed | None,
-        lock: LockRequest | None,
-    ) -> Plan:
-        """Return the plan of a request whose history is known."""
-        resources, discovery, settings = self.resources, means.discovery, self.resources.settings
-        identity, capabilities = discovery.identity, discovery.capabilities
-        response = draft_response(request, discovery.model, settings) if resumed is None else resumed.response
-        if response.status == "queued":
-            response = replace(response, status=transition("queued", "in_progress"))
-        settles_calls = history.leftovers or history.answered
-        assert discovery.deadline is not None, "a response has one"
-        plan = Plan(
-            request=request,
-            identity=identity,
-            settings=settings,
-            response=response,
-            budget=budget_of(request, settings),
-            toolbox=means.toolbox,
-            capabilities=capabilities,
-            history=history,
-            listings=means.listings,
-            estimator=replace(self._estimator, tenant=identity.tenant),
-            sealed=sealed,
-            compacts=means.compacts,
-            compact_threshold=compact_threshold(request, capabilities) if request.context_management else None,
-            call_records=self._call_records(history, request, identity, response.id) if settles_calls else None,
-            clock=resources.clock,
-            deadline=discovery.deadline,
-            lock=lock,
-            is_durable=bool(request.background),
-        )
-        if not is_certainly_heard(history):
-            await in_turns(emptiness_steps(plan))
-        if means.compacts:
-            check_compacts(plan)
-        return plan
+    def _check_background(self, request: CreateRequest) -> None:
+        if self.resources.runs is None:
+            raise UnsupportedFeature(_NO_LOG, param="background")
+        if not request.is_stored:
+            raise InvalidField("background", "a background response must be stored; 'store' is false.")
+        if not self.resources.settings.background.enabled:
+            raise UnsupportedFeature("Background responses are not offered here.", param="background")
 
-    def _check(self, request: CreateRequest) -> None:
-        """Refuse a request that asks for more than there is: its client would count on it."""
-        settings = self.resources.settings
-        if request.unknown_fields and _log.isEnabledFor(logging.DEBUG):
-            _log.debug("%s", request.warnings)
-        if request.background:
-            if self.resources.runs is None:
-                raise UnsupportedFeature(_NO_LOG, param="background")
-            if not request.is_stored:
-                raise InvalidField("background", "a background response must be stored; 'store' is false.")
-            if not settings.background.enabled:
-                raise UnsupportedFeature("Background responses are not offered here.", param="background")
+    def _budget_of(self, request: CreateRequest, *, is_accepted: bool) -> Budget:
+        """Return the limits of a response. Refuse a request that asks for more than there is, unless it was accepted
+        before: its client would count on it.
+        """
+        turns, seconds, tokens, settings = (
+            request.max_turns,
+            request.deadline,
+            request.token_budget,
+            self.resources.settings,
+        )
+        if turns is None and seconds is None and tokens is None and request.max_tool_calls is None:
+            return self.default_budget
         for field, asked, most in (
-            ("max_turns", request.max_turns, settings.max_turns),
-            ("deadline", request.deadline, settings.deadline),
-            ("token_budget", request.token_budget, settings.token_budget),
+            ("max_turns", turns, settings.max_turns),
+            ("deadline", seconds, settings.deadline),
+            ("token_budget", tokens, settings.token_budget),
         ):
-            if asked is not None and asked > most:
+            if asked is not None and asked > most and not is_accepted:
                 raise InvalidField(
                     field, f"this server allows {most:.15g} at most, and a request may only ask for less."
                 )
-
-    async def _means(
-        self, request: CreateRequest, identity: Identity, model: str, deadline: float, *, is_new: bool
-    ) -> Means:
-        """Find the tools, once the model is known."""
-        resources = self.resources
-        capabilities = resources.provider.capabilities(model)
-        fresh = frozenset[str]() if is_new else await self._fresh_labels(request, identity)
-        discovery = Discovery(resources.executors, identity, resources.settings, capabilities, model, deadline, fresh)
-        compacts = asks_to_compact(request)
-        asked = without_tools(request) if compacts else request
-        toolbox, listings = await build_toolbox(
-            asked, discovery, with_standing=not compacts, is_complete=is_new, cache=self.toolboxes
-        )
-        return Means(discovery, toolbox, listings, compacts)
+        return budget_of(request, settings)
 
     async def _fresh_labels(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
         """Return the labels of the servers whose calls are approved: they list their tools anew, so that a change shows
@@ -265,13 +245,14 @@ class Planner:
         choice = among("", [model.id for model in models])
         raise request.missing("model", f"There is not just one to choose from. {choice}".rstrip())
 
-    def _call_records(
-        self, history: History, request: CreateRequest, identity: Identity, response_id: str
-    ) -> CallRecords:
-        claims, live = _claims(history, request, response_id), self.live
-        return CallRecords(
-            self.resources.store, identity, response_id, claims, is_live=live.__contains__, catch_up=live.catch_up
-        )
+
+async def _checked(plan: Plan) -> Plan:
+    """Return the plan, if there is something for the model to read."""
+    if not is_certainly_heard(plan.history):
+        await in_turns(emptiness_steps(plan))
+    if plan.compacts:
+        check_compacts(plan)
+    return plan
 
 
 class _Continuation:
@@ -280,41 +261,56 @@ class _Continuation:
     def __init__(
         self,
         planner: Planner,
-        request: CreateRequest,
-        means: Means,
-        sealed: SealedItems,
+        plan: Plan,
+        discovery: Discovery,
         recent: RecentResponses | None,
-        resumed: Resumed | None,
+        *,
+        is_resumed: bool,
     ) -> None:
-        self._planner, self._request, self._means, self._sealed = planner, request, means, sealed
-        resources = planner.resources
-        self._identity, self._settings = means.discovery.identity, resources.settings
-        self._store = resources.store
-        self._resumed = resumed
+        """`plan` is that of the request without its history."""
+        self._planner, self._draft, self._discovery, self._is_resumed = planner, plan, discovery, is_resumed
+        self._request, self._toolbox, self._listings = plan.request, plan.toolbox, plan.listings
+        self._store = planner.resources.store
         self._reader = HistoryReader(
             planner.history_memory,
-            self._settings.limits,
-            resources.store,
+            plan.settings.limits,
+            self._store,
             recent,
-            self._identity,
-            truncates=(request.truncation or self._settings.truncation) == "auto",
-            seconds=WAIT_SECONDS if resumed is None else None,
+            plan.identity,
+            truncates=plan.response.truncation == "auto",
+            seconds=None if is_resumed else WAIT_SECONDS,
         )
 
-    async def plan(self, lock: LockRequest | None) -> Plan:
+    async def plan(self) -> Plan:
         reader = self._reader
         try:
             history = await self._history()
-            await in_turns(readable_steps(history, self._means, self._sealed))
-            request = without_references(self._request)
-            plan = await self._planner.finish(request, history, self._means, self._sealed, self._resumed, lock)
+            plan = replace(
+                self._draft,
+                request=without_references(self._request),
+                toolbox=self._toolbox,
+                listings=self._listings,
+                history=history,
+            )
+            await in_turns(readable_steps(plan))
+            if history.leftovers or history.answered:
+                plan = replace(plan, call_records=self._call_records(plan))
+            plan = await _checked(plan)
         except BaseException:
             reader.release()
             raise
         return replace(plan, reader=reader) if reader.size else plan
 
+    def _call_records(self, plan: Plan) -> CallRecords:
+        live, response_id = self._planner.live, plan.response.id
+        claims = _claims(plan.history, plan.request, response_id)
+        return CallRecords(
+            self._store, plan.identity, response_id, claims, is_live=live.__contains__, catch_up=live.catch_up
+        )
+
     async def _history(self) -> History:
-        identity, store, reader, sealed, pace = self._identity, self._store, self._reader, self._sealed, Pace()
+        draft, store, reader, pace = self._draft, self._store, self._reader, Pace()
+        identity, sealed = draft.identity, draft.sealed
         request, live = self._request, self._planner.live
         conversation = await load_conversation(request, store, identity, reader)
         if request.previous_response_id is not None:
@@ -329,7 +325,7 @@ class _Continuation:
         request = await in_turns(results_by_call_id_steps(referring(request, known), calls))
         await pace.pause()
         sealed.check_input(request.input)
-        response_id = None if self._resumed is None else self._resumed.response.id
+        response_id = draft.response.id if self._is_resumed else None
         sent = [*conversation, *request.input]
         approvals = await find_approvals(sent, calls, stored_chain, store, identity, live.__contains__, response_id)
         await pace.pause()
@@ -341,14 +337,12 @@ class _Continuation:
         steps = unrepeated_steps(request, chain, conversation, sealed.memories)
         self._request = request = await in_turns(steps)
         await pace.pause()
-        history = await assemble(
-            request, chain, self._means.toolbox, self._means.discovery, sealed, conversation, approvals.askers
-        )
+        history = await assemble(request, chain, self._toolbox, self._discovery, sealed, conversation, approvals.askers)
         history = replace(history, chain=stored_chain, is_cut=reader.is_cut)
         approvals = await find_more_approvals(history, approvals, store, identity)
         await pace.pause()
-        if not self._means.compacts:
-            seconds = max(1, int(self._settings.approval_time))
+        if not draft.compacts:
+            seconds = max(1, int(draft.settings.approval_time))
             now = int(self._planner.resources.clock())
             history = settle_approvals(history, request, approvals, sealed, now, seconds)
         return history
@@ -357,19 +351,20 @@ class _Continuation:
         """Add the tools that items declare, in the request and before it. Raises `InvalidField` where these are too
         many, or the choice is not among them.
         """
-        means, limits = self._means, self._settings.limits
+        draft, limits = self._draft, self._draft.settings.limits
         path = "previous_response_id" if request.conversation is None else "conversation"
-        most = limits.tools if self._resumed is None else UNLIMITED.tools  # it was accepted under other limits
-        additional = await additional_tools(earlier, request.input, self._sealed, path=path, most=most)
+        most = UNLIMITED.tools if self._is_resumed else limits.tools  # it was accepted under other limits
+        additional = await additional_tools(earlier, request.input, draft.sealed, path=path, most=most)
         if additional != request.additional:
             request = replace(request, additional=additional)
-            if self._resumed is None:
+            if not self._is_resumed:
                 await in_turns(check_steps(request.declarations, limits))
-            if not means.compacts:
-                toolbox, listings = await build_toolbox(request, means.discovery, cache=self._planner.toolboxes)
-                means = self._means = replace(means, toolbox=toolbox, listings=listings)
-        if not means.compacts:
-            check_choice(request, means.toolbox, self._settings)
+            if not draft.compacts:
+                self._toolbox, self._listings = await build_toolbox(
+                    request, self._discovery, cache=self._planner.toolboxes
+                )
+        if not draft.compacts:
+            check_choice(request, self._toolbox, draft.settings)
         return request
 
 
@@ -404,14 +399,15 @@ async def _in_time(request: CreateRequest, work: Coroutine[None, None, T], deadl
         raise BackendTimeout("The response could not be prepared in time.") from exc
 
 
-def readable_steps(history: History, means: Means, sealed: SealedItems) -> Steps[None]:
+def readable_steps(plan: Plan) -> Steps[None]:
     """Refuse what the backend cannot read, and log what the model is not shown, in pieces."""
-    if not means.compacts:
-        said = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
+    history = plan.history
+    if not plan.compacts:
+        said = since_compaction(history.stretches, history.inputs, plan.sealed.memories, history.kept)
         earlier = "conversation" if history.kept else "previous_response_id"
         if said.skipped:
             earlier = f"input[{said.skipped - 1}].encrypted_content"
-        check_capabilities(said.stretches, means.discovery.capabilities, earlier, said.skipped)
+        check_capabilities(said.stretches, plan.capabilities, earlier, said.skipped)
         yield
     yield from omitted_steps(history.stretches)
 

@@ -17,7 +17,7 @@ from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class KeyClaim(msgspec.Struct, frozen=True, kw_only=True):
     """The idempotency key of a request, which stands for its response from `now` on. Times are seconds since 1970."""
 
     key: str
@@ -26,7 +26,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int
 
 
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+class KeyHolder(msgspec.Struct, frozen=True, kw_only=True):
     """The request and the response that an idempotency key stands for."""
 
     request_hash: bytes
@@ -85,7 +85,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     input: tuple[InputItem, ...]
     raw_input: tuple[bytes, ...]
     """The JSON of each input item as it was received. Its id is `input[i].id`."""
-    claim: Claim | None = None
+    claim: KeyClaim | None = None
     approvals: tuple[Approval, ...] = ()
     """Decided approvals that are not stored yet: they are stored with this response."""
     decisions: tuple[Decision, ...] = ()
@@ -246,7 +246,7 @@ class ResponseStore(Protocol):
         """
         ...
 
-    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+    async def claimed(self, identity: Identity, key: str, now: int) -> KeyHolder | None:
         """Return what the key stands for; None when its claim has expired, or its response is gone."""
         ...
 

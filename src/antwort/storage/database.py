@@ -70,9 +70,9 @@ Operation: TypeAlias = Callable[[Connection], T]
 
 # ---- transactions ----
 
-# There is no batching delay: a thread takes everything that is queued, runs it in one transaction and then wakes the
-# waiting event loop once. A single operation does not wait for others, and a hundred at once cost little more
-# than one.
+# There is no batching delay: what one turn of the event loop asks for is queued together. A thread takes everything
+# that is queued, runs it in one transaction and then wakes the waiting event loop once. A single operation does not
+# wait for others, and a hundred at once cost little more than one.
 
 CLOSED = "The store is closed."
 
@@ -117,6 +117,8 @@ class TransactionQueue:
         """`max_batch`: operations in one transaction at most, so that each of several threads gets some."""
         self._sessions = sessions
         self._max_batch = max_batch
+        self._submitted: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
+        """The jobs of the current turn of each event loop."""
         self._queue: SimpleQueue[Job[Any] | None] = SimpleQueue()
         """None marks the end."""
         self._lock = Lock()
@@ -129,17 +131,31 @@ class TransactionQueue:
             thread.start()
 
     def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
         with self._lock:  # a job behind the end mark would never be run
             if not self._is_open:
                 raise StoreFault(CLOSED)
-            self._queue.put(Job(operation, future))
+            if loop in self._submitted:
+                self._submitted[loop].append(Job(operation, future))
+            else:
+                self._submitted[loop] = [Job(operation, future)]
+                loop.call_soon(self._hand_over, loop)
         return future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            for job in self._submitted.pop(loop, ()):
+                self._queue.put(job)
 
     def stop(self, deadline: float | None = None) -> bool:
         """Run what was accepted, until `deadline` on the monotonic clock. Return whether all of it is done."""
         with self._lock:
             self._is_open = False
+            for jobs in self._submitted.values():
+                for job in jobs:
+                    self._queue.put(job)
+            self._submitted.clear()
             self._queue.put(None)
         for thread in self._threads:
             thread.join(None if deadline is None else max(deadline - monotonic(), 0))

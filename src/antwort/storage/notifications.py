@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import uniform
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from antwort.api.payload import PIECE, payload
 from antwort.concurrency import backoff
 from antwort.errors import StoreFault
 from antwort.ids import new_id
 from antwort.storage.database import Connection
-from antwort.storage.run_log import EventRecord
 
 if TYPE_CHECKING:
     from antwort.storage.postgres import BoundedConnection
@@ -34,7 +32,6 @@ _POLL_SECONDS = (10.0, 15.0)
 """Between the looks of a reader who gets notifications, at random, so that not all look at once."""
 _CLOSE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
-_MAX_BUFFERED_RECORDS = 256
 _MAX_NOTIFIED_RUNS = 150
 """In one payload: PostgreSQL takes less than 8,000 bytes, and an id has 37."""
 
@@ -63,41 +60,6 @@ class Wakeup:
                 async with asyncio.timeout(seconds):
                     await self._event.wait()
         return self._event.is_set()
-
-
-class TailBuffer:
-    """Buffer for one reader the records of a run that are written in this process, so that it need not read them from
-    the database. A slow reader loses the oldest, and reads these from the log.
-    """
-
-    __slots__ = ("_key", "_records", "_size", "wakeup")
-
-    def __init__(self, key: int) -> None:
-        """`key` is the key of the run in the log: another run may have the same id later."""
-        self.wakeup = Wakeup()
-        self._key = key
-        self._records: deque[EventRecord] = deque(maxlen=_MAX_BUFFERED_RECORDS)
-        self._size = 0
-
-    def add(self, key: int | None, record: EventRecord | None, size: int = 0) -> None:
-        """Wake the reader. `size` is about the number of characters in the record."""
-        if record is not None and key == self._key:
-            self._size += size
-            if self._size > PIECE:
-                self._records.clear()
-                self._size = size
-            if size <= PIECE:
-                self._records.append(record)
-        self.wakeup.set()
-
-    def take(self, at: int) -> list[EventRecord]:
-        """Return the buffered records from that index of the log on, without gaps."""
-        found: list[EventRecord] = []
-        self._size = 0  # not exact: the records that stay are small, or are dropped first
-        while self._records and self._records[0].at <= at + len(found):
-            if (record := self._records.popleft()).at == at + len(found):
-                found.append(record)
-        return found
 
 
 class NotificationListener:
@@ -172,8 +134,8 @@ class Notifications:
         notifications arrive.
         """
         self.work, self.cancels = Wakeup(), Wakeup()
-        self._tails: defaultdict[str, list[TailBuffer]] = defaultdict(list)
-        """The buffers of all readers in this process, by the id of their run."""
+        self._readers: defaultdict[str, list[Wakeup]] = defaultdict(list)
+        """Those of all readers in this process, by the id of their run."""
         self._sender = new_id("sender")
         self._connect, self._poll = connect, poll
         self._keepalive_seconds = keepalive_seconds
@@ -207,22 +169,21 @@ class Notifications:
     # ---- readers in this process ----
 
     @contextmanager
-    def follow(self, run_id: str, key: int) -> Iterator[TailBuffer]:
-        buffer = TailBuffer(key)
-        self._tails[run_id].append(buffer)
+    def follow(self, run_id: str) -> Iterator[Wakeup]:
+        """Return what is set when the run has new events."""
+        wakeup = Wakeup()
+        self._readers[run_id].append(wakeup)
         try:
-            yield buffer
+            yield wakeup
         finally:
-            self._tails[run_id].remove(buffer)
-            if not self._tails[run_id]:
-                del self._tails[run_id]
+            self._readers[run_id].remove(wakeup)
+            if not self._readers[run_id]:
+                del self._readers[run_id]
 
-    def publish(self, run_id: str, key: int | None = None, record: EventRecord | None = None) -> None:
-        """Wake the readers of the run, and give them the record if there is one."""
-        if buffers := self._tails.get(run_id):
-            size = 0 if record is None else sum(map(payload, record.events))
-            for buffer in buffers:
-                buffer.add(key, record, size)
+    def publish(self, run_id: str) -> None:
+        """Wake the readers of the run."""
+        for wakeup in self._readers.get(run_id, ()):
+            wakeup.set()
 
     # ---- to other processes, once the transaction is committed; with SQLite there are none ----
 
@@ -258,5 +219,5 @@ class Notifications:
         """Wake all waiters: notifications may have been missed."""
         self.work.set()
         self.cancels.set()
-        for run_id in self._tails:
+        for run_id in self._readers:
             self.publish(run_id)

@@ -23,7 +23,7 @@ import msgspec
 from antwort.api.events import Mark
 from antwort.api.resources import Approval
 from antwort.api.responses import Response, ResponseError
-from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
+from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
@@ -38,7 +38,6 @@ from antwort.storage.rows import (
     RowValues,
     input_rows,
     mark_rows,
-    name_of,
     output_rows,
     to_body,
     to_response,
@@ -85,6 +84,9 @@ def to_new_rows(new: NewResponse) -> NewRows:
     if response.status in FINAL:
         raise IllegalTransition(f"a response cannot begin as {response.status}")
     values: RowValues = {
+        "tenant": new.identity.tenant,
+        "owner": new.identity.owner,
+        "id": response.id,
         "parent_id": response.previous_response_id,
         "model": response.model,
         "status": response.status,
@@ -95,7 +97,7 @@ def to_new_rows(new: NewResponse) -> NewRows:
         "request": new.request,
         "body": to_body(response),
     }
-    return NewRows(new, name_of(new.identity, response.id) | values, input_rows(new))
+    return NewRows(new, values, input_rows(new))
 
 
 def to_update_rows(
@@ -108,7 +110,14 @@ def to_update_rows(
     *,
     items_from: int = 0,
 ) -> UpdateRows:
-    values = name_of(identity, response.id) | {"body": to_body(response)}
+    values: RowValues = {
+        "tenant": identity.tenant,
+        "owner": identity.owner,
+        "id": response.id,
+        "status": response.status,
+        "completed_at": response.completed_at,
+        "body": to_body(response),
+    }
     items = output_rows(response.output, items_from)
     return UpdateRows(response, values, items, mark_rows(marks), entries, approvals, log)
 
@@ -230,16 +239,27 @@ def _insert_items(connection: Connection, key: int, values: RowValues, items: Se
 
 # ---- turns and outcomes ----
 
-# How much of its output and of its marks is stored: a response in the foreground records each turn.
 _RECORDED = """
     SELECT key, status,
-           (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output'),
-           (SELECT count(*) FROM turns WHERE turns.response_key = responses.key)
+           (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output')
     FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
     /*pg: FOR UPDATE */
 """
-_UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
+# How much of its output and of its marks is stored: a response in the foreground records each turn.
+_WRITE = """
+    UPDATE responses SET {}
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL AND {}
+    RETURNING key,
+              (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output'),
+              (SELECT count(*) FROM turns WHERE turns.response_key = responses.key)
+"""
+_RECORD_TURN = _WRITE.format("body = :body", "status = 'in_progress'")
+# An outcome is written once, and what has not started can only be cancelled.
+_FINISH = _WRITE.format(
+    "status = :status, completed_at = :completed_at, body = :body",
+    "(status = 'in_progress' OR (status = 'queued' AND CAST(:status AS text) = 'cancelled'))",
+)
 _UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 _INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
 # What was recorded with a turn stays, however the response ends.
@@ -254,10 +274,7 @@ OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' 
 
 def record_turn(connection: Connection, update: UpdateRows) -> None:
     """Do what `ResponseStore.record_turn` does. `update.items` may be without those that are stored."""
-    key, status, items, turns = _recorded(connection, update)
-    if status != "in_progress":
-        raise IllegalTransition(f"a response that is {status} does not go on")
-    connection.execute(_UPDATE_BODY, (update.values["body"], key))
+    key, items, turns = _write(connection, _RECORD_TURN, update)
     _insert_items(connection, key, update.values, [item for item in update.items if item[2] >= items])
     connection.executemany(_INSERT_TURN, [(key, *turn) for turn in update.turns[turns:]])
 
@@ -265,11 +282,9 @@ def record_turn(connection: Connection, update: UpdateRows) -> None:
 def finish_response(connection: Connection, update: UpdateRows) -> int:
     """Do what `ResponseStore.finish` does, and return the key of the row."""
     response = update.response
-    key, status, items, turns = _recorded(connection, update)
-    if status in FINAL or response.status not in FINAL:  # an outcome is written once
-        raise IllegalTransition(f"a response cannot end as {response.status} from {status}")
-    transition(status, response.status)
-    connection.execute(_UPDATE, (response.status, response.completed_at, update.values["body"], key))
+    if response.status not in FINAL:
+        raise IllegalTransition(f"a response cannot end as {response.status}")
+    key, items, turns = _write(connection, _FINISH, update)
     if items > len(update.items):  # another end was staged before
         (recorded,) = connection.execute(_RECORDED_ITEMS, (key,)).fetchone()
         connection.execute(_DROP_OUTPUT, (key, max(recorded, len(update.items))))
@@ -302,13 +317,14 @@ def rest_of_log(response_key: int, log: PackedLog) -> list[tuple[int, int, int, 
     return [(response_key, at, piece.first, piece.next, piece.data) for at, piece in enumerate(log) if at]
 
 
-def _recorded(connection: Connection, update: UpdateRows) -> tuple[int, ResponseStatus, int, int]:
-    """Lock the row. Return its key, its status, and how many output items and marks are stored."""
-    row = connection.execute(_RECORDED, update.values).fetchone()
+def _write(connection: Connection, statement: str, update: UpdateRows) -> tuple[int, int, int]:
+    """Write the row. Return its key, and how many output items and marks are stored."""
+    row: tuple[int, int, int] | None = connection.execute(statement, update.values).fetchone()
     if row is None:
-        raise ResponseNotFound(update.response.id)
-    key, status, items, turns = row
-    return key, status, items, turns
+        if (found := connection.execute(_RECORDED, update.values).fetchone()) is None:
+            raise ResponseNotFound(update.response.id)
+        raise IllegalTransition(f"a response cannot go from {found[1]} to {update.response.status}")
+    return row
 
 
 # ---- large responses ----

@@ -395,7 +395,7 @@ class SqlRunLog(DatabaseClient):
     async def append(self, lease: Lease, record: EventRecord) -> None:
         if not await self._appends.append(lease, record):
             raise Fenced
-        self._notifications.publish(lease.run_id, lease.key, record)
+        self._notifications.publish(lease.run_id)
 
     async def finish(self, lease: Lease, ending: RunEnding, record: EventRecord) -> None:
         self._finishing.add(lease)
@@ -403,7 +403,7 @@ class SqlRunLog(DatabaseClient):
             await self._end(lease, ending, record)
         finally:
             self._finishing.discard(lease)
-        self._notifications.publish(lease.run_id, lease.key, record)
+        self._notifications.publish(lease.run_id)
 
     async def give_up(self, lease: Lease, ending: RunEnding) -> None:
         await self._end(lease, ending, None)
@@ -466,8 +466,8 @@ class SqlRunLog(DatabaseClient):
         self._notifications.listen()
         name = name_of(identity, response_id)
         piece = await self._next_piece(name, after, None)
-        with self._notifications.follow(response_id, piece.key) as tail:
-            is_new = True  # `tail` does not have what was written between the first look and now
+        with self._notifications.follow(response_id) as wakeup:
+            is_new = True  # nothing has told of what was written between the first look and now
             while True:
                 if found := records_after(piece.records, after):
                     yield found
@@ -476,18 +476,14 @@ class SqlRunLog(DatabaseClient):
                     return
                 look_at = monotonic() + self._notifications.poll_seconds()
                 while not (is_new or piece.has_more):
-                    if await tail.wakeup.wait(self._notifications.keepalive_seconds):
+                    if await wakeup.wait(self._notifications.keepalive_seconds):
                         break
                     yield []
                     if monotonic() >= look_at or not self._notifications.arrive:
                         break
                 is_new = False
-                tail.wakeup.clear()
-                records = [] if piece.is_packed else tail.take(piece.end)
-                if records:
-                    piece = StoredPiece(piece.key, records, records[-1].at + 1, is_last=records[-1].is_last)
-                else:
-                    piece = await self._next_piece(name, after, piece)
+                wakeup.clear()
+                piece = await self._next_piece(name, after, piece)
 
     async def _next_piece(self, name: RowValues, after: int, last: StoredPiece | None) -> StoredPiece:
         if last is not None and last.has_more:

@@ -30,10 +30,10 @@ from antwort.storage.base import (
     ITEM_BYTES,
     LARGEST_PAGE,
     Bound,
-    Claimed,
     Entry,
     HistoryTooLarge,
     ItemPage,
+    KeyHolder,
     Link,
     NewResponse,
     PackedLog,
@@ -198,10 +198,10 @@ class SqlStore(SqlConversations, SqlCalls):
         return self.database.write_once(operation, lambda connection, _: sql.has_begun(connection, rows.values))
 
     @reading
-    def claimed(self, connection: Connection, identity: Identity, key: str, now: int) -> Claimed | None:
+    def claimed(self, connection: Connection, identity: Identity, key: str, now: int) -> KeyHolder | None:
         values: RowValues = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
         row = connection.execute(_CLAIMED, values).fetchone()
-        return None if row is None else Claimed(request_hash=row[0], response_id=row[1])
+        return None if row is None else KeyHolder(request_hash=row[0], response_id=row[1])
 
     @writing
     def release(self, connection: Connection, identity: Identity, key: str, response_id: str) -> None:

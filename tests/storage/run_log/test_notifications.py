@@ -8,8 +8,7 @@ from typing import cast
 import pytest
 
 from antwort.storage.database import Cursor, Dialect, Values
-from antwort.storage.notifications import Notifications, TailBuffer, Wakeup
-from runs_cases import said
+from antwort.storage.notifications import Notifications, Wakeup
 
 # ---- between processes ----
 
@@ -54,22 +53,22 @@ async def test_those_who_follow_a_run_are_woken_by_its_id_however_many_are_in_a_
     there.send_events(channel, ids)
     assert all(len(payload) < 8000 for payload in channel.payloads)
     for run_id in (ids[0], ids[500], ids[999]):
-        with here.follow(run_id, key=1) as followed, here.follow("resp_other", key=2) as other:
+        with here.follow(run_id) as followed, here.follow("resp_other") as other:
             for payload in channel.payloads:
                 here.receive(payload)
-            assert (await is_set(followed.wakeup), await is_set(other.wakeup)) == (True, False)
+            assert (await is_set(followed), await is_set(other)) == (True, False)
 
 
 async def test_a_process_ignores_what_it_has_sent_itself() -> None:
     here, channel = Notifications(), Channel()
-    with here.follow("resp_1", key=1) as followed:
+    with here.follow("resp_1") as followed:
         here.send_work(channel)
         here.send_cancels(channel)
         here.send_events(channel, ["resp_1"])
         for payload in channel.payloads:
             here.receive(payload)
         assert len(channel.payloads) == 3
-        assert not await is_set(followed.wakeup)
+        assert not await is_set(followed)
     assert not await is_set(here.work)
     assert not await is_set(here.cancels)
 
@@ -85,24 +84,12 @@ async def test_what_no_process_of_ours_has_sent_is_ignored(payload: str) -> None
 # ---- within a process ----
 
 
-def test_a_reader_takes_what_it_heard_without_gaps_and_only_of_its_own_run() -> None:
-    tails = Notifications()
-    with tails.follow("resp_1", key=7) as tail:
-        for at in (1, 2, 4):
-            tails.publish("resp_1", 7, said(at, at, "x"))
-        tails.publish("resp_1", 8, said(3, 3, "of another run under this id"))
-        tails.publish("resp_2", 7, said(3, 3, "of another run under this key"))
-        assert tail.take(2) == [said(2, 2, "x")]
-        assert tail.take(3) == []
-        assert tail.take(4) == [said(4, 4, "x")]
-
-
-def test_of_what_a_slow_reader_heard_the_oldest_goes() -> None:
-    tail = TailBuffer(7)
-    for at in range(1000):
-        tail.add(7, said(at, at, "x"))
-    assert tail.take(0) == []
-    assert [record.at for record in tail.take(990)] == [*range(990, 1000)]
+async def test_only_those_who_follow_a_run_are_woken_when_it_has_new_events() -> None:
+    here = Notifications()
+    with here.follow("resp_1") as one, here.follow("resp_1") as another, here.follow("resp_2") as other:
+        here.publish("resp_1")
+        here.publish("resp_3")
+        assert [await is_set(each) for each in (one, another, other)] == [True, True, False]
 
 
 async def test_a_wakeup_stays_set_until_it_is_cleared() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.base import KeyClaim, ResponseStore
 from antwort.storage.database import Connection
 from antwort.storage.run_log import Fenced, RunLog
 from antwort.storage.sql_run_log import SqlRunLog
@@ -107,7 +107,7 @@ async def test_a_run_without_its_parent_is_not_submitted(log: RunLog, store: Res
 
 
 async def test_a_key_that_stands_for_another_response_keeps_the_run_out(log: RunLog, store: ResponseStore) -> None:
-    claim = Claim(key="once", request_hash=b"h", now=100, expires_at=200)
+    claim = KeyClaim(key="once", request_hash=b"h", now=100, expires_at=200)
     for name in ("resp_1", "resp_1", "resp_2"):
         run = new_run(name)
         run = msgspec.structs.replace(run, new=msgspec.structs.replace(run.new, claim=claim))

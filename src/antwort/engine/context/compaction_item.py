@@ -86,7 +86,7 @@ def _parse(data: bytes) -> Memory:
 # ---- what still counts of a conversation ----
 
 
-class EffectiveHistory(msgspec.Struct, frozen=True, kw_only=True):
+class EffectiveHistory(msgspec.Struct, frozen=True):
     """The part of a conversation that still counts: what the last compaction holds, and the items after it."""
 
     stretches: tuple[Sequence[InputItem], ...]
@@ -134,7 +134,7 @@ def since_compaction(
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
                 return _since(stretches, inputs, memory, stretch, place)
-    return EffectiveHistory(stretches=tuple(stretches), inputs=frozenset(inputs))
+    return EffectiveHistory(tuple(stretches), frozenset(inputs))
 
 
 def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> EffectiveHistory:

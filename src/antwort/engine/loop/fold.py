@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -94,35 +95,31 @@ def fold(run: Run, events: Sequence[RunEvent]) -> Run:
 
     Changes of items are collected, so that the response is replaced once for all of them and the mark behind them.
     """
-    if _CHANGING.isdisjoint(map(type, events)):
-        return run
     output: list[OutputItem] | None = None
     event: Any  # told apart by its type: a chain of `isinstance` would cost more than all the rest
-    for event in events:
+    for event in compress(events, map(_is_changing, map(type, events))):
         kind = type(event)
-        if kind not in _CHANGING:
-            continue
-        if (change := _FOLDS.get(kind)) is not None:
-            run = change(run, run.response.output if output is None else tuple(output), event)
+        if kind in _OF_ITEMS:
+            if output is None:
+                output = [*run.response.output]
+            if kind is OutputItemAdded:
+                output.append(event.item)
+            elif kind is OutputItemDone:
+                output[event.output_index] = event.item
+            else:  # the arguments of a call are whole: another process may run it, and has not seen the deltas
+                output[event.output_index] = replace(output[event.output_index], arguments=event.arguments)
+        else:
+            run = _FOLDS[kind](run, run.response.output if output is None else tuple(output), event)
             output = None
-            continue
-        if output is None:
-            output = [*run.response.output]
-        if kind is OutputItemAdded:
-            output.append(event.item)
-        elif kind is OutputItemDone:
-            output[event.output_index] = event.item
-        else:  # the arguments of a call are whole: another process may run it, and has not seen the deltas
-            output[event.output_index] = replace(output[event.output_index], arguments=event.arguments)
     return run if output is None else replace(run, response=replace(run.response, output=tuple(output)))
 
 
 def _turn_ended(run: Run, output: tuple[OutputItem, ...], event: TurnEnded) -> Run:
-    start, end = run.turn_ends[-1] if run.turns else 0, len(output)
+    start, end, response = run.turn_ends[-1] if run.turns else 0, len(output), run.response
     has_called = not _CALLS.isdisjoint(map(type, turn := output[start:]))
     return replace(
         run,
-        response=replace(run.response, output=output, usage=_total(run.response.usage, event.usage)),
+        response=replace(response, output=output, usage=_total(response.usage, event.usage)),
         turns=run.turns + 1,
         marks=(*run.marks, (end, event)),
         turn_ends=(*run.turn_ends, end),
@@ -234,7 +231,8 @@ _FOLDS: dict[type, Callable[[Run, tuple[OutputItem, ...], Any], Run]] = {
     ResponseRequiresAction: _lifecycle,
 }
 """The run after an event, with the output as it stands by then."""
-_CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLDS})
+_OF_ITEMS = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone})
+_is_changing = frozenset({*_OF_ITEMS, *_FOLDS}).__contains__
 
 
 # ---- the end ----

@@ -27,7 +27,7 @@ from antwort.engine.context.token_counter import TokenEstimator, message_size
 from antwort.engine.context.window import window_of
 from antwort.engine.history.calls import lost_calls
 from antwort.engine.history.refusals import NOT_BEGUN, PROCESS_LOST
-from antwort.engine.loop.call_display import display_of
+from antwort.engine.loop.call_display import Shown, display_of
 from antwort.engine.loop.fold import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.loop.item_builders import reasoning_style
 from antwort.engine.loop.limits import closing
@@ -52,12 +52,10 @@ _log = logging.getLogger("antwort.engine")
 _LIMITS = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
-async def run_loop(
-    live: LiveRun, provider: Provider, opening: Batch | None = None, stopped: Exception | None = None
-) -> AsyncGenerator[Batch, None]:
-    """Yield every event from where the run stands to its terminal event. `live.run` is the fold of what was yielded,
-    and `opening` closes the items that were left open before. With `stopped`, it takes no step and ends for that
-    reason.
+async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None, stopped: Exception | None) -> Batch:
+    """Run from where the run stands to its end: `live.emit` gets every batch of events but the last, which is returned.
+    `live.run` is the fold of what was emitted, and `opening` closes the items that were left open before. With
+    `stopped`, it takes no step and ends for that reason.
 
     A run that another process continues, or has continued already, raises one of `DETACHED` instead of its end.
     """
@@ -65,15 +63,15 @@ async def run_loop(
     try:
         if not isinstance(stopped, Cancelled) or live.run.response.status == "in_progress":  # else it never begins
             for batch in opening_batches(live.run, plan, opening):
-                yield batch
+                await live.emit(batch)
         if stopped is not None:
             if batch := _lost_answers(live.run, plan):
-                yield batch
+                await live.emit(batch)
             raise stopped
         if plan.call_records is not None:
             await signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(live.run, plan), Finish):
-            if live.is_handing_over and not live.tools.has_early_calls:
+            if signal.stops_after_step and not live.tools.has_early_calls:
                 raise HandedOver
             if isinstance(step, Infer):
                 if live.run.marks:
@@ -89,7 +87,7 @@ async def run_loop(
                     source = compact(live, provider)
             try:
                 async for batch in source:
-                    yield batch
+                    await live.emit(batch)
             finally:
                 await source.aclose()
         reason = signal.reason  # it may have come between two waits
@@ -113,8 +111,9 @@ async def run_loop(
         last = settled(live.run, "incomplete")
         last.append(interrupted(fold(live.run, last), error))
     finally:
-        await live.tools.close()
-    yield last
+        if live.has_called:
+            await live.tools.close()
+    return last
 
 
 def _lost_answers(run: Run, plan: Plan) -> Batch:
@@ -169,18 +168,24 @@ def opening_batches(run: Run, plan: Plan, closing_events: Batch | None = None) -
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
         begun = [ResponseInProgress(response=started)]
-    listings = _new_listings(run, plan) if plan.listings and plan.request.generate is not False else ()
-    listed = Batch()
-    for at, item in enumerate(listings, len(run.response.output)):
-        has_failed = item.error is not UNSET
-        listed += [
-            OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
-            McpListToolsInProgress(item_id=item.id, output_index=at),
-            (McpListToolsFailed if has_failed else McpListToolsCompleted)(item_id=item.id, output_index=at),
-            OutputItemDone(output_index=at, item=item),
-        ]
-    batches = (begun, closing_events, listed) if closing_events else (begun + listed,)
-    return [*filter(None, batches)]
+    batches = [begun] if begun else []
+    if closing_events:
+        batches.append(closing_events)
+    if plan.listings and plan.request.generate is not False:
+        listed = Batch()
+        for at, item in enumerate(_new_listings(run, plan), len(run.response.output)):
+            has_failed = item.error is not UNSET
+            listed += [
+                OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
+                McpListToolsInProgress(item_id=item.id, output_index=at),
+                (McpListToolsFailed if has_failed else McpListToolsCompleted)(item_id=item.id, output_index=at),
+                OutputItemDone(output_index=at, item=item),
+            ]
+        if begun and not closing_events:
+            begun += listed
+        elif listed:
+            batches.append(listed)
+    return batches
 
 
 def _new_listings(run: Run, plan: Plan) -> Sequence[McpListTools]:
@@ -202,17 +207,17 @@ def _new_listings(run: Run, plan: Plan) -> Sequence[McpListTools]:
 
 async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGenerator[Batch, None]:
     """Yield the events of one inference. The items that it opened are closed before an error is raised."""
-    plan, tools, stats, before, signal = live.plan, live.tools, live.stats, live.run, live.signal
-    request, settings, sealed = plan.request, plan.settings, plan.sealed
+    plan, stats, before, signal = live.plan, live.stats, live.run, live.signal
+    request, settings = plan.request, plan.settings
     stop = closing(before, plan) if settings.final_answer else None  # why it is the last one, made without tools
     turn = Turn(
         len(before.response.output),
-        partial(display_of, plan, run=before, checks=tools.checks, is_refused=stop is not None),
+        partial(_display, live, before, stop is not None),
         "text" if request.reasoning is None else reasoning_style(request.reasoning),
-        None if request.include is None else sealed.seal_for(request),
-        is_eager=stop is None and settings.eager and plan.toolbox.may_run,
+        None if request.include is None else plan.sealed.seal_for(request),
+        is_eager=stop is None and plan.toolbox.may_run and settings.eager,
         may_be_resumed=plan.is_durable,
-        sealed=sealed,
+        sealed=plan.sealed,
         most_calls=settings.limits.turn_calls,
     )
     whole, window = await in_turns(prompt.request_steps(before)), window_of(plan, provider)
@@ -225,16 +230,17 @@ async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGener
         next_batch = partial(anext, answer, None)
         try:
             while not turn.has_too_many_calls and (deltas := await signal.race(next_batch)) is not None:
-                has_answered = True
-                if not live.answered.is_set:
+                if not has_answered:
+                    has_answered = True
                     live.answered.set(None)
-                is_begun = is_begun or bool(deltas)
-                turn.feed_all(deltas)
+                if deltas:
+                    is_begun = True
+                    turn.feed_all(deltas)
                 # The events of a whole answer to a client that does not stream are published with the end of the turn.
                 if (request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.complete_calls and not turn.is_finished:
-                        tools.begin_early(turn, before)
+                        live.tools.begin_early(turn, before)
         except Exception as error:
             if not is_begun and window.narrow(error, sent, whole):
                 stats.is_asking = False  # the context is shorter than was known: ask with what fits
@@ -249,7 +255,7 @@ async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGener
     stats.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
     results: Mapping[str, ToolResult] = {}
     if failure is not None or turn.is_cut:
-        stopped = await tools.stop_early(turn)
+        stopped = await live.tools.stop_early(turn)
         if not isinstance(failure, DETACHED):  # else another process makes the whole inference again
             results = stopped
     if failure is None:
@@ -271,6 +277,11 @@ async def infer(live: LiveRun, provider: Provider, prompt: Prompt) -> AsyncGener
     if failure is not None:
         raise failure
     window.learn(whole, sent, turn.usage)
+
+
+def _display(live: LiveRun, before: Run, is_refused: bool, name: str) -> Shown:
+    """Return how a call to `name` shows in the turn that follows `before`."""
+    return display_of(live.plan, name, before, live.tools.checks, is_refused=is_refused)
 
 
 def _accounted(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from operator import attrgetter
 from typing import Any
 
 from antwort.api.decoding import Steps, at_once
@@ -28,11 +27,11 @@ from antwort.engine.history.turns import uninterrupted_steps
 from antwort.engine.loop.fold import Run
 from antwort.engine.loop.limits import closing, notice, tokens_left
 from antwort.engine.loop.steps import choice_for
-from antwort.engine.plan import History, Plan, given
-from antwort.engine.prompt.deferred_tools import in_prompt
+from antwort.engine.plan import History, Plan
 from antwort.engine.prompt.messages import Results, Transcript, result_steps
 from antwort.engine.prompt.tool_choice import forced_names
 from antwort.engine.prompt.tool_names import OWN
+from antwort.engine.prompt.toolbox import in_prompt
 from antwort.errors import InvalidField
 from antwort.providers.base import (
     ChatMessage,
@@ -72,7 +71,11 @@ class Prompt:
             verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
             tools=[*map(_chat_tool, tools.values())] if tools and not plan.toolbox.deferred else UNSET,
             parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
-            **given(_SENT, _sent_of(request)),
+            temperature=_given(request.temperature),
+            top_p=_given(request.top_p),
+            presence_penalty=_given(request.presence_penalty),
+            frequency_penalty=_given(request.frequency_penalty),
+            user=_given(request.user),
         )
         """What all inferences share."""
         self._transcript: Transcript | None = None
@@ -134,9 +137,6 @@ _WITHOUT_MESSAGE = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOu
 """Items that make no message by themselves."""
 _INDEPENDENT = _WITHOUT_MESSAGE | _ANSWERED_APART | {Message, Reasoning, McpCall}
 """Items that change no message of earlier ones: compactions and requests for approval do."""
-_SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
-"""Parameters that are sent as the request has them."""
-_sent_of = attrgetter(*_SENT)
 
 
 def _given(value: Any) -> Any:
@@ -202,9 +202,9 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 
 def conversation_steps(said: EffectiveHistory, plan: Plan) -> Steps[Transcript]:
     """Return the instructions of the request and of its tool servers, then the conversation, oldest first."""
-    stretches = yield from uninterrupted_steps(said.stretches, said.inputs)
-    results, placeholders = Results(), plan.history.placeholders
+    stretches, results, placeholders = said.stretches, Results(), plan.history.placeholders
     if not CALL_TYPES.isdisjoint(map(type, chain.from_iterable(stretches))):
+        stretches = yield from uninterrupted_steps(stretches, said.inputs)
         results = yield from result_steps(stretches, placeholders)
     found = Transcript(capabilities=plan.capabilities, toolbox=plan.toolbox, results=results, placeholders=placeholders)
     if instructions := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):

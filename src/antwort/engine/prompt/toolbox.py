@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from antwort.api.items import McpListTools
+from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tool_parsing import own_tools
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, may_be_called
@@ -22,9 +24,9 @@ from antwort.engine.prompt.declared_tools import (
     grammar_instructions,
     note_dropped,
     read_grammars,
+    shortened_text,
     stand_in,
 )
-from antwort.engine.prompt.deferred_tools import hidden_names, with_search
 from antwort.engine.prompt.discovery import (
     Discovery,
     ToolOffer,
@@ -34,13 +36,15 @@ from antwort.engine.prompt.discovery import (
     shortened,
     standing,
 )
-from antwort.engine.prompt.tool_choice import allowed_names, check_allowed, check_choice
-from antwort.engine.prompt.tool_names import OWN, Tools, named_apart
+from antwort.engine.prompt.tool_choice import allowed_names, check_allowed, check_choice, forced_names
+from antwort.engine.prompt.tool_names import OWN, Tools, called_name, free_name, model_name, named_apart
+from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 from antwort.schema.normalize import normalize_all
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition
 from antwort.tools.routing import Toolbox, is_registered
+from antwort.tools.search import MOST_FOUND, SEARCH, ToolSearch, found_in
 
 _MAX_CACHED, _MAX_CACHED_BYTES = 64, 256 * 1024
 """Toolboxes that are cached. Their bytes are what requests say of their tools, and what servers list that requests name
@@ -232,15 +236,17 @@ def _cache_key(
     is not cached. Lists of tools count by identity: a cached toolbox refers to its own.
     """
     identity, owner, additional = discovery.identity, None, request.additional
-    for tool in (*request.tools, *map(_tool_of, additional), *joining):
-        if not isinstance(tool, McpTool) or not (tool.authorization is tool.headers is UNSET):
-            return None
-        if tool.server_url is not UNSET:
-            owner = (identity.tenant, identity.owner)
-    key: ToolboxKey = (owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools)
-    key += (tuple(joining), discovery.capabilities)
-    for offer in offers:
-        key += (id(offer.found), offer.instructions, offer.problem, offer.is_silent)
+    if offers:
+        for tool in (*request.tools, *map(_tool_of, additional), *joining):
+            if not isinstance(tool, McpTool) or not (tool.authorization is tool.headers is UNSET):
+                return None
+            if tool.server_url is not UNSET:
+                owner = (identity.tenant, identity.owner)
+    key: ToolboxKey = (
+        *(owner, request.tools, tuple(additional), request.tool_choice, request.allowed_tools),
+        *(tuple(joining), discovery.capabilities),
+        *[(id(offer.found), offer.instructions, offer.problem, offer.is_silent) for offer in offers],
+    )
     try:
         hash(key)
     except TypeError:  # a program may use lists where a parsed request has tuples
@@ -255,3 +261,99 @@ def _request_bytes(key: ToolboxKey, offers: Sequence[ToolOffer]) -> int:
         return len(msgspec.json.encode((key[1:5], found)))
     except (TypeError, ValueError, RecursionError):  # a server may list anything
         return sys.maxsize
+
+
+_LONGEST_DESCRIPTION, _MOST_HINTS = 160, 64
+
+
+def hidden_names(request: CreateRequest, tools: Tools, settings: EngineSettings) -> frozenset[str]:
+    """Return the tools that stay out of the prompt until they are found: those that are declared so, and all of
+    servers if the others are too many. The request's own tools stay in unless it says otherwise, and so do those that
+    the choice or the allowed list names.
+    """
+    declared = [each.tool for each in request.declarations]
+    labels = {tool.server_label for tool in declared if isinstance(tool, McpTool) and tool.defer_loading is True}
+    hidden = {name for name, tool in tools.items() if tool.is_deferred or tool.server_label in labels}
+    if len(tools) - len(hidden) > settings.max_in_prompt:
+        hidden |= {name for name, tool in tools.items() if tool.kind not in OWN}
+    return frozenset(hidden - _named(request, tools, settings)) if hidden else frozenset()
+
+
+def _named(request: CreateRequest, tools: Tools, settings: EngineSettings) -> frozenset[str]:
+    """Return the tools that are named one by one. A server with more tools than fit the prompt is searched."""
+    entries = tuple(entry for entry in request.allowed_tools or () if isinstance(entry.name, str))
+    named = allowed_names(entries, tools, settings) or frozenset()
+    choice = request.choice_mode
+    forced = [] if isinstance(choice, str) else forced_names(choice, tools, settings)
+    return named | frozenset(forced) if len(forced) <= settings.max_in_prompt else named
+
+
+def with_search(
+    toolbox: Toolbox, hidden: frozenset[str], request: CreateRequest, instructions: Mapping[str, str]
+) -> Toolbox:
+    """Return the toolbox with a search function for the hidden tools. It finds allowed ones, and is allowed if there
+    are any. `instructions` are those of the servers, by their labels.
+    """
+    found = [toolbox.tools[name] for name in toolbox.tools if name in hidden]
+    allowed = toolbox.allowed
+    catalogue = found if allowed is None else [tool for tool in found if tool.name in allowed]
+    search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, request, instructions)])
+    name = search.definition.name
+    return replace(
+        toolbox,
+        tools={**toolbox.tools, name: search.definition},
+        executors=(*toolbox.executors, search),
+        allowed=allowed | {name} if allowed is not None and catalogue else allowed,
+        deferred=hidden,
+    )
+
+
+def _hints(hidden: Sequence[ToolDefinition], request: CreateRequest, instructions: Mapping[str, str]) -> Iterator[str]:
+    """Return a line for each server or namespace: its name, what it is for, and how many tools it has.
+
+    What it is for is said by its declaration, else by the server's instructions.
+    """
+    known = dict(instructions)
+    for tool in (*(each.tool for each in request.declarations), *(tool.declared for tool in hidden)):
+        if isinstance(tool, McpTool) and isinstance(tool.server_description, str):
+            known[tool.server_label] = tool.server_description
+        elif isinstance(tool, NamespaceTool) and tool.description:
+            known[tool.name] = tool.description
+    numbers = Counter(tool.server_label or tool.namespace for tool in hidden)
+    for label, number in [*numbers.items()][:_MOST_HINTS]:
+        text = shortened_text(known.get(label, ""), _LONGEST_DESCRIPTION) if label else "functions of this conversation"
+        yield f"- {label or 'others'}{': ' if text else ''}{text} ({number} {'tool' if number == 1 else 'tools'})"
+    if len(numbers) > _MOST_HINTS:
+        yield f"- and {len(numbers) - _MOST_HINTS} more servers"
+
+
+# ---- found tools ----
+
+
+def in_prompt(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]], most: int) -> list[ToolDefinition]:
+    """Return the tools of the next inference. Found tools stand behind the others, in the order of first finds; if they
+    are too many, the latest stay.
+    """
+    tools, hidden = toolbox.tools, toolbox.deferred
+    shown = [tool for name, tool in tools.items() if name not in hidden]
+    found: dict[str, int] = {}
+    """The hidden tools that were found or called, the latest last, numbered in the order of first finds."""
+    for item in chain.from_iterable(stretches):
+        for name in _names_in(item, toolbox):
+            if name in hidden and (toolbox.allowed is None or name in toolbox.allowed):
+                found[name] = found.pop(name, len(found))
+    limit = max(most - len(shown), MOST_FOUND)  # one search must be able to show all that it finds
+    latest = set([*found][-limit:])
+    return shown + [tools[name] for name in sorted(latest, key=found.__getitem__)]
+
+
+def _names_in(item: InputItem, toolbox: Toolbox) -> Iterable[str]:
+    match item:
+        case McpCall(server_label=label) if label == HOUSE_LABEL:
+            return found_in(item.output) if item.output is not None else ()
+        case McpCall() | McpApprovalRequest():
+            return (model_name(toolbox, item.server_label, item.name),)
+        case FunctionCall() | CustomToolCall():
+            return (called_name(toolbox, item),)
+        case _:
+            return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -121,6 +122,10 @@ class EventLog:
         self.buffered_bytes = 0
         """Size of the buffer for replays, about."""
         self._readers: list[LogReader] = []
+        self.clients: list[object] = []
+        """A token for each request that has asked for the response; the first one reports the run. (Their subscriptions
+        would keep the run in memory until a garbage collection.)
+        """
         self.primary: LogReader | None = None
         """The reader that holds the run back."""
         self._room: asyncio.Future[None] | None = None
@@ -148,14 +153,14 @@ class EventLog:
         first, count = self._number(batch)
         if self.recorder.records_each_batch or isinstance(batch[-1], TERMINAL):
             batch = await self.recorder.record(first, batch, run)
-        if self._readers or self.is_whole or self.observer is not None:
-            self._publish(first, count, batch)
+        self._publish(first, count, batch)
         return batch
 
     def publish(self, batch: Batch) -> None:
-        """Number and publish a batch that is not recorded."""
+        """Number and publish a batch that is not recorded, or with a later one."""
         first, count = self._number(batch)
-        self._publish(first, count, batch)
+        if self._readers or self.is_whole or self.observer is not None:
+            self._publish(first, count, batch)
 
     def submit(self, batch: Batch, run: Run) -> asyncio.Task[Batch]:
         """Append a batch beside those of the loop. If that fails, the run learns of it with its next batch."""
@@ -331,6 +336,16 @@ class LogReader:
                 await self.waiter
             finally:
                 self.waiter = None
+
+    async def read_within(self, seconds: float) -> list[NumberedBatch]:
+        """Do what `read` does, for so long at most: then return a keep-alive. A reader that is lost reads nothing."""
+        try:
+            async with asyncio.timeout(None if math.isinf(seconds) else seconds):
+                return await self.read()
+        except TimeoutError:
+            return [NumberedBatch(self._log.next, [])]
+        except ServerFault:
+            return []
 
     async def batches(self) -> AsyncGenerator[list[NumberedBatch], None]:
         """Yield what `read` returns, to the end of the log."""

@@ -40,7 +40,7 @@ from antwort.errors import (
 from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
-from antwort.storage.base import Claim, ResponseStore
+from antwort.storage.base import KeyClaim, ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
@@ -66,8 +66,6 @@ class KeyedRun:
         self.is_streamed = bool(request.stream)
         self.run: LiveRun | None = None
         self.started: Once[LiveRun] = Once()
-        self.clients: list[object] = []
-        """Those of the run, from before it starts."""
         self.planning = Signal()
         """Set when they have all left before it starts: then its planning stops."""
 
@@ -162,17 +160,17 @@ class IdempotencyKeys:
         has_events = keyed.is_streamed and keyed.log.can_replay(-1)
         reader = keyed.log.read() if request.stream and has_events else None
         client = object()
-        keyed.clients.append(client)
+        keyed.log.clients.append(client)
         try:
             run = await keyed.started.wait()
         except BaseException:
             if keyed.run is not None:  # it has started at the same moment
                 LiveSubscription(keyed.run, reader, client).leave()
                 raise
-            keyed.clients.remove(client)
+            keyed.log.clients.remove(client)
             if reader is not None:
                 reader.close()
-            if not keyed.clients:
+            if not keyed.log.clients:
                 keyed.planning.set(ClientLeft())
             raise
         subscription = LiveSubscription(run, reader, client)
@@ -183,11 +181,11 @@ class IdempotencyKeys:
 
     # ---- responses on record ----
 
-    def _claim(self, key: str, digest: bytes) -> Claim:
+    def _claim(self, key: str, digest: bytes) -> KeyClaim:
         now = int(self._clock())
-        return Claim(key=key, request_hash=digest, now=now, expires_at=now + math.ceil(self._seconds))
+        return KeyClaim(key=key, request_hash=digest, now=now, expires_at=now + math.ceil(self._seconds))
 
-    async def _find_stored(self, identity: Identity, claim: Claim) -> Response | None:
+    async def _find_stored(self, identity: Identity, claim: KeyClaim) -> Response | None:
         """The response that the store has for the key. Raises `KeyReused` if it is that of another request."""
         claimed = await self._store.claimed(identity, claim.key, claim.now)
         if claimed is None:
@@ -207,16 +205,15 @@ class IdempotencyKeys:
         keyed: KeyedRun,
         request: CreateRequest,
         identity: Identity,
-        claim: Claim,
+        claim: KeyClaim,
         on_disconnect: OnDisconnect | None,
     ) -> None:
         """Run in a task of its own: the first request may leave while others wait for the response."""
         try:
             plan = await keyed.planning.race(partial(self._launcher.plan, request, identity))
             keyed.run = run = await self._launcher.launch(plan, claim, on_disconnect, keyed.log)
-            run.clients = keyed.clients
             keyed.started.set(run)
-            if not keyed.clients:
+            if not keyed.log.clients:
                 run.stop(ClientLeft())
             await run.wait()
             if not run.is_detached:  # else the process that continues it records its end, for the key as well
@@ -229,7 +226,7 @@ class IdempotencyKeys:
             keyed.started.fail(ServerFault("The run was broken off."))
             del self._runs[name]
 
-    async def _settle(self, name: KeyName, run: LiveRun, claim: Claim) -> None:
+    async def _settle(self, name: KeyName, run: LiveRun, claim: KeyClaim) -> None:
         """A run that failed before anything was sent, or for a reason that may pass, frees its key: the next request is
         a new attempt, unless a tool was started. Every other outcome keeps the key.
         """

@@ -24,7 +24,7 @@ from antwort.engine.runs.worker import Worker
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import Identity
-from antwort.storage.base import Claim
+from antwort.storage.base import KeyClaim
 from antwort.storage.run_log import Lease
 
 ABANDONED = "The server was stopped while the response was being made."
@@ -79,7 +79,7 @@ class Launcher:
             lock = self._locks.request((identity.tenant, identity.owner, conversation_id), is_busy)
         return await self._planner.plan(request, identity, recent, lock=lock)
 
-    async def submit(self, plan: Plan, claim: Claim | None = None) -> Response:
+    async def submit(self, plan: Plan, claim: KeyClaim | None = None) -> Response:
         """Put a background response into the queue, and return it as it was queued. Raises `QueueFull`."""
         assert self._worker is not None, "it was planned"
         try:
@@ -102,7 +102,7 @@ class Launcher:
     async def launch(
         self,
         plan: Plan,
-        claim: Claim | None = None,
+        claim: KeyClaim | None = None,
         on_disconnect: OnDisconnect | None = None,
         log: EventLog | None = None,
     ) -> LiveRun:
@@ -151,7 +151,7 @@ class Launcher:
         async with self.starting:
             self._has_begun = True
 
-    async def _begin(self, plan: Plan, claim: Claim | None) -> None:
+    async def _begin(self, plan: Plan, claim: KeyClaim | None) -> None:
         """Commit the row. A caller that is cancelled meanwhile gets no run: a row that was written is ended."""
         if not self._has_begun:
             await self._note_row()
@@ -165,7 +165,7 @@ class Launcher:
             self._spawn(end_unstarted(plan, self._store))
             raise
 
-    async def _adopt(self, worker: Worker, plan: Plan, claim: Claim | None) -> Lease:
+    async def _adopt(self, worker: Worker, plan: Plan, claim: KeyClaim | None) -> Lease:
         """Get a lease of a run whose row is there, so that another process can continue it."""
         try:
             return await worker.adopt(plan)
@@ -175,7 +175,7 @@ class Launcher:
                 await asyncio.wait([discarding], timeout=DISCARD_SECONDS)
             raise
 
-    async def _discard(self, worker: Worker, plan: Plan, claim: Claim | None) -> None:
+    async def _discard(self, worker: Worker, plan: Plan, claim: KeyClaim | None) -> None:
         """End a row whose run was not started, and free its key. The lease may have been granted all the same: then the
         run is claimed as cancelled, and does nothing.
         """

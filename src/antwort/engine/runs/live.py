@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 
 import msgspec
@@ -28,7 +28,7 @@ from antwort.providers.base import Provider
 from antwort.storage.run_log import DETACHED
 from antwort.tools.base import Progress
 
-_TERMINAL, _DELTAS = frozenset(TERMINAL), frozenset(DELTAS)
+_DELTAS = frozenset(DELTAS)
 MAX_UNRECORDED = 1000
 """Ended runs in memory whose outcome could not be recorded."""
 
@@ -42,8 +42,7 @@ class LiveRun:
 
     error: Exception | None = None
     """Why the run failed. Of a detached run, the unexpected error for which it stopped: another attempt may succeed."""
-    is_handing_over = False
-    """Whether it stops at the end of its step: another process continues from there."""
+    _tools: ToolRunner | None = None
     _keepalive: KeepAlive | None = None
 
     def __init__(
@@ -61,7 +60,6 @@ class LiveRun:
         """`run` is where it continues, and `opening` what closes the items that were left open there. A `signal` that
         is set already ends it before its first step. `seconds_before`: how long other processes have worked on it.
         """
-        loop = asyncio.get_running_loop()
         self.plan, self.log, self.hooks = plan, log, hooks
         self.run = Run(plan.response) if run is None else run
         """The fold of all events that were appended to the log."""
@@ -71,22 +69,36 @@ class LiveRun:
         """The backend has answered the first inference, or `response.created` is not held back any longer. It has the
         error of a run that failed before that.
         """
+        if not plan.settings.hold_back:
+            self.answered.set(None)
         self.ended: Once[Response] = Once()
-        self.answered.loop = self.ended.loop = loop
-        self.clients: list[object] = []
-        """A token for each subscription whose request has asked for the response; the first one reports the run. (A
-        list of subscriptions would keep the run in memory until a garbage collection.)
-        """
         self.stats = RunStats(perf_counter() - seconds_before)
-        self.tools = ToolRunner(self)
+        response_id, loop = plan.response.id, asyncio.get_running_loop()
+        hooks[response_id] = self
+        work = self._run(provider, opening, self.signal.reason, loop)
+        # Without tools and earlier calls, there is nothing that it could start.
+        if plan.toolbox.tools or plan.history.leftovers:
+            work = self._in_task_group(work)
+        self.task = self.signal.task = loop.create_task(work, name=response_id)
         if plan.request.stream:
             self._keepalive = KeepAlive(self)
-        hooks[plan.response.id] = self
-        batches = run_loop(self, provider, opening, self.signal.reason)
-        # Without tools and earlier calls, there is nothing that it could start.
-        has_calls = plan.toolbox.tools or plan.history.leftovers
-        work = self._run_with_tools(batches) if has_calls else self._run(batches)
-        self.task = self.signal.task = loop.create_task(work, name=f"run {plan.response.id}")
+
+    @property
+    def tools(self) -> ToolRunner:
+        """Runs its calls. It is made with the first one."""
+        if self._tools is None:
+            self._tools = ToolRunner(self)
+        return self._tools
+
+    @property
+    def has_called(self) -> bool:
+        """Whether the run has, or had, calls to answer."""
+        return self._tools is not None
+
+    @property
+    def clients(self) -> list[object]:
+        """The requests that have asked for the response and have not left."""
+        return self.log.clients
 
     @property
     def response_id(self) -> str:
@@ -113,7 +125,7 @@ class LiveRun:
 
     def subscribe(self) -> LiveSubscription:
         """Return the subscription of the client that started the run: when it is slow, it holds the run back."""
-        self.clients.append(client := object())
+        self.log.clients.append(client := object())
         return LiveSubscription(self, self.log.read(holds_back=True) if self.plan.request.stream else None, client)
 
     async def wait(self) -> None:
@@ -165,7 +177,7 @@ class LiveRun:
             first=None if stats.first_output is None else stats.first_output - stats.began,
             untold=count_untold(self.run) + stats.is_asking,
             truncated=stats.truncated,
-            is_read=bool(self.clients),
+            is_read=bool(self.log.clients),
             error=self.error,
         )
         if self.ended.is_set:
@@ -174,56 +186,61 @@ class LiveRun:
 
     # ---- the task ----
 
-    async def _run_with_tools(self, batches: AsyncGenerator[Batch, None]) -> None:
+    async def _in_task_group(self, work: Coroutine[None, None, None]) -> None:
         async with asyncio.TaskGroup() as self.tools.group:
-            await self._run(batches)
+            await work
 
-    async def _run(self, batches: AsyncGenerator[Batch, None]) -> None:
-        plan, log, signal, stats = self.plan, self.log, self.signal, self.stats
+    async def _run(
+        self,
+        provider: Provider,
+        opening: Batch | None,
+        stopped: Exception | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        plan = self.plan
         RESPONSE_ID.set(plan.response.id)
         TENANT.set(plan.identity.tenant)
-        loop, hold_back = asyncio.get_running_loop(), plan.settings.hold_back
-        deadline_timer = loop.call_at(plan.deadline, signal.set, DeadlinePassed())
-        hold_timer = loop.call_later(hold_back, self.answered.set, None)
-        if not hold_back:
-            self.answered.set(None)
-        stopped: Exception | None = None
+        timers = [loop.call_at(plan.deadline, _pass_deadline, self.signal)]
+        if plan.request.stream and not self.answered.is_set:
+            timers.append(loop.call_later(plan.settings.hold_back, self.answered.set, None))
+        detached: Exception | None = None
         try:
-            async for batch in batches:
-                run, kind = fold(self.run, batch), type(batch[-1])
-                if kind in _TERMINAL:
-                    if self._keepalive is not None:
-                        self._keepalive.pause()
-                    await self._end(batch, run)
-                    continue
-                await log.append(batch, run)
-                self.run = run
-                if stats.first_output is None and kind in _DELTAS:
-                    stats.first_output = perf_counter()
-                if log.primary is not None and log.is_full:
-                    # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
-                    with contextlib.suppress(Interrupted, AntwortError):
-                        await signal.race(log.wait_for_room)
+            await self._end(await run_loop(self, provider, opening, stopped))
         except DETACHED:
-            stopped, self.error = HandedOver(), log.recorder.failure
+            detached, self.error = HandedOver(), self.log.recorder.failure
         except asyncio.CancelledError:
             if self.task.cancelling():  # by `abort`; otherwise something inside the run was cancelled
-                stopped, self.error = HandedOver(), log.recorder.failure
+                detached, self.error = HandedOver(), self.log.recorder.failure
             raise
         except Exception as error:
             if not plan.is_durable:
                 raise
-            stopped, self.error = HandedOver(), error
+            detached, self.error = HandedOver(), error
         finally:
-            try:
-                await batches.aclose()
-            finally:
-                deadline_timer.cancel()
-                hold_timer.cancel()
-                self._close(stopped)
+            for timer in timers:
+                timer.cancel()
+            self._close(detached)
 
-    async def _end(self, batch: Batch, run: Run) -> None:
+    async def emit(self, batch: Batch) -> None:
+        """Fold a batch of the loop, which is not its last, and append it to the log."""
+        log, run = self.log, fold(self.run, batch)
+        if log.recorder.records_each_batch:
+            await log.append(batch, run)
+        else:
+            log.publish(batch)
+        self.run = run
+        if type(batch[-1]) in _DELTAS and self.stats.first_output is None:
+            self.stats.first_output = perf_counter()
+        if log.primary is not None and log.is_full:
+            # A slow reader holds the run back, and with it the backend. A run that is to stop does not wait.
+            with contextlib.suppress(Interrupted, AntwortError):
+                await self.signal.race(log.wait_for_room)
+
+    async def _end(self, batch: Batch) -> None:
         """Append the last batch. When its end is on record, the next turn of the conversation may begin."""
+        if self._keepalive is not None:
+            self._keepalive.pause()
+        run = fold(self.run, batch)
         *_, last = await self.log.append(batch, run)
         assert isinstance(last, TERMINAL)
         if last is not batch[-1]:  # the outcome could not be recorded
@@ -231,13 +248,14 @@ class LiveRun:
             run = msgspec.structs.replace(run, response=last.response)
         self.run = run
         self.plan.release()
-        if self.error is not None:
+        # A request that is not streamed waits for the end: no timer tells it that its failure comes late.
+        if self.error is not None and perf_counter() - self.stats.began < self.plan.settings.hold_back:
             self.answered.fail(self.error)
         self.answered.set(None)
         self.ended.set(last.response)
 
-    def _close(self, stopped: Exception | None) -> None:
-        """The task ends. `stopped` says why, where the run has no end."""
+    def _close(self, detached: Exception | None) -> None:
+        """The task ends. `detached` says why, where the run has no end."""
         if self._keepalive is not None:
             self._keepalive.stop()
             self._keepalive = None  # with it, the run would be freed only by a garbage collection
@@ -246,15 +264,19 @@ class LiveRun:
             self.signal.reason.__traceback__ = self.signal.reason.__context__ = None
         if not self.ended.is_set:
             self.plan.release()
-            stopped = stopped or ServerFault("The run was broken off.")
-            self.answered.fail(stopped)
-            self.ended.fail(stopped)
+            detached = detached or ServerFault("The run was broken off.")
+            self.answered.fail(detached)
+            self.ended.fail(detached)
         else:
             if self.error is not None:
                 self.error.__traceback__ = self.error.__context__ = None
             if self.log.observer is not None:
                 self.log.observer.on_end()
         self.hooks.on_end(self)
+
+
+def _pass_deadline(signal: Signal) -> None:
+    signal.set(DeadlinePassed())
 
 
 class RunStats(msgspec.Struct):

@@ -35,7 +35,7 @@ from antwort.engine.loop.fold import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.runs.event_log import Recorder
 from antwort.errors import AntwortError, Damaged, HandedOver, ResponseNotFound, StoreFault
-from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
+from antwort.storage.base import Entry, KeyClaim, NewResponse, PackedLog, ResponseStore
 from antwort.storage.event_codec import pack
 from antwort.storage.run_log import EventRecord, Fenced, Lease, NewRun, RunEnding, RunLog
 
@@ -231,7 +231,7 @@ class BatchRecorder(Recorder):
 # ---- the row of a response ----
 
 
-def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:
+def new_row(plan: Plan, claim: KeyClaim | None = None, worker: str | None = None) -> NewResponse:
     """Return the row of a response. Responses of its chain that are not stored become a part of its input. `worker` is
     the name of the process that runs it, where other processes need it.
     """
@@ -261,7 +261,7 @@ def unstored_approvals(plan: Plan) -> tuple[Approval, ...]:
     return tuple(replace(each, response_id=plan.response.id) for each in plan.history.unstored_approvals)
 
 
-def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
+def new_run(plan: Plan, claim: KeyClaim | None = None) -> NewRun:
     """Return a run to be queued: its row, and the first events of its log."""
     row = new_row(plan, claim)
     queued = replace(row.response, status="queued")

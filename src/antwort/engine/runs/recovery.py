@@ -92,7 +92,7 @@ class LeasedRun:
     def hand_over(self) -> None:
         """Stop at the end of the current step; if it is not in progress yet, at once."""
         if self.live is not None:
-            self.live.is_handing_over = True
+            self.live.signal.stops_after_step = True
         else:
             self.stop(HandedOver())
 

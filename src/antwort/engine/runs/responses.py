@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet, WeakValueDictionary
 
-from antwort.api.events import ResponseCreated, RunEvent
+from antwort.api.events import TERMINAL, ResponseCreated, RunEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
@@ -43,7 +43,7 @@ from antwort.storage.base import (
     ResponsePage,
     Wanted,
 )
-from antwort.storage.run_log import Gone, Outline, RunLog, Unavailable
+from antwort.storage.run_log import Gone, Outline, Unavailable
 
 _NO_NUMBERS = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
 
@@ -70,6 +70,11 @@ class Responses:
         """Return the run of a response that is in progress here, unless the run log has its events."""
         run = self._live.find(identity, response_id)
         return None if run is None or run.is_durable else run
+
+    def _find_durable(self, identity: Identity, response_id: str) -> LiveRun | None:
+        """Return the run of a response that is in progress here and recorded in the run log."""
+        run = self._live.find(identity, response_id)
+        return run if run is not None and run.is_durable else None
 
     # ---- reading ----
 
@@ -238,8 +243,51 @@ class Responses:
     def follow_log(self, identity: Identity, response: Response, after: int = -1) -> StoredSubscription:
         """Read the log of a durable run, or of a stored stream that has ended."""
         assert self._runs is not None, "there is a log"
-        batches = _logged(self._runs, response.id, identity, after, self._settings.keepalive_interval)
+        batches = self._logged(identity, response.id, after, self._settings.keepalive_interval)
         return self._stored_subscription(identity, response, batches)
+
+    async def _logged(self, identity: Identity, response_id: str, after: int, every: float) -> Batches:
+        """Read the log of a run, also while it is written: what is on record, and from there on the buffer of the run
+        where it is in progress here. A log that is not available is retried. Keep-alives come every `every` seconds at
+        most.
+        """
+        assert self._runs is not None, "there is a log"
+        clock = asyncio.get_running_loop().time
+        last_sent, pauses, is_over = clock(), backoff(), False
+        while not is_over:
+            run = self._find_durable(identity, response_id)
+            reader = None if run is None else run.log.read()  # from now on; what is on record is before it
+            try:
+                async with aclosing(self._runs.read(identity, response_id, after, follow=run is None)) as reading:
+                    async for records in reading:
+                        batches, pauses = numbered(records), backoff()
+                        after = records[-1].next - 1 if records else after
+                        if batches or clock() - last_sent >= every:
+                            last_sent = clock()
+                            yield batches or [NumberedBatch(after + 1, [])]
+                        is_over = bool(records) and records[-1].is_last
+                        if run is None and self._find_durable(identity, response_id) is not None:  # it has begun here
+                            break
+                    else:
+                        is_over = is_over or run is None
+                while reader is not None and not is_over:
+                    batches = await reader.read_within(max(every - clock() + last_sent, 0.0))
+                    if not batches:
+                        break
+                    batches = [news for batch in batches if (news := batch.after(after)).events]
+                    if batches or clock() - last_sent >= every:
+                        last_sent = clock()
+                        yield batches or [NumberedBatch(after + 1, [])]
+                    if batches:
+                        after = batches[-1].first + len(batches[-1].events) - 1
+                        is_over = isinstance(batches[-1].events[-1], TERMINAL)
+            except Unavailable:
+                await asyncio.sleep(next(pauses))
+            except Gone:
+                raise ResponseNotFound(response_id) from None
+            finally:
+                if reader is not None:
+                    reader.close()
 
     def _stored_subscription(self, identity: Identity, response: Response, batches: Batches) -> StoredSubscription:
         ended, over = (partial(each, identity, response.id) for each in (self._ended, self._is_over))
@@ -322,7 +370,7 @@ class Responses:
         """Read the log of a run from where it is now to its end."""
         assert self._runs is not None, "there is a log"
         last = await self._runs.sent(identity, response_id) - 1
-        async with aclosing(_logged(self._runs, response_id, identity, last, math.inf)) as reading:
+        async with aclosing(self._logged(identity, response_id, last, math.inf)) as reading:
             async for _ in reading:
                 pass
 
@@ -359,28 +407,6 @@ def _unknown_number(after: int) -> InvalidField:
 
 
 # ---- where the events of stored subscriptions come from ----
-
-
-async def _logged(runs: RunLog, response_id: str, identity: Identity, after: int, every: float) -> Batches:
-    """Read the log of the run, also while it is written. A log that is not available is retried. Keep-alives come
-    every `every` seconds at most.
-    """
-    clock = asyncio.get_running_loop().time
-    last_sent, pauses = clock(), backoff()
-    while True:
-        try:
-            async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
-                async for records in reading:
-                    batches, pauses = numbered(records), backoff()
-                    after = records[-1].next - 1 if records else after
-                    if batches or clock() - last_sent >= every:
-                        last_sent = clock()
-                        yield batches or [NumberedBatch(after + 1, [])]
-            return
-        except Unavailable:
-            await asyncio.sleep(next(pauses))
-        except Gone:
-            raise ResponseNotFound(response_id) from None
 
 
 async def _replayed(

@@ -171,12 +171,12 @@ class LiveSubscription(Subscription):
         await self.run.wait()
 
     def leave(self) -> None:
-        if self._left.reason is not None:
+        run, reader = self.run, self._reader
+        if self._left.reason is not None or (reader is None and run.ended.is_set):
             return
         self._left.set(ClientLeft())
-        run = self.run
-        if self._reader is not None:
-            self._reader.close()
+        if reader is not None:
+            reader.close()
         if run.ended.is_set:
             return
         if self._ends_run:

@@ -21,7 +21,7 @@ from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, ClientLeft, HandedOver, ShuttingDown
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.storage.base import Claim
+from antwort.storage.base import KeyClaim
 from antwort.storage.run_log import DETACHED, ClaimedRun, Lease, RunLog, Unavailable, WorkerInfo
 
 _log = logging.getLogger("antwort.runs")
@@ -79,7 +79,7 @@ class Worker:
 
     # ---- new runs ----
 
-    async def submit(self, plan: Plan, claim: Claim | None) -> Response:
+    async def submit(self, plan: Plan, claim: KeyClaim | None) -> Response:
         """Put a background response into the queue. Raises `QueueFull`."""
         await self.start()
         run = new_run(msgspec.structs.replace(plan, request=rewritten(plan.request)), claim)
