@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 
 from antwort.api.wire import to_plain
-from antwort.server.offer import Offer
+from antwort.server.description import Offer
 from antwort.server.openapi.document import document
 
 Json = dict[str, Any]

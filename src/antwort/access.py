@@ -12,9 +12,8 @@ from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
 from antwort.config.settings import KeySettings, Settings
 from antwort.identity import Identity
+from antwort.server.auth import HostCheck, Key, Keyring
 from antwort.server.cors import Cors
-from antwort.server.doorway import Doorway
-from antwort.server.keys import Key, Keyring
 from antwort.server.quotas import KeyLimits
 
 
@@ -24,7 +23,7 @@ def hashed(settings: Settings) -> Settings:
     return replace(settings, auth=replace(settings.auth, keys=keys))
 
 
-def make_door(settings: Settings) -> Keyring | Doorway:
+def make_door(settings: Settings) -> Keyring | HostCheck:
     """The keys there are, or where none is asked for, what else keeps strangers out.
 
     Where keys are required and there are none, nobody is let in: an omission opens nothing.
@@ -34,7 +33,7 @@ def make_door(settings: Settings) -> Keyring | Doorway:
     is_said = settings.auth.required == "never" or not is_loopback(settings.server.host)
     peer = urlsplit(settings.server.peer_url or "").hostname
     names = (*settings.server.hosts, socket.gethostname(), *((peer,) if peer else ()))
-    return Doorway(names, only_near=not is_said)
+    return HostCheck(names, only_near=not is_said)
 
 
 def make_cors(settings: Settings) -> Cors | None:

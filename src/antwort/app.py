@@ -22,10 +22,9 @@ from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.peers import peer_asker
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
+from antwort.server.auth import HostCheck, Keyring
 from antwort.server.cors import Cors
-from antwort.server.doorway import Doorway
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.readiness import Readiness
 from antwort.server.websocket import SocketLimits
 from antwort.telemetry.endpoint import MetricsPort
@@ -110,7 +109,7 @@ class _Parts(msgspec.Struct, frozen=True):
     settings: Settings
     tools: LoadedTools
     mcp: McpExecutor
-    door: Keyring | Doorway
+    door: Keyring | HostCheck
     cors: Cors | None
     seen: Observation
     fleet: Fleet

@@ -13,7 +13,7 @@ import pytest
 from antwort.app import build
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.server.server import Ping
-from antwort.server.session import Session
+from antwort.server.websocket import Session
 from chat_backend import ChatBackend, Says
 from live_server import LiveServer, launched
 from raw_http import Wire, ask, connected

@@ -21,12 +21,11 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.server.approvals import ApprovalRoutes
-from antwort.server.conversations import ConversationRoutes
+from antwort.server.auth import Keyring
+from antwort.server.description import Description, Offer
 from antwort.server.http import Transport, everyone_is_anonymous
-from antwort.server.keys import Keyring
-from antwort.server.offer import Offer
 from antwort.server.quotas import Quotas
+from antwort.server.resources import ApprovalRoutes, ConversationRoutes
 from antwort.server.routes import Routes
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
@@ -285,7 +284,7 @@ def test_every_route_has_a_row() -> None:
     assert offered.keys() == ROWS.keys()
     endpoints = {
         f"{kind.__name__}.{name}"
-        for kind in (Routes, ConversationRoutes, ApprovalRoutes)
+        for kind in (Routes, Description, ConversationRoutes, ApprovalRoutes)
         for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction)
         if name[0] != "_"
     }

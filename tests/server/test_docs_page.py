@@ -14,9 +14,9 @@ import pytest
 
 from antwort.asgi import create_app
 from antwort.engine.engine import Engine
-from antwort.server.described import address_of
+from antwort.server.auth import Keyring
+from antwort.server.description import address_of
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.openapi.page import page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say

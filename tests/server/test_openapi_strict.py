@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from antwort.api.wire import to_plain
-from antwort.server.offer import Offer
+from antwort.server.description import Offer
 from antwort.server.openapi.document import document
 from openapi_kit import Json
 from scenes import SCENES, STREAMED, WHOLE, Scene, play

@@ -11,9 +11,9 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from antwort.engine.engine import Engine
-from antwort.server.connection import Connection
 from antwort.server.exchange import Message, Receive, Scope, Send
 from antwort.server.http import Transport
+from antwort.server.protocol import HttpProtocol
 from antwort.server.server import Server, listen
 from antwort.testing import demo_provider
 from jumping_time import jumping_time
@@ -93,7 +93,7 @@ async def test_an_answer_tells_the_time_of_day_as_it_is_and_not_as_it_was_at_the
 
 async def test_a_connection_that_was_closed_is_freed_and_not_by_a_later_garbage_collection() -> None:
     def connections() -> int:
-        return sum(issubclass(type(each), Connection) for each in gc.get_objects())
+        return sum(issubclass(type(each), HttpProtocol) for each in gc.get_objects())
 
     async with serving(Engine(demo_provider())) as server:
         gc.collect()

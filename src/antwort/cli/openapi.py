@@ -12,7 +12,7 @@ _DEFAULT = "http://127.0.0.1:8080"
 
 
 def run(_: Mapping[str, object]) -> int:
-    from antwort.server.described import servers
+    from antwort.server.description import servers
     from antwort.server.openapi.document import document
 
     return tell(json.dumps({**document(), "servers": servers(_DEFAULT)}, indent=2, ensure_ascii=False))

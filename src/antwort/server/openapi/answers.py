@@ -24,9 +24,6 @@ from antwort.api.tools import (
     NamespaceTool,
 )
 from antwort.api.wire import Plain, Wire
-from antwort.server.approvals import ApprovalList
-from antwort.server.conversations import ConversationDeleted
-from antwort.server.endpoints import ItemList
 from antwort.server.errors import ErrorBody, SocketError
 from antwort.server.openapi.schemas import (
     OBJECT,
@@ -45,6 +42,7 @@ from antwort.server.openapi.schemas import (
     with_fields,
 )
 from antwort.server.openapi.sockets import ERROR, LANE
+from antwort.server.resources import ApprovalList, ConversationDeleted, ItemList
 from antwort.server.routes import Deleted, InputTokens, ModelList, ResponseList, ToolsetList
 
 Structs: TypeAlias = tuple[type[msgspec.Struct], ...]

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from antwort.api.wire import Plain
-from antwort.server.described import servers
-from antwort.server.offer import Credentials, Offer
+from antwort.server.description import Credentials, Offer, servers
 from antwort.server.openapi.answers import answer_schemas
 from antwort.server.openapi.operation import JSON, Answered, Operation
 from antwort.server.openapi.operations import EVENTS, HTML, METRICS, OPERATIONS, TAGS, as_offered, unknown

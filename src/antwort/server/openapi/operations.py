@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from antwort.api.wire import Plain
-from antwort.server.offer import Offer
+from antwort.server.description import Offer
 from antwort.server.openapi.approvals import OF_APPROVALS
 from antwort.server.openapi.conversations import OF_CONVERSATIONS
 from antwort.server.openapi.operation import JSON, LISTED, READ, Answered, Operation, as_json

@@ -9,8 +9,8 @@ from antwort.api.resources import ApprovalStatus
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
 from antwort.engine.runs.idempotency import MAX_KEY_CHARS
-from antwort.server.endpoints import LONGEST_ID
 from antwort.server.openapi.schemas import TEXT, any_of, ref
+from antwort.server.resources import MAX_ID
 
 _STATUSES = "|".join(get_args(ResponseStatus))
 _WHOLE: Plain = {"type": "integer", "minimum": 0}
@@ -28,7 +28,7 @@ def _path(name: str, about: str, schema: Plain) -> Plain:
     return {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
 
 
-_ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
+_ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{MAX_ID}}}$"}
 _KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{MAX_KEY_CHARS}}}$"}
 
 PARAMETERS: dict[str, Plain] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antwort.api.wire import Plain
-from antwort.server.messages import CREATE, LONGEST_NAME
+from antwort.server.messages import CREATE, MAX_NAME
 from antwort.server.openapi.schemas import Schemas, any_of, ref
 
 ADDRESS = "/v1/responses"
@@ -12,7 +12,7 @@ MESSAGE, ERROR = "WebSocketResponseCreateEvent", "WebSocketErrorEvent"
 LANE: Plain = {
     "type": "string",
     "minLength": 1,
-    "maxLength": LONGEST_NAME,
+    "maxLength": MAX_NAME,
     "description": "A name for a stream of responses on a WebSocket: its events carry it where the client gives one.",
 }
 

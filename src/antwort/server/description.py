@@ -1,4 +1,4 @@
-"""The server's own description: the OpenAPI document and the page that shows it, made when first asked for."""
+"""The server's own description: what it offers, and the OpenAPI document and page that say so."""
 
 from __future__ import annotations
 
@@ -7,16 +7,64 @@ import re
 from collections.abc import Callable, Iterable
 from hashlib import sha256
 from html import escape
+from typing import Literal, TypeAlias
 from urllib.parse import quote
 
+import msgspec
+
+from antwort.api.decoding import Limits
 from antwort.api.wire import Plain, encode
-from antwort.server.doorway import is_near
+from antwort.engine.settings import EngineSettings
+from antwort.server.auth import is_near
 from antwort.server.errors import Headers
 from antwort.server.exchange import Exchange, Scope
-from antwort.server.offer import Offer
 
 _HOST = re.compile(rb"[A-Za-z0-9._:\[\]-]{1,255}")
 _CACHE = (b"cache-control", b"no-cache")  # kept, and asked about each time
+_PROXIED = frozenset(
+    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
+
+Credentials: TypeAlias = Literal["none", "key", "own"]
+"""What a request must bring: nothing, an API key, or what the program wants that the server is a part of."""
+Access: TypeAlias = Literal["open", "locked", "hidden"]
+"""What a stranger finds: all of it, a question for a key, or nothing."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """By default, as much as there can be."""
+
+    limits: Limits = Limits()
+    credentials: Credentials = "key"
+    metrics: Access = "locked"
+    remembers_keys: bool = True
+    """Whether an `Idempotency-Key` means anything."""
+    tells_quotas: bool = True
+    """Whether answers say how much of a minute's share is left."""
+    requires_action: Literal["status", "event", "completed"] = "status"
+    """How a response ends whose calls are the client's to run."""
+    strict: bool = False
+    """Whether it writes to the letter of the standard."""
+    websocket: bool = True
+    """Whether responses can be had over WebSocket."""
+    background: bool = True
+    """Whether they are made in the background, too."""
+
+
+def offer_of(
+    settings: EngineSettings, *, credentials: Credentials, metrics: Access, tells_quotas: bool, websocket: bool
+) -> Offer:
+    return Offer(
+        limits=settings.limits,
+        credentials=credentials,
+        metrics=metrics,
+        remembers_keys=settings.idempotency > 0,
+        tells_quotas=tells_quotas,
+        requires_action=settings.requires_action,
+        strict=settings.strict,
+        websocket=websocket,
+        background=settings.background.enabled,
+    )
 
 
 class Description:
@@ -27,14 +75,14 @@ class Description:
         self._document: Plain = {}
         self._page = ""
 
-    async def answer_document(self, exchange: Exchange) -> None:
+    async def answer_document(self, exchange: Exchange, _: str) -> None:
         """It says where the application is mounted."""
         if not self._document:
             self._document = await asyncio.to_thread(self._make)
         mounted = {**self._document, "servers": servers(_root(exchange.scope) or "/")}
         await _answer(exchange, encode(mounted), b"application/json")
 
-    async def answer_page(self, exchange: Exchange) -> None:
+    async def answer_page(self, exchange: Exchange, _: str) -> None:
         """The commands in it are right for the address that the page was asked for under, or say where to write it."""
         if not self._page:
             self._page = await asyncio.to_thread(self._write)
@@ -85,11 +133,6 @@ def address_of(scope: Scope) -> str | None:
     if scheme != "https" and not is_near(host.decode()):
         return None
     return f"{scheme}://{host.decode()}{_root(scope)}"
-
-
-_PROXIED = frozenset(
-    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
-)
 
 
 def _root(scope: Scope) -> str:
