@@ -176,6 +176,18 @@ async def test_a_client_that_never_reads_is_hung_up_on_when_its_run_has_ended(
         assert not engine.live
 
 
+async def test_a_client_that_asks_again_and_never_reads_is_hung_up_on() -> None:
+    engine = scripted(MUCH)
+    async with (
+        serving(engine, Transport(engine, linger=0.05)) as server,
+        connected(server.port, buffer=65536) as wire,
+    ):
+        wire.send("POST", RESPONSES, {**HELLO, "store": False})
+        wire.send("GET", "/healthz")
+        await until(lambda: bool(connections(server)))
+        await until(lambda: not connections(server))
+
+
 @jumping_time
 async def test_a_client_that_never_reads_a_small_answer_is_hung_up_on_when_it_is_idle() -> None:
     async with serving(scripted(answer([TextDelta("x" * 60_000)]))) as server:

@@ -23,9 +23,6 @@ class Connection:
         if self._is_closed:
             on_disconnect()
 
-    async def unwatch(self) -> None:
-        """There is no task."""
-
 
 def exchange_on(line: Connection) -> Exchange:
     scope = {"method": "POST", "path": "/", "headers": [], "antwort.connection": line}

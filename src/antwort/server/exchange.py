@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote
 
 from antwort.engine.runs.subscription import Subscription
@@ -19,6 +19,9 @@ from antwort.notes import Value, reason_behind, tell
 from antwort.server.errors import Headers, failure
 from antwort.server.sse import DONE
 
+if TYPE_CHECKING:
+    from antwort.server.protocol import HttpProtocol
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -28,7 +31,7 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that the current task works for, if any; the run it starts inherits it."""
 
 CONNECTION = "antwort.connection"
-"""Where in the scope our own server leaves the `ClientConnection`."""
+"""Where in the scope our own server leaves its protocol, which can do what ASGI cannot."""
 CLIENT_GONE = 499
 """The status in the log of a request whose client has left; it is never sent."""
 WATCH_DELAY_SECONDS = 0.05
@@ -56,52 +59,36 @@ class AnswerCut(Exception):
     """An answer that has begun does not end here, and may go on elsewhere: the client must notice."""
 
 
-class ClientConnection(Protocol):
-    """What a server can do for a request beyond ASGI. Ours puts one into the scope; else it is an `AsgiConnection`."""
-
-    is_behind: bool
-    """Whether a write would wait for the client."""
-
-    def watch(self, on_disconnect: Callable[[], None]) -> None:
-        """Call `on_disconnect` when the client leaves before it has its answer, and at once if it has left."""
-
-    async def unwatch(self) -> None:
-        """Stop watching, and leave no task behind."""
-
-    def linger(self, seconds: float) -> None:
-        """Nothing more will be written: hang up once the client takes nothing of what is left for so long."""
-
-    def abort(self) -> bool:
-        """Hang up now, whatever is unsent. Return whether the server can."""
-
-    def cut(self) -> None:
-        """Hang up behind what is unsent, without the end of the answer."""
-
-
 class AsgiConnection:
-    """A connection of another server. Only reading shows that the client has left, which needs a task. It starts a
-    moment late: most requests are answered by then.
-    """
+    """The connection of a request on another server. Ours leaves its `HttpProtocol` in the scope: that can do more."""
 
     is_behind = False
+    """Whether a write would wait for the client."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, on_disconnect: Callable[[], None]) -> None:
+    def watch(self, on_disconnect: Callable[[], None]) -> Callable[[], Awaitable[None]] | None:
+        """Call `on_disconnect` when the client leaves before it has its answer, and at once if it has left. Return what
+        stops watching, where a task does it.
+
+        Only reading shows that the client has left. The task starts a moment late: most requests are answered by then.
+        """
+
         def start() -> None:
             self._task = asyncio.create_task(self._wait(on_disconnect))
 
         self._timer = asyncio.get_running_loop().call_later(WATCH_DELAY_SECONDS, start)
+        return self._unwatch
 
     async def _wait(self, on_disconnect: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         on_disconnect()
 
-    async def unwatch(self) -> None:
+    async def _unwatch(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         task, self._task = self._task, None  # a cancelled task holds this object by its traceback
@@ -110,13 +97,14 @@ class AsgiConnection:
             await asyncio.wait((task,))
 
     def linger(self, seconds: float) -> None:
-        """The server has its own time limits."""
+        """Nothing more will be written: hang up once the client takes nothing of what is left for so long."""
 
     def abort(self) -> bool:
+        """Hang up now, whatever is unsent. Return whether the server can."""
         return False
 
     def cut(self) -> None:
-        """The server sees that the answer has no end."""
+        """Hang up behind what is unsent, without the end of the answer. The server sees that it has none."""
 
 
 class Exchange:
@@ -139,10 +127,9 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, linger: float) -> None:
         self.scope, self.receive, self._send, self._linger = scope, receive, send, linger
-        self.connection: ClientConnection = scope.get(CONNECTION) or AsgiConnection(receive)
+        self.connection: HttpProtocol | AsgiConnection = scope.get(CONNECTION) or AsgiConnection(receive)
         self.method: str = scope["method"]
-        path: str = scope["path"]
-        self.path = path if path.encode() == scope.get("raw_path") and not scope.get("root_path") else raw_path(scope)
+        self.path = raw_path(scope)
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         """Of a repeated one, the last."""
         given = self.headers.get(b"x-request-id")
@@ -212,10 +199,7 @@ class Exchange:
         self, body: bytes, *, status: int = 200, headers: Headers | None = None, kind: bytes = b"application/json"
     ) -> None:
         """Answer whole; with JSON, unless `kind` says otherwise."""
-        fields = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
-        if headers:
-            fields += headers
-        await self._start(status, fields)
+        await self._start(status, [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())])
         await self._finish(body)
 
     async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
@@ -276,6 +260,8 @@ class Exchange:
 
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
+        if self.connection.is_behind:  # with the answer to an earlier request
+            self.connection.linger(self._linger)
         headers.append((b"x-request-id", self.request_id.encode()))
         headers += self.answer_headers
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
@@ -341,6 +327,8 @@ def raw_path(scope: Mapping[str, Any]) -> str:
     root: str = scope.get("root_path", "").rstrip("/")
     raw = scope.get("raw_path")
     written = raw.decode("latin-1") if raw else quote(path)
+    if written == path and not root:  # as nearly all are
+        return path
     if written != path and unquote(written) not in (path, root + path):
         written = quote(path)  # something on the way has changed the path, and that is what it wants answered
     if not root:

@@ -58,6 +58,8 @@ CHUNK_FRAMING_BYTES = 32
 """The framing that each chunk may have for free: a body of single bytes is slow, and not wrong."""
 MAX_CHUNKS_PER_READ = 4096
 """Chunks in one read after which other connections are served first: a loop reads up to 32 times in a row."""
+SWEEP_SECONDS = 0.1
+"""At most so often the deadlines of connections are checked."""
 BODY_BUFFER_BYTES = 64 * 1024
 """Bytes of an unread body after which reading pauses."""
 MAX_JOINED_BYTES = 64 * 1024
@@ -113,6 +115,8 @@ class SharedState(ServerState):
         self.limits = limits
         self.is_leaving = False
         """Whether each answer is the last on its connection, so that clients go elsewhere."""
+        self.next_sweep, self._last_sweep = _NEVER, -_NEVER
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
     def default_headers(self) -> Headers:
@@ -124,17 +128,30 @@ class SharedState(ServerState):
         self._default_headers = fields
         self.default_lines = b"".join([b"%b: %b\r\n" % field for field in fields])
 
-    def sweep(self, now: float) -> None:
-        """Look after deadlines and clients that do not read. One sweep does it for all connections."""
-        for connection in list(self.connections):
-            if isinstance(connection, ServedConnection) and now >= connection.next_check:
+    def sweep_at(self, when: float, loop: asyncio.AbstractEventLoop) -> None:
+        """Check the deadlines of all connections then. One timer does it for all of them."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        self.next_sweep = max(when, self._last_sweep + SWEEP_SECONDS)
+        self._sweep_timer = loop.call_at(self.next_sweep, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep_timer, self.next_sweep = None, _NEVER
+        self._last_sweep = now = loop.time()
+        for connection in [*self.connections]:
+            if now >= connection.next_check:
                 connection.check(now)
+        earliest = min([connection.next_check for connection in self.connections], default=_NEVER)
+        if earliest < self.next_sweep:
+            self.sweep_at(earliest, loop)
 
 
 class ServedConnection(asyncio.Protocol):
     """What HTTP and WebSocket connections have in common: writing to slow clients, and deadlines."""
 
     transport: asyncio.Transport
+    close_sent = False
+    """Whether nothing more will be written on a WebSocket."""
 
     def __init__(self, state: SharedState, loop: asyncio.AbstractEventLoop) -> None:
         self.state, self.loop = state, loop
@@ -163,14 +180,9 @@ class ServedConnection(asyncio.Protocol):
             self._writable.clear()
             await self._writable.wait()
 
-    @property
-    def is_ending(self) -> bool:
-        """Whether nothing more will be written."""
-        return self.transport.is_closing()
-
     def linger(self, seconds: float) -> None:
         """Hang up once the client has taken nothing of what is left for so long."""
-        if self._linger_deadline is _NEVER and (self.is_behind or self.is_ending):
+        if (self.is_behind or self.close_sent or self.transport.is_closing()) and self._linger_deadline is _NEVER:
             self._linger_seconds = seconds
             self._note_progress()
 
@@ -183,13 +195,18 @@ class ServedConnection(asyncio.Protocol):
         if left := self.transport.get_write_buffer_size():
             self._progress = self._resumed, left
             self._linger_deadline = self.loop.time() + self._linger_seconds
-            self.next_check = min(self.next_check, self._linger_deadline)
+            self._check_at(self._linger_deadline)
 
     def set_deadline(self, deadline: float) -> None:
-        """Have `expire` called then. The sweep comes by sooner if an earlier deadline was set before."""
+        """Have `expire` called then. An earlier check, left by a deadline that was put off, finds nothing to do."""
         self._deadline = deadline
         if deadline < self.next_check:
-            self.next_check = deadline
+            self._check_at(deadline)
+
+    def _check_at(self, deadline: float) -> None:
+        self.next_check = min(self.next_check, deadline)
+        if deadline < self.state.next_sweep:
+            self.state.sweep_at(deadline, self.loop)
 
     def check(self, now: float) -> None:
         if now >= self._linger_deadline:
@@ -271,7 +288,8 @@ class HttpProtocol(ServedConnection):
     def data_received(self, data: bytes) -> None:
         if self.is_closed_for_reading:
             return
-        if not self._is_busy:
+        cycle = self.current
+        if cycle is None or cycle.more_body or cycle.is_answered:
             self._parse(data)
             return
         self.read_ahead += data
@@ -324,9 +342,6 @@ class HttpProtocol(ServedConnection):
 
         `size` is what this read has brought; 0 for the read with the end of the head, which may be of any length.
         """
-        if self._body_chunks == 1 and self._body_bytes >= size and not self._framing_bytes:
-            self._body_bytes = self._body_chunks = 0  # nothing but body, as most reads are
-            return
         allowed = self._body_bytes + self._body_chunks * CHUNK_FRAMING_BYTES
         self._framing_bytes = max(0, self._framing_bytes + size - allowed)
         if self._framing_bytes > self.limits.head:
@@ -431,8 +446,9 @@ class HttpProtocol(ServedConnection):
         self._head_bytes = 0
         cycle = self._newest
         if cycle is not None and not self._is_upgrade and not cycle.is_answered:
-            cycle.more_body = False
-            cycle.wake()
+            cycle.more_body, cycle.has_news = False, True
+            if cycle.receiver is not None:
+                cycle.receiver.set()
 
     def _start(self, cycle: HttpCycle, scope: Scope) -> None:
         self.current = cycle
@@ -489,11 +505,13 @@ class HttpProtocol(ServedConnection):
 
     def _update_deadline(self) -> None:
         """A request must come in within its time, and an idle connection be used again."""
-        if self._is_busy:
+        cycle = self.current
+        if cycle is not None and not cycle.more_body and not cycle.is_answered:
             self._deadline = _NEVER
         elif self._is_complete:
-            self._is_idle = True
-            self.set_deadline(self.loop.time() + KEEP_ALIVE_SECONDS)
+            self._is_idle, self._deadline = True, self.loop.time() + KEEP_ALIVE_SECONDS
+            if self._deadline < self.next_check:
+                self._check_at(self._deadline)
         elif self._is_idle or self._deadline is _NEVER:
             self._is_idle = False
             self.set_deadline(self.loop.time() + self.limits.seconds)
@@ -618,11 +636,9 @@ class HttpProtocol(ServedConnection):
         if self.current is None:
             on_disconnect()
         else:
-            self.current.on_disconnect = on_disconnect
-            self.resume_reading()
-
-    async def unwatch(self) -> None:
-        """A request that is answered is not watched any more."""
+            self.current.on_disconnect = on_disconnect  # until it is answered
+            if self.read_paused:
+                self.resume_reading()
 
     def abort(self) -> bool:
         self._disconnect()
@@ -654,9 +670,9 @@ class HttpCycle:
     is_started = is_answered = is_disconnected = False
     error: AntwortError | None = None
     """Why the rest of the body does not come; `receive` raises it."""
-    _has_news = False
+    has_news = False
     """Whether there is something for `receive`."""
-    _receiver: asyncio.Event | None = None
+    receiver: asyncio.Event | None = None
     on_disconnect: Callable[[], None] | None = None
     _held_head = b""
     """The head of an answer whose length is known: it is written with the body."""
@@ -673,7 +689,8 @@ class HttpCycle:
         try:
             await app(scope, self.receive, self.send)
         except BaseException as exc:
-            logger.error("Exception in ASGI application\n", exc_info=exc)
+            if exc is not self.error:
+                logger.error("Exception in ASGI application\n", exc_info=exc)
             await self._fail()
         else:
             if not self.is_answered and not self.is_disconnected:
@@ -706,12 +723,14 @@ class HttpCycle:
             self.body += body
         else:
             self.body = bytearray(self.body + body)
-        self.wake()
+        self.has_news = True
+        if self.receiver is not None:
+            self.receiver.set()
 
     def wake(self) -> None:
-        self._has_news = True
-        if self._receiver is not None:
-            self._receiver.set()
+        self.has_news = True
+        if self.receiver is not None:
+            self.receiver.set()
 
     async def receive(self) -> Message:
         """Raise why the rest of the body does not come, if the connection has refused it."""
@@ -719,16 +738,16 @@ class HttpCycle:
         if self._expects_continue and not self.is_started and not self._transport.is_closing():
             self._transport.write(_CONTINUE)
             self._expects_continue = False
-        if not self._has_news and not self.is_disconnected and not self.is_answered:
+        if not self.has_news and not self.is_disconnected and not self.is_answered:
             connection.resume_reading()
-            self._receiver = self._receiver or asyncio.Event()
-            self._receiver.clear()
-            await self._receiver.wait()
+            self.receiver = self.receiver or asyncio.Event()
+            self.receiver.clear()
+            await self.receiver.wait()
         if self.is_disconnected or self.is_answered:
             return {"type": "http.disconnect"}
         if self.error is not None:
             raise self.error
-        self._has_news = False
+        self.has_news = False
         body, self.body = self.body, b""
         if connection.read_paused:
             connection.resume_reading()
@@ -754,41 +773,10 @@ class HttpCycle:
         expected = "http.response.body" if self.is_started else "http.response.start"
         if message["type"] != expected:
             raise RuntimeError(f"Expected ASGI message '{expected}', but got '{message['type']}'.")
-        if self.is_started:
-            self._write(message.get("body", b""), is_last=not message.get("more_body", False))
-        else:
+        if not self.is_started:
             self._begin(message["status"], message.get("headers", ()))
-
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        lines = [STATUS_LINES[status], self._connection.state.default_lines]
-        says_close = says_chunked = False
-        for name, value in headers:
-            kind = name.lower()
-            if kind == b"content-length":
-                self._left = int(value)
-            elif kind == b"connection" and b"close" in [token.lower().strip() for token in value.split(b",")]:
-                self.keep_alive, says_close = False, True
-            elif kind == b"transfer-encoding" and value.lower() == b"chunked":
-                says_chunked = True
-            if _INVALID_IN_NAME(name) or _INVALID_IN_VALUE(value):
-                raise RuntimeError("Invalid HTTP header.")
-            lines.append(b"%b: %b\r\n" % (kind, value))
-        self.is_started = True
-        if not self.keep_alive and not says_close:
-            lines.append(b"connection: close\r\n")
-        has_body = self._method != "HEAD"
-        if has_body:
-            self._is_chunked = says_chunked or (self._left is None and status not in _NO_BODY)
-            if self._is_chunked and not says_chunked:
-                lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n")
-        head = b"".join(lines)
-        if has_body and not self._is_chunked and self._left:
-            self._held_head = head
-        else:
-            self._transport.write(head)
-
-    def _write(self, body: bytes, *, is_last: bool) -> None:
+            return
+        body, is_last = message.get("body", b""), not message.get("more_body", False)
         if self._is_chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             self._transport.write(chunk + b"0\r\n\r\n" if is_last else chunk)
@@ -809,7 +797,36 @@ class HttpCycle:
             self.wake()
             if not self.keep_alive:
                 self._transport.close()
-            self._connection.response_complete()
+            connection.response_complete()
+
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines = [STATUS_LINES[status], self._connection.state.default_lines]
+        says_close = says_chunked = False
+        for name, value in headers:
+            if _INVALID_IN_NAME(name) or _INVALID_IN_VALUE(value):
+                raise RuntimeError("Invalid HTTP header.")
+            kind = name.lower()
+            if kind == b"content-length":
+                self._left = int(value)
+            elif kind == b"connection" and b"close" in [token.lower().strip() for token in value.split(b",")]:
+                self.keep_alive, says_close = False, True
+            elif kind == b"transfer-encoding" and value.lower() == b"chunked":
+                says_chunked = True
+            lines += (kind, b": ", value, b"\r\n")
+        self.is_started = True
+        if not self.keep_alive and not says_close:
+            lines.append(b"connection: close\r\n")
+        has_body = self._method != "HEAD"
+        if has_body:
+            self._is_chunked = says_chunked or (self._left is None and status not in _NO_BODY)
+            if self._is_chunked and not says_chunked:
+                lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n")
+        head = b"".join(lines)
+        if has_body and not self._is_chunked and self._left:
+            self._held_head = head
+        else:
+            self._transport.write(head)
 
 
 def connection_scope(transport: asyncio.Transport, scheme: str) -> dict[str, Any]:

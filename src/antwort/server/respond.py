@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CompactRequest, CreateRequest
@@ -18,6 +18,9 @@ from antwort.event_loop import next_turn
 from antwort.identity import Identity
 from antwort.server.exchange import AnswerCut, ClientGone, Exchange
 from antwort.server.sse import DONE, SLICE, written
+
+if TYPE_CHECKING:
+    from antwort.server.websocket import SocketWriter
 
 T = TypeVar("T")
 
@@ -66,7 +69,7 @@ async def respond(
         finally:
             await run.close()
     finally:
-        await exchange.connection.unwatch()
+        await watch.close()
 
 
 def _on_disconnect(wanted: bytes, engine: Engine) -> OnDisconnect:
@@ -98,28 +101,29 @@ async def follow(exchange: Exchange, run: Subscription, words: Wording) -> None:
         raise
     finally:
         await run.close()
-        await exchange.connection.unwatch()
+        await watch.close()
 
 
 async def unless_gone(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
     """Return what `work` returns. Raise `ClientGone`, and break it off, when the client leaves."""
+    watch = DisconnectWatch(exchange)
     try:
-        return await DisconnectWatch(exchange).unless_gone(work)
+        return await watch.unless_gone(work)
     finally:
-        await exchange.connection.unwatch()
+        await watch.close()
 
 
 class DisconnectWatch:
     """Notice that the client has left: planning stops, and its subscription leaves."""
 
-    __slots__ = ("_run", "_signal", "exchange", "is_gone")
+    __slots__ = ("_run", "_signal", "_stop", "exchange", "is_gone")
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self._run: Subscription | None = None
         self._signal: Signal | None = None
         self.is_gone = False
-        exchange.connection.watch(self._disconnected)
+        self._stop = exchange.connection.watch(self._disconnected)
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Begin the work at once: what does not have to wait cannot be broken off."""
@@ -143,6 +147,11 @@ class DisconnectWatch:
         if self.is_gone:
             run.leave()
 
+    async def close(self) -> None:
+        """Leave no task behind."""
+        if self._stop is not None:
+            await self._stop()
+
     def _disconnected(self) -> None:
         self.is_gone = True
         if self._run is not None:
@@ -151,19 +160,12 @@ class DisconnectWatch:
             self._signal.set(ClientLeft())
 
 
-class Lingering(Protocol):
-    @property
-    def is_behind(self) -> bool: ...
-
-    def linger(self) -> None: ...
-
-
 class SlowClient:
     """A slow client has all the time that its run takes. When the run has `ended`, it has the time to linger."""
 
     __slots__ = ("_client", "_ended", "_waiting")
 
-    def __init__(self, client: Lingering, ended: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, client: Exchange | SocketWriter, ended: Callable[[], Awaitable[None]]) -> None:
         self._client, self._ended = client, ended
         self._waiting: asyncio.Task[None] | None = None
 

@@ -43,8 +43,6 @@ ACCEPTS_PER_TURN = 32
 """Connections that are accepted in one turn of the event loop. uvloop accepts one for each socket that it watches, so
 that a new client would wait as many turns as others have connected before it: half a second behind 500 streams.
 """
-SWEEP_SECONDS = 0.1
-"""How often the deadlines of connections are looked at."""
 POLL_SECONDS = 0.1
 FIRST_REQUEST_SECONDS = 0.2
 """How long a client that connected before the server was told to stop may take to send a request."""
@@ -113,7 +111,6 @@ class Server(uvicorn.Server):
         self._peers, self._peer_servers = peers, list[asyncio.base_events.Server]()
         self._notice, self._leave, self._is_led = notice, leave, is_led
         self._abort_timer: asyncio.TimerHandle | None = None
-        self._is_sweeping = False
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Serve in the running event loop, without signal handlers, until `shutdown` is called."""
@@ -126,15 +123,8 @@ class Server(uvicorn.Server):
         await super().startup(watched if self._peers is None else [*watched, self._peers])
         if self._peers is not None:  # they can read what is made here as long as it is made
             self._peer_servers.append(self.servers.pop())
-        self._is_sweeping = True
-        self._sweep(asyncio.get_running_loop())
         if self._started is not None:
             await self._unless_told_to_stop(self._started())
-
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._state.sweep(loop.time())
-        if self._is_sweeping or self._state.connections:
-            loop.call_later(SWEEP_SECONDS, self._sweep, loop)
 
     async def _unless_told_to_stop(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -154,7 +144,6 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         if self._abort_timer is not None:
             self._abort_timer.cancel()
-        self._is_sweeping = False
         if self.force_exit:
             self._close_peer_servers()
             draining.cancel()

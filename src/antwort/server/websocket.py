@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from time import perf_counter
-from typing import NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 
@@ -59,6 +59,9 @@ from antwort.server.quotas import Quotas
 from antwort.server.respond import SlowClient
 from antwort.server.sse import SLICE, sliced
 
+if TYPE_CHECKING:
+    from antwort.server.websocket_protocol import WebSocketProtocol
+
 T = TypeVar("T")
 
 PATH = "/v1/responses"
@@ -94,15 +97,22 @@ class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
     """And which all of them remember together: then those forget that have been idle for longest."""
 
 
-class SocketConnection(Protocol):
-    """What a server can do for a WebSocket beyond ASGI. For other servers than ours it is `AsgiSocket`."""
+class AsgiSocket:
+    """A WebSocket on another server. Ours leaves its `WebSocketProtocol` in the scope: that can do more.
 
-    is_behind: bool
+    Writing raises `OSError` or `RuntimeError` when the client has left.
+    """
+
+    is_behind = False
     """Whether a write would wait for the client."""
-    on_shutdown: Callable[[], None] | None
+    on_shutdown: Callable[[], None] | None = None
     """Called when the server stops."""
-    on_lost: Callable[[], None] | None
+    on_lost: Callable[[], None] | None = None
     """Called when the connection has ended, also while it is not read from."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._fragments: list[bytes] = []
 
     def linger(self, seconds: float) -> None:
         """Nothing more will be written: hang up once the client takes nothing of what is left for so long."""
@@ -112,55 +122,28 @@ class SocketConnection(Protocol):
 
     def abort(self) -> bool:
         """Hang up now, whatever is unsent. Return whether the server can."""
-
-    async def write_texts(self, texts: Sequence[bytes]) -> None:
-        """Write a message for each text. Waits while the client is behind. Raises `OSError` or `RuntimeError`."""
-
-    async def write_fragment(self, data: bytes, *, is_first: bool, is_last: bool) -> None:
-        """Write a part of one message; otherwise as `write_texts`."""
-
-    async def drained(self) -> None:
-        """Wait until the client has taken most of what was written. Raises `OSError`."""
-
-
-class AsgiSocket:
-    """A connection of another server."""
-
-    is_behind = False
-    on_shutdown: Callable[[], None] | None = None
-    on_lost: Callable[[], None] | None = None
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self._fragments: list[bytes] = []
-
-    def linger(self, seconds: float) -> None:
-        """The server has its own time limits."""
-
-    def stop_lingering(self) -> None:
-        """As above."""
-
-    def abort(self) -> bool:
         return False
 
     async def write_texts(self, texts: Sequence[bytes]) -> None:
+        """Write a message for each text. Waits while the client is behind."""
         for text in texts:
             await self._send({"type": "websocket.send", "text": text.decode()})
 
-    async def write_fragment(self, data: bytes, *, is_first: bool, is_last: bool) -> None:  # noqa: ARG002 - as others
+    async def write_fragment(self, data: bytes, *, is_first: bool, is_last: bool) -> None:  # noqa: ARG002 - see above
+        """Write a part of one message; otherwise as `write_texts`."""
         self._fragments.append(data)
         if is_last:
             text, self._fragments = b"".join(self._fragments), []
             await self.write_texts([text])
 
     async def drained(self) -> None:
-        """Each message has waited for itself."""
+        """Wait until the client has taken most of what was written."""
 
 
 class SocketWriter:
     """Write to the client of a WebSocket. Every method that waits raises `ClientGone`."""
 
-    def __init__(self, connection: SocketConnection, send: Send, linger: float) -> None:
+    def __init__(self, connection: WebSocketProtocol | AsgiSocket, send: Send, linger: float) -> None:
         self.connection, self._send, self._linger = connection, send, linger
 
     @property
@@ -398,7 +381,7 @@ class WebSockets:
         except (OSError, RuntimeError):
             return  # it has gone already
         queue = ReceiveQueue(receive, self.limits.queue, self.body_limit)
-        connection: SocketConnection = exchange.scope.get(CONNECTION) or AsgiSocket(send)
+        connection: WebSocketProtocol | AsgiSocket = exchange.scope.get(CONNECTION) or AsgiSocket(send)
         connection.on_shutdown, connection.on_lost = (lambda: queue.end(ShuttingDown())), queue.leave
         session = Session(self, exchange, queue, SocketWriter(connection, send, self.linger))
         self._open.add(queue)

@@ -72,7 +72,7 @@ class WebSocketProtocol(ServedConnection):
         self._interval, self._timeout = config.ws_ping_interval or 0.0, config.ws_ping_timeout or 0.0
         self.is_accepted = False
         """Whether the request was answered, with a refusal too."""
-        self.close_sent = self.is_disconnected = False
+        self.is_disconnected = False
         self.is_closed_for_reading = False
         self.read_paused = False
         """While a message waits for the application."""
@@ -415,10 +415,6 @@ class WebSocketProtocol(ServedConnection):
             self.transport.write(pong)
 
     # ---- ending ----
-
-    @property
-    def is_ending(self) -> bool:
-        return self.close_sent or super().is_ending
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_closed_for_reading = self.is_accepted = self.is_disconnected = True
