@@ -199,8 +199,20 @@ class Exchange:
         self, body: bytes, *, status: int = 200, headers: Headers | None = None, kind: bytes = b"application/json"
     ) -> None:
         """Answer whole; with JSON, unless `kind` says otherwise."""
-        await self._start(status, [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())])
-        await self._finish(body)
+        fields = [
+            (b"content-type", kind),
+            (b"content-length", b"%d" % len(body)),
+            *(headers or ()),
+            (b"x-request-id", self.request_id.encode()),
+            *self.answer_headers,
+        ]
+        connection = self.connection
+        self.status = status
+        if connection.is_behind:  # with the answer to an earlier request
+            connection.linger(self._linger)
+        await self._send({"type": "http.response.start", "status": status, "headers": fields})
+        await self._send({"type": "http.response.body", "body": body})
+        connection.linger(self._linger)
 
     async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
         """Answer with a status that no body goes with."""

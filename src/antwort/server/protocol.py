@@ -9,12 +9,12 @@ the server calls `shutdown()`; tests/server/test_uvicorn.py fails for another mi
 from __future__ import annotations
 
 import asyncio
-import http
 import logging
 import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from http.client import responses
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -67,17 +67,14 @@ MAX_JOINED_BYTES = 64 * 1024
 
 _NO_BODY = (204, 304)
 _NEVER = math.inf
+_COMMON_HEADERS = frozenset({b"content-type", b"x-request-id", b"cache-control", b"vary"})
+"""Names that are valid, and say nothing of the body or the connection."""
 _INVALID_IN_NAME = re.compile(rb'[\x00-\x1f\x7f()<>@,;:\[\]={} \t\\"]').search
 _INVALID_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def _status_lines() -> dict[int, bytes]:
-    phrases = {status.value: status.phrase for status in http.HTTPStatus}
-    return {status: f"HTTP/1.1 {status} {phrases.get(status, '')}\r\n".encode() for status in range(100, 600)}
-
-
-STATUS_LINES = _status_lines()
+STATUS_LINES = {status: f"HTTP/1.1 {status} {responses.get(status, '')}\r\n".encode() for status in range(100, 600)}
 
 
 class RefusedRequest(msgspec.Struct, frozen=True):
@@ -90,10 +87,6 @@ class RefusedRequest(msgspec.Struct, frozen=True):
     path: str = "-"
 
 
-def ignore_refusal(_: RefusedRequest) -> None:
-    """The default: nobody is told."""
-
-
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`head`: bytes of a request's address and headers. `seconds`: from the first byte of a request, or from the start
     of the connection, to its last. `on_refusal` is told of requests that are refused before the application sees
@@ -102,7 +95,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     head: int = HEAD_LIMIT
     seconds: float = REQUEST_SECONDS
-    on_refusal: Callable[[RefusedRequest], None] = ignore_refusal
+    on_refusal: Callable[[RefusedRequest], None] | None = None
     strict: bool = False
 
 
@@ -589,7 +582,8 @@ class HttpProtocol(ServedConnection):
         ]
         lines = b"".join([b"%b: %b\r\n" % field for field in fields])
         self.transport.write(b"%b%b\r\n%b" % (STATUS_LINES[sent.status], lines, sent.body))
-        self.limits.on_refusal(refused)
+        if self.limits.on_refusal is not None:
+            self.limits.on_refusal(refused)
 
     def _close_after_answer(self) -> None:
         """Drop what was sent ahead: it will not be answered."""
@@ -794,7 +788,8 @@ class HttpCycle:
                 raise RuntimeError("Response content shorter than Content-Length")
         if is_last:
             self.is_answered, self.on_disconnect = True, None
-            self.wake()
+            if self.receiver is not None:
+                self.receiver.set()
             if not self.keep_alive:
                 self._transport.close()
             connection.response_complete()
@@ -802,17 +797,21 @@ class HttpCycle:
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines = [STATUS_LINES[status], self._connection.state.default_lines]
         says_close = says_chunked = False
-        for name, value in headers:
-            if _INVALID_IN_NAME(name) or _INVALID_IN_VALUE(value):
-                raise RuntimeError("Invalid HTTP header.")
-            kind = name.lower()
-            if kind == b"content-length":
-                self._left = int(value)
-            elif kind == b"connection" and b"close" in [token.lower().strip() for token in value.split(b",")]:
-                self.keep_alive, says_close = False, True
-            elif kind == b"transfer-encoding" and value.lower() == b"chunked":
-                says_chunked = True
-            lines += (kind, b": ", value, b"\r\n")
+        for given, value in headers:
+            if _INVALID_IN_VALUE(value):
+                raise RuntimeError("Invalid HTTP header value.")
+            name = given
+            if given not in _COMMON_HEADERS:
+                if _INVALID_IN_NAME(given):
+                    raise RuntimeError("Invalid HTTP header name.")
+                name = given.lower()
+                if name == b"content-length":
+                    self._left = int(value)
+                elif name == b"connection" and b"close" in [token.lower().strip() for token in value.split(b",")]:
+                    self.keep_alive, says_close = False, True
+                elif name == b"transfer-encoding" and value.lower() == b"chunked":
+                    says_chunked = True
+            lines += (name, b": ", value, b"\r\n")
         self.is_started = True
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close\r\n")

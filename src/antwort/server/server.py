@@ -25,7 +25,6 @@ from antwort.server.protocol import (
     RefusedRequest,
     ServedConnection,
     SharedState,
-    ignore_refusal,
 )
 from antwort.server.websocket import MESSAGE_LIMIT
 
@@ -75,7 +74,7 @@ class Server(uvicorn.Server):
         is_led: bool = False,
         head_limit: int = HEAD_LIMIT,
         request_time: float = REQUEST_SECONDS,
-        on_refusal: Callable[[RefusedRequest], None] = ignore_refusal,
+        on_refusal: Callable[[RefusedRequest], None] | None = None,
         message_limit: int = MESSAGE_LIMIT,
         ping: Ping = Ping(),  # noqa: B008 - a frozen value
         strict: bool = False,
