@@ -28,11 +28,11 @@ _PROXIED = frozenset(
 Credentials: TypeAlias = Literal["none", "key", "own"]
 """What a request must bring: nothing, an API key, or what the program wants that the server is a part of."""
 Access: TypeAlias = Literal["open", "locked", "hidden"]
-"""What a stranger finds: all of it, a question for a key, or nothing."""
+"""What a client without a key finds: all of it, a 401, or nothing."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """By default, as much as there can be."""
+    """What differs from one server to the next. By default, as much as there can be."""
 
     limits: Limits = Limits()
     credentials: Credentials = "key"
@@ -68,7 +68,7 @@ def offer_of(
 
 
 class Description:
-    """What the routes offer, in words. Making it takes a while and is left to a thread; it is made once."""
+    """The OpenAPI document of the routes, and the page that shows it. Both are made once, in a thread."""
 
     def __init__(self, offered: Callable[[], Iterable[tuple[str, str]]], offer: Offer) -> None:
         self._offered, self._offer = offered, offer
@@ -76,14 +76,14 @@ class Description:
         self._page = ""
 
     async def answer_document(self, exchange: Exchange, _: str) -> None:
-        """It says where the application is mounted."""
+        """Answer with the document, which says where the application is mounted."""
         if not self._document:
             self._document = await asyncio.to_thread(self._make)
         mounted = {**self._document, "servers": servers(_root(exchange.scope) or "/")}
         await _answer(exchange, encode(mounted), b"application/json")
 
     async def answer_page(self, exchange: Exchange, _: str) -> None:
-        """The commands in it are right for the address that the page was asked for under, or say where to write it."""
+        """Answer with the page. Its commands have the address that the page was requested under, or a place for it."""
         if not self._page:
             self._page = await asyncio.to_thread(self._write)
         from antwort.server.openapi.page import ADDRESS, POLICY, WHERE, where
@@ -110,7 +110,7 @@ def servers(url: str) -> list[Plain]:
 
 
 async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers | None = None) -> None:
-    """With nothing, where the client has it already."""
+    """Answer with the body, or with 304 if the client has it already."""
     tag = b'"%b"' % sha256(body).hexdigest()[:32].encode()
     about = [(b"etag", tag), _CACHE, *(headers or ())]
     known = (exchange.headers.get(b"if-none-match") or b"").split(b",")
@@ -121,9 +121,9 @@ async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers
 
 
 def address_of(scope: Scope) -> str | None:
-    """Where a client reaches the application, if its request shows that.
+    """Return where a client reaches the application, or None if its request does not show that.
 
-    It came in clear text from afar, or by way of a proxy: then clients may know another address, and commands that
+    If it came unencrypted from another machine, or through a proxy, clients may know another address, and commands that
     carry a key must not be sent to this one.
     """
     headers: dict[bytes, bytes] = dict(scope["headers"])

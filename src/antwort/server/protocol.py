@@ -1,9 +1,9 @@
 """HTTP/1.1 connections, for uvicorn's setting `http`: limits on heads, bodies, trailers and slow clients.
 
 uvicorn accepts connections, runs the event loop and stops the server. Its own protocol for HTTP has none of these
-limits and makes two writes and about twice the calls for a short request (docs/performance.md), so this one takes its
-place. Of uvicorn it uses how a server makes a connection (the parameters of `HttpProtocol`), `ServerState`, and that
-the server calls `shutdown()`; tests/server/test_uvicorn.py fails for another minor version.
+limits and makes two writes for a short answer, so this one takes its place (docs/performance.md has the figures). Of
+uvicorn it uses how a server makes a connection (the parameters of `HttpProtocol`), `ServerState`, and that the server
+calls `shutdown()`; tests/server/test_uvicorn.py fails for another minor version.
 """
 
 from __future__ import annotations

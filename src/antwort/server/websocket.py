@@ -383,7 +383,7 @@ class WebSockets:
         queue = ReceiveQueue(receive, self.limits.queue, self.body_limit)
         connection: WebSocketProtocol | AsgiSocket = exchange.scope.get(CONNECTION) or AsgiSocket(send)
         connection.on_shutdown, connection.on_lost = (lambda: queue.end(ShuttingDown())), queue.leave
-        session = Session(self, exchange, queue, SocketWriter(connection, send, self.linger))
+        session = WebSocketSession(self, exchange, queue, SocketWriter(connection, send, self.linger))
         self._open.add(queue)
         try:
             await session.run()
@@ -402,7 +402,7 @@ class WebSockets:
             )
 
 
-class Session:
+class WebSocketSession:
     """A connection: it answers requests one after the other, until it ends or is too old."""
 
     def __init__(self, sockets: WebSockets, exchange: Exchange, queue: ReceiveQueue, writer: SocketWriter) -> None:
