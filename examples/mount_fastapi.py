@@ -19,8 +19,8 @@ from openai import OpenAI
 from antwort import Engine, Identity
 from antwort.asgi import create_app
 from antwort.errors import NotAuthenticated
-from antwort.testing import DemoProvider
 from antwort.server.exchange import Scope
+from antwort.testing import DemoProvider
 from loopback import serving
 
 

@@ -14,7 +14,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.client import responses
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -74,7 +74,8 @@ _INVALID_IN_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-STATUS_LINES = {status: f"HTTP/1.1 {status} {responses.get(status, '')}\r\n".encode() for status in range(100, 600)}
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 600)}
 
 
 class RefusedRequest(msgspec.Struct, frozen=True):
