@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from antwort import Identity
-from antwort.server.keys import Key
+from antwort.server.auth import Key
 from antwort.server.quotas import KeyLimits
 
 SECRET = "sk-test-0123456789"

@@ -19,10 +19,9 @@ from antwort.config.secrets import Secret
 from antwort.config.settings import AuthSettings, CorsSettings, KeyLimits, KeySettings, ServerSettings, Settings
 from antwort.errors import NotAuthenticated, NotPermitted, RateLimited
 from antwort.identity import Identity
-from antwort.server.doorway import Doorway
+from antwort.server.auth import HostCheck, Keyring
 from antwort.server.errors import Headers
 from antwort.server.exchange import Scope
-from antwort.server.keys import Keyring
 
 SECRET = "sk-very-secret-0123"
 
@@ -60,7 +59,7 @@ async def test_a_server_that_others_can_reach_does_not_start_without_keys(host: 
 async def test_peers_come_in_under_the_name_that_they_were_told_where_no_keys_are_asked_for() -> None:
     server = ServerSettings(peer_port=9000, peer_url="http://Antwort-0.antwort.example:9000")
     door = make_door(Settings(scripted=True, database=Secret("postgresql://db/antwort"), server=server))
-    assert isinstance(door, Doorway)
+    assert isinstance(door, HostCheck)
     door.identify({"headers": [(b"host", b"antwort-0.antwort.example:9000")]})
     with pytest.raises(NotPermitted):
         door.identify({"headers": [(b"host", b"antwort-1.antwort.example:9000")]})
@@ -69,12 +68,12 @@ async def test_peers_come_in_under_the_name_that_they_were_told_where_no_keys_ar
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::1", "localhost"])
 def test_keys_that_are_there_are_asked_for_unless_that_is_switched_off(host: str) -> None:
     assert make_door(settings(ann(), host=host)).__class__ is Keyring
-    assert make_door(settings(host=host, required="never")).__class__ is Doorway
+    assert make_door(settings(host=host, required="never")).__class__ is HostCheck
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LocalHost"])
 def test_on_this_machine_alone_no_keys_are_needed(host: str) -> None:
-    assert isinstance(make_door(settings(host=host)), Doorway)
+    assert isinstance(make_door(settings(host=host)), HostCheck)
     assert isinstance(make_door(settings(host=host, required="always")), Keyring)
 
 
@@ -108,10 +107,10 @@ def test_a_key_has_its_limits() -> None:
     assert isinstance(ring, Keyring)
     quota = ring.quotas.of("ann")
     told: Headers = []
-    with quota.place(told):
+    with quota.slot(told):
         pass
     assert [value for name, value in told if b"-limit-" in name] == [b"1", b"3"]
-    with pytest.raises(RateLimited), quota.place([]):
+    with pytest.raises(RateLimited), quota.slot([]):
         pass
 
 

@@ -27,10 +27,9 @@ from antwort.net.response import HttpError
 from antwort.observing import metrics_for_strangers, observe
 from antwort.persistence import check_seal, make_vault, open_records
 from antwort.providers.fleet import BackendStatus, Fleet
+from antwort.server.auth import HostCheck, Key, Keyring
 from antwort.server.cors import Cors
-from antwort.server.doorway import Doorway
 from antwort.server.http import Transport
-from antwort.server.keys import Key, Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.server.readiness import Readiness
 from antwort.server.relay import Ask, PeerGone
@@ -284,7 +283,7 @@ def _digest(key: KeySettings) -> bytes:
     return bytes.fromhex(key.sha256 or "") if key.key is None else sha256(key.key.reveal().encode()).digest()
 
 
-def make_door(settings: Settings) -> Keyring | Doorway:
+def make_door(settings: Settings) -> Keyring | HostCheck:
     """Return the check of API keys or, where none is required, the check of the names that requests come under.
 
     Where keys are required and there are none, nobody is let in.
@@ -294,7 +293,7 @@ def make_door(settings: Settings) -> Keyring | Doorway:
     is_explicit = settings.auth.required == "never" or not is_loopback(settings.server.host)
     peer = urlsplit(settings.server.peer_url or "").hostname
     names = (*settings.server.hosts, socket.gethostname(), *((peer,) if peer else ()))
-    return Doorway(names, only_near=not is_explicit)
+    return HostCheck(names, only_near=not is_explicit)
 
 
 def make_keys(settings: Settings) -> list[Key]:

@@ -12,10 +12,9 @@ from antwort.config.settings import Settings
 from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.providers.base import OnInference
-from antwort.server.doorway import Doorway
-from antwort.server.endpoints import Endpoint
+from antwort.server.auth import HostCheck, Keyring
 from antwort.server.exchange import Exchange
-from antwort.server.keys import Keyring
+from antwort.server.resources import Endpoint
 from antwort.server.server import reason
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import RunLog
@@ -51,7 +50,7 @@ class Observation:
         return self._runs.observe(runs)
 
 
-def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) -> Observation:
+def observe(settings: Settings, labels: Iterable[str], door: Keyring | HostCheck) -> Observation:
     """`labels` are those of the operator's tools. A port of its own listens from here on. Raises `CannotStart`."""
     if not settings.metrics.enabled:
         return Observation()
@@ -90,14 +89,14 @@ def _has_readers(settings: Settings) -> bool:
     return keys_required(settings) and any(key.metrics for key in settings.auth.keys)
 
 
-def _guard(settings: Settings, door: Keyring | Doorway) -> Guard:
+def _guard(settings: Settings, door: Keyring | HostCheck) -> Guard:
     own, metrics = settings.metrics.key, settings.metrics
     is_ours = metrics.port is None or is_loopback(metrics.host)
     return Guard(
         is_public=_is_public(settings),
         key=own.reveal() if own is not None else None,
         readers=door.may_read_metrics if isinstance(door, Keyring) and _has_readers(settings) else None,
-        doorway=door.identify if isinstance(door, Doorway) and is_ours else None,
+        doorway=door.identify if isinstance(door, HostCheck) and is_ours else None,
     )
 
 

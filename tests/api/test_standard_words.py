@@ -32,7 +32,7 @@ from antwort.api.standard import OPENAI, STANDARD, own_kind, wording
 from antwort.api.tools import OpaqueTool
 from antwort.api.wire import Plain, encode, replace, to_plain
 from antwort.errors import AntwortError, InvalidField, standard_type
-from antwort.server.endpoints import item_list
+from antwort.server.resources import item_list
 from antwort.server.routes import Deleted, ToolsetList
 from api.samples import EVENTS, ITEMS, RESPONSE, Json
 

@@ -13,7 +13,7 @@ import pytest
 from antwort.app import build
 from antwort.engine.history.recent_responses import RecentResponses
 from antwort.server.server import Ping
-from antwort.server.session import Session
+from antwort.server.websocket import WebSocketSession
 from chat_backend import ChatBackend, Says
 from live_server import LiveServer, launched
 from raw_http import Wire, ask, connected
@@ -48,7 +48,7 @@ async def nothing_is_left(server: Serving, backend: ChatBackend, before: set[asy
     await until(lambda: asyncio.all_tasks() - backend.tasks <= before, within=20)
     await until(lambda: not server.server.server_state.tasks)
     gc.collect()
-    assert [each for each in gc.get_objects() if type(each) in (RecentResponses, Session)] == []
+    assert [each for each in gc.get_objects() if type(each) in (RecentResponses, WebSocketSession)] == []
 
 
 async def still_works(server: Serving, backend: ChatBackend) -> None:

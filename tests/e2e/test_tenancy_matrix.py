@@ -22,12 +22,11 @@ from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.server.api_reference import ApiReference
-from antwort.server.approvals import ApprovalRoutes
-from antwort.server.conversations import ConversationRoutes
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport, everyone_is_anonymous
-from antwort.server.keys import Keyring
 from antwort.server.offer import Offer
 from antwort.server.quotas import Quotas
+from antwort.server.resources import ApprovalRoutes, ConversationRoutes
 from antwort.server.routes import Routes
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore

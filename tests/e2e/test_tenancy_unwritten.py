@@ -12,8 +12,8 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.identity import Identity
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.storage.base import Entry, PackedLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say

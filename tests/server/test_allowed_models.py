@@ -10,8 +10,8 @@ import pytest
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from key_kit import SECRET, a_key, bearing

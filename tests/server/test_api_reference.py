@@ -24,8 +24,8 @@ from antwort.asgi import create_app
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendUnavailable
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.server import listen
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say

@@ -12,8 +12,8 @@ from antwort.api.events import StreamEvent
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import (

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.server.auth import Keyring
 from antwort.server.cors import EXPOSED, Cors
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.storage.memory import MemoryStore
 from antwort.testing import demo_provider
 from key_kit import SECRET, a_key, bearing

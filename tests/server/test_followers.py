@@ -13,9 +13,9 @@ from antwort.api.events import ResponseCreated
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import TextDelta
-from antwort.server.connection import Connection
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
+from antwort.server.protocol import HttpProtocol
 from antwort.server.quotas import KeyLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, check_frames, say
@@ -53,7 +53,7 @@ BLOBS: dict[str, Any] = {**STREAMED, "tools": [{"type": "mcp", "server_label": "
 
 def unsent(server: Serving) -> int:
     """Bytes that are written and not yet sent, on any connection."""
-    connections = [each for each in server.server.server_state.connections if isinstance(each, Connection)]
+    connections = [each for each in server.server.server_state.connections if isinstance(each, HttpProtocol)]
     return max([each.transport.get_write_buffer_size() for each in connections], default=0)
 
 
@@ -95,7 +95,7 @@ async def test_a_follower_of_a_run_under_way_that_reads_nothing_is_written_no_mo
         async with connected(server.port, buffer=4096) as wire:
             wire.send("GET", stream_of(response_id))
             await wire.head()
-            follower = [each for each in server.server.server_state.connections if isinstance(each, Connection)][-1]
+            follower = [each for each in server.server.server_state.connections if isinstance(each, HttpProtocol)][-1]
             await until(lambda: follower.is_behind)
             assert await until_quiet(follower.transport.get_write_buffer_size, 200) < 2 * BLOB
             wire.vanish()

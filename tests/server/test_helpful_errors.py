@@ -10,9 +10,9 @@ import pytest
 from antwort import Engine, EngineSettings, Toolset
 from antwort.errors import InvalidField, ModelNotFound, NotFound
 from antwort.identity import Identity
+from antwort.server.auth import Keyring
 from antwort.server.cors import Cors
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.testing import ScriptedProvider, answer, say
 from key_kit import SECRET, a_key, bearing
 from serving import HELLO, RESPONSES, serving

@@ -16,10 +16,10 @@ from antwort.engine.runs.idempotency import fingerprint
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
+from antwort.server.auth import Keyring
 from antwort.server.cors import Cors
 from antwort.server.exchange import Message
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.storage.base import KeyClaim, NewResponse
 from antwort.storage.memory import MemoryStore

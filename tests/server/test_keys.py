@@ -15,9 +15,9 @@ from antwort.engine.engine import Engine
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
+from antwort.server.auth import Keyring
 from antwort.server.exchange import Exchange, Message
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say

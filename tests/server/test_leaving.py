@@ -15,9 +15,9 @@ from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import ChatRequest, Delta
-from antwort.server.connection import Connection
 from antwort.server.http import Transport
-from antwort.server.respond import Watch
+from antwort.server.protocol import READ_AHEAD_LIMIT, HttpProtocol
+from antwort.server.respond import DisconnectWatch
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, check_frames, say
@@ -199,16 +199,16 @@ async def test_a_client_that_leaves_with_a_second_request_already_sent_is_notice
         await until(lambda: provider.under_way == 1)
         if not at_once:
             wire.send("GET", "/healthz")
-            await until(lambda: any(connection._ahead for connection in open_connections(server)))
+            await until(lambda: any(connection.read_ahead for connection in open_connections(server)))
         if politely:
             await wire.close()
         else:
             wire.vanish()
 
 
-def open_connections(server: Serving) -> list[Connection]:
+def open_connections(server: Serving) -> list[HttpProtocol]:
     connections = server.server.server_state.connections
-    return [connection for connection in connections if isinstance(connection, Connection)]
+    return [connection for connection in connections if isinstance(connection, HttpProtocol)]
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["with the first", "later"])
@@ -237,9 +237,9 @@ async def test_a_client_that_sends_too_much_ahead_gets_the_first_answer_and_is_h
         wire.send("POST", RESPONSES, STREAMED)
         await wire.head()
         chunks = [await wire.chunk()]
-        wire.send("POST", RESPONSES, b" " * 2 * Connection.ahead_limit)
-        await until(lambda: any(connection._is_deaf for connection in open_connections(server)))
-        assert not any(connection._ahead for connection in open_connections(server))
+        wire.send("POST", RESPONSES, b" " * 2 * READ_AHEAD_LIMIT)
+        await until(lambda: any(connection.is_closed_for_reading for connection in open_connections(server)))
+        assert not any(connection.read_ahead for connection in open_connections(server))
         go.set()
         while chunk := await wire.chunk():
             chunks.append(chunk)
@@ -267,7 +267,7 @@ async def test_a_client_that_takes_its_answer_and_goes_is_no_client_that_left() 
 
 def watches() -> set[int]:
     """Those that there are, by where they lie: others' may be left from before."""
-    return {id(each) for each in gc.get_objects() if type(each) is Watch}
+    return {id(each) for each in gc.get_objects() if type(each) is DisconnectWatch}
 
 
 async def test_what_was_answered_is_gone_at_once_and_not_left_to_the_collector() -> None:

@@ -12,8 +12,8 @@ import pytest
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import TextDelta
-from antwort.server.connection import Connection
 from antwort.server.http import Transport
+from antwort.server.protocol import HEAD_LIMIT, HttpProtocol
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, say
 from jumping_time import jumping_time
@@ -45,7 +45,7 @@ async def refused(wire: Wire) -> Reply:
 @pytest.mark.proves("TR-JSON")
 @pytest.mark.parametrize(
     "lines",
-    [b"x: " + b"y" * 2**20, b"\r\n".join([b"a: b"] * 50_000), b"x: " + b"y" * Connection.head_limit],
+    [b"x: " + b"y" * 2**20, b"\r\n".join([b"a: b"] * 50_000), b"x: " + b"y" * HEAD_LIMIT],
     ids=["one large header", "many small headers", "just over the limit"],
 )
 async def test_a_head_too_large_is_a_431(server: Serving, lines: bytes) -> None:
@@ -56,13 +56,13 @@ async def test_a_head_too_large_is_a_431(server: Serving, lines: bytes) -> None:
 
 async def test_an_address_too_large_is_a_431(server: Serving) -> None:
     async with connected(server.port) as wire:
-        wire.send("GET", "/" + "x" * Connection.head_limit)
+        wire.send("GET", "/" + "x" * HEAD_LIMIT)
         await refused(wire)
 
 
 async def test_a_head_without_end_is_not_read_to_its_end(server: Serving) -> None:
     async with connected(server.port) as wire:
-        wire.writer.write(b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 2 * Connection.head_limit)
+        wire.writer.write(b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 2 * HEAD_LIMIT)
         await refused(wire)
 
 
@@ -77,7 +77,7 @@ async def test_the_limit_of_a_head_can_be_set() -> None:
 
 
 async def test_a_head_is_counted_for_each_request_and_without_its_body(server: Serving) -> None:
-    big = "x" * (Connection.head_limit - 1000)
+    big = "x" * (HEAD_LIMIT - 1000)
     async with connected(server.port) as wire:
         for _ in range(3):
             wire.send("POST", RESPONSES, {**HELLO, "input": big}, {"x": big})
@@ -176,6 +176,18 @@ async def test_a_client_that_never_reads_is_hung_up_on_when_its_run_has_ended(
         assert not engine.live
 
 
+async def test_a_client_that_asks_again_and_never_reads_is_hung_up_on() -> None:
+    engine = scripted(MUCH)
+    async with (
+        serving(engine, Transport(engine, linger=0.05)) as server,
+        connected(server.port, buffer=65536) as wire,
+    ):
+        wire.send("POST", RESPONSES, {**HELLO, "store": False})
+        wire.send("GET", "/healthz")
+        await until(lambda: bool(connections(server)))
+        await until(lambda: not connections(server))
+
+
 @jumping_time
 async def test_a_client_that_never_reads_a_small_answer_is_hung_up_on_when_it_is_idle() -> None:
     async with serving(scripted(answer([TextDelta("x" * 60_000)]))) as server:
@@ -227,16 +239,16 @@ async def test_a_slow_reader_that_goes_on_reading_gets_all_of_an_answer_that_has
         assert b"event: response.completed" in got
 
 
-async def looked_at(connection: Connection) -> None:
+async def looked_at(connection: HttpProtocol) -> None:
     """The time to take something has run out once."""
-    timer = connection._lingering
-    await until(lambda: connection._lingering is not timer)
+    deadline = connection.next_check
+    await until(lambda: connection.next_check != deadline)
 
 
-def left(connection: Connection) -> int:
+def left(connection: HttpProtocol) -> int:
     """Bytes that are written and not yet sent."""
     return connection.transport.get_write_buffer_size()
 
 
-def connections(server: Serving) -> list[Connection]:
-    return [one for one in server.server.server_state.connections if isinstance(one, Connection)]
+def connections(server: Serving) -> list[HttpProtocol]:
+    return [one for one in server.server.server_state.connections if isinstance(one, HttpProtocol)]

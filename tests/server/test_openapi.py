@@ -15,9 +15,9 @@ from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
+from antwort.server.auth import Keyring
 from antwort.server.exchange import Exchange
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.offer import Offer
 from antwort.server.openapi import OPERATIONS, document
 from antwort.server.openapi_schemas import members, tag_of

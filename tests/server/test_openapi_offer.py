@@ -14,9 +14,9 @@ from antwort.config.settings import AuthSettings, KeySettings, MetricsSettings
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
+from antwort.server.auth import Keyring
 from antwort.server.exchange import Scope
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say

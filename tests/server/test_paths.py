@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antwort.server.paths import written_path
+from antwort.server.exchange import raw_path
 
 
 def scope(path: str, raw: str | None = None, root: str | None = None) -> dict[str, Any]:
@@ -52,4 +52,4 @@ def scope(path: str, raw: str | None = None, root: str | None = None) -> dict[st
     ],
 )
 def test_the_path_below_the_mount(path: str, raw: str | None, root: str | None, seen: str) -> None:
-    assert written_path(scope(path, raw, root)) == seen
+    assert raw_path(scope(path, raw, root)) == seen

@@ -21,12 +21,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
-async def served(app: App) -> AsyncIterator[Wire]:
+async def served(app: App, *, request_time: float = 60.0) -> AsyncIterator[Wire]:
     async def drain(_: float) -> None:
         """There is nothing to wait for."""
 
     listening = listen("127.0.0.1", 0)
-    server = Server(app, drain=drain, drain_seconds=0)
+    server = Server(app, drain=drain, drain_seconds=0, request_time=request_time)
     task = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         await until(lambda: server.started)
@@ -93,6 +93,21 @@ async def test_what_an_application_has_left_out_is_told(caplog: pytest.LogCaptur
         await wire.head()
         assert await wire.reader.read() == b""
     assert [line.split()[4] for line in caplog.messages] == ["starting", "completing"]
+
+
+async def test_an_application_is_not_left_waiting_for_a_body_that_does_not_come(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    caplog.set_level(logging.ERROR)
+    async with served(app, request_time=0.05) as wire:
+        wire.send("POST", "/", b"{", {"content-length": "100"})
+        assert (await wire.reply()).status == 500
+        assert await wire.reader.read() == b""
+    assert caplog.messages == []
 
 
 async def test_nobody_is_told_to_go_on_behind_an_answer() -> None:

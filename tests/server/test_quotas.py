@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antwort.errors import RateLimited
 from antwort.server.errors import Headers
-from antwort.server.quotas import Bucket, KeyLimits, Quota, Quotas, duration
+from antwort.server.quotas import KeyLimits, Quota, Quotas, TokenBucket, duration
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Clock:
 def enter(quota: Quota) -> Headers:
     """A request that is over at once."""
     told: Headers = []
-    with quota.place(told):
+    with quota.slot(told):
         pass
     return told
 
@@ -113,15 +113,15 @@ def test_the_response_that_goes_over_is_the_last_for_a_while() -> None:
     enter(quota)
 
 
-# ---- places ----
+# ---- slots ----
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt, GeneratorExit, ValueError])
-def test_a_place_is_given_back_however_the_block_is_left(how: type[BaseException]) -> None:
+def test_a_slot_is_released_however_the_block_is_left(how: type[BaseException]) -> None:
     quota = Quota(KeyLimits(concurrent=1), Clock())
 
     def leave() -> None:
-        with quota.place([]):
+        with quota.slot([]):
             assert quota.under_way == 1
             assert refused(quota).message == "This API key may use 1 response at once. Please try again in 1s."
             raise how
@@ -131,9 +131,9 @@ def test_a_place_is_given_back_however_the_block_is_left(how: type[BaseException
     assert quota.under_way == 0
 
 
-def test_a_request_without_a_place_is_not_counted_as_a_request() -> None:
+def test_a_request_without_a_slot_is_not_counted_as_a_request() -> None:
     quota = Quota(KeyLimits(concurrent=1, requests_per_minute=2), Clock())
-    with quota.place([]):
+    with quota.slot([]):
         refused(quota)
     enter(quota)
 
@@ -146,7 +146,7 @@ def test_the_headers_say_how_much_is_left_and_when_it_is_full_again() -> None:
     quota = Quota(KeyLimits(requests_per_minute=60, tokens_per_minute=6000), clock)
     quota.spend(7000)
     told: Headers = []
-    with pytest.raises(RateLimited), quota.place(told):
+    with pytest.raises(RateLimited), quota.slot(told):
         pass
     assert told == [
         (b"x-ratelimit-limit-requests", b"60"),
@@ -175,7 +175,7 @@ def test_a_duration_is_written_as_openai_writes_it(seconds: float, text: str) ->
 
 def test_a_bucket_holds_no_more_than_its_size_however_long_it_fills() -> None:
     clock = Clock()
-    bucket = Bucket(5, clock)
+    bucket = TokenBucket(5, clock)
     clock.now += 1e9
     assert (bucket.left, bucket.wait, bucket.reset) == (5, 0, 0)
 
@@ -185,7 +185,7 @@ def test_limits_that_change_count_what_is_in_use() -> None:
     quotas = Quotas({"ann": KeyLimits(), "ben": KeyLimits(requests_per_minute=2)}, clock=clock)
     ann, ben = quotas.of("ann"), quotas.of("ben")
     enter(ben)
-    with ann.place([]):
+    with ann.slot([]):
         quotas.change({"ann": KeyLimits(concurrent=1), "ben": KeyLimits(requests_per_minute=2, concurrent=9)})
         assert quotas.of("ann") is ann
         refused(ann)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from antwort.server.connection import Connection
+from antwort.server.protocol import HEAD_LIMIT
 from antwort.telemetry.logging import JsonFormatter
 from antwort.testing import demo_provider
 from raw_http import Reply, connected
 from serving import RESPONSES, Serving, serving, until
 from telemetry_kit import Wired, of
 
-LARGE = b"x: " + b"y" * Connection.head_limit
+LARGE = b"x: " + b"y" * HEAD_LIMIT
 CASES = {
     "no http": (b"hello\r\n\r\n", 400, "invalid_http", "-", "-"),
     "no such method": (b"FOO / HTTP/1.1\r\n\r\n", 400, "invalid_http", "-", "-"),
@@ -24,7 +24,7 @@ CASES = {
         b"GET /a\x9bb HTTP/1.1\r\n" + LARGE + b"\r\n\r\n",
         *(400, "invalid_http", "-", "-"),
     ),
-    "an address without end": (b"GET /" + b"x" * 2 * Connection.head_limit, 431, "", "-", "-"),
+    "an address without end": (b"GET /" + b"x" * 2 * HEAD_LIMIT, 431, "", "-", "-"),
 }
 
 

@@ -18,7 +18,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.server.http import Transport
-from antwort.server.passing import Passes
+from antwort.server.relay import RelayTokens
 from antwort.storage.memory import MemoryStore
 from antwort.storage.run_log import Traits
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
@@ -190,7 +190,7 @@ async def test_whoever_cannot_open_it_is_not_believed() -> None:
 
 
 def token(target: str, identity: Identity = ANONYMOUS, *, late: float = 0.0, vault: Vault = VAULT) -> dict[str, str]:
-    issued, _ = Passes(vault, lambda: time.time() - late).issue(identity, target)
+    issued, _ = RelayTokens(vault, lambda: time.time() - late).issue(identity, target)
     return {"Antwort-Relayed": issued}
 
 

@@ -16,8 +16,8 @@ from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.providers.base import TextDelta
-from antwort.server.connection import Connection
 from antwort.server.http import Transport
+from antwort.server.protocol import HttpProtocol
 from antwort.server.server import Server, listen
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say
@@ -182,7 +182,7 @@ async def test_a_client_that_never_reads_does_not_hold_up_the_end_and_leaves_no_
     async with served(provider, drain=0.05) as (server, port, serving), connected(port, buffer=65536) as wire:
         wire.send("POST", RESPONSES, {**STREAMED, "store": False})
         await until(
-            lambda: any(isinstance(one, Connection) and one.is_behind for one in server.server_state.connections)
+            lambda: any(isinstance(one, HttpProtocol) and one.is_behind for one in server.server_state.connections)
         )
         server.handle_exit(signal.SIGTERM, None)
         async with asyncio.timeout(6):

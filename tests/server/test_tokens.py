@@ -13,7 +13,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
-from antwort.server.tokens import tokens_of
+from antwort.server.quotas import tokens_of
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.tools.local import LocalExecutor
 from serving import until

@@ -8,23 +8,23 @@ from collections.abc import Callable
 import pytest
 
 from antwort.server.exchange import ClientGone, Exchange
-from antwort.server.respond import Watch, unless_gone
+from antwort.server.respond import DisconnectWatch, unless_gone
 
 
-class Line:
+class Connection:
     """A connection of our own server. It may have been closed before anybody asked."""
 
     def __init__(self, *, is_closed: bool = False) -> None:
         self.gone: Callable[[], None] | None = None
         self._is_closed = is_closed
 
-    def watch(self, gone: Callable[[], None]) -> None:
-        self.gone = gone
+    def watch(self, on_disconnect: Callable[[], None]) -> None:
+        self.gone = on_disconnect
         if self._is_closed:
-            gone()
+            on_disconnect()
 
 
-def exchange_on(line: Line) -> Exchange:
+def exchange_on(line: Connection) -> Exchange:
     scope = {"method": "POST", "path": "/", "headers": [], "antwort.connection": line}
 
     async def receive() -> dict[str, object]:
@@ -40,7 +40,7 @@ async def test_what_does_not_wait_is_there_at_once() -> None:
     async def plan() -> str:
         return "a plan"
 
-    assert await unless_gone(exchange_on(Line()), plan()) == "a plan"
+    assert await unless_gone(exchange_on(Connection()), plan()) == "a plan"
 
 
 async def test_what_is_wrong_is_raised_as_it_is() -> None:
@@ -51,7 +51,7 @@ async def test_what_is_wrong_is_raised_as_it_is() -> None:
 
     for waits in (False, True):
         with pytest.raises(LookupError, match="no such model"):
-            await unless_gone(exchange_on(Line()), plan(waits=waits))
+            await unless_gone(exchange_on(Connection()), plan(waits=waits))
 
 
 async def test_nothing_is_begun_for_a_client_that_has_gone() -> None:
@@ -61,12 +61,12 @@ async def test_nothing_is_begun_for_a_client_that_has_gone() -> None:
         begun.append("a plan")
 
     with pytest.raises(ClientGone):
-        await unless_gone(exchange_on(Line(is_closed=True)), plan())
+        await unless_gone(exchange_on(Connection(is_closed=True)), plan())
     assert begun == []
 
 
 async def test_a_client_that_leaves_breaks_off_what_waits_and_it_cleans_up() -> None:
-    line, done = Line(), list[str]()
+    line, done = Connection(), list[str]()
 
     async def plan() -> None:
         try:
@@ -96,7 +96,7 @@ async def test_one_who_is_cancelled_is_cancelled() -> None:
         finally:
             done.append("cleaned up")
 
-    task = asyncio.create_task(unless_gone(exchange_on(Line()), plan()))
+    task = asyncio.create_task(unless_gone(exchange_on(Connection()), plan()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -114,11 +114,10 @@ async def test_a_client_that_left_between_the_plan_and_the_run_is_not_forgotten(
     async def plan() -> str:
         return "a plan"
 
-    line, run = Line(), Run()
-    watch = Watch(exchange_on(line))
+    line, run = Connection(), Run()
+    watch = DisconnectWatch(exchange_on(line))
     assert await watch.unless_gone(plan()) == "a plan"
     assert line.gone is not None
     line.gone()
     watch.follow(run)  # type: ignore[arg-type] # all that is told to it
     assert run.has_left
-    await watch.end()

@@ -14,9 +14,8 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.server import ServerProtocol
 
 from antwort.engine.engine import Engine
-from antwort.server.floods import CONTROLS, FRAGMENTS, SMALL, Floods
 from antwort.server.http import Transport
-from antwort.server.upgraded import Upgraded
+from antwort.server.websocket_protocol import CONTROL_FRAMES, FRAGMENTS, SMALL_FRAGMENT, FrameLimiter, WebSocketProtocol
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
 from serving import serving, until, until_quiet
@@ -24,11 +23,11 @@ from socket_kit import Socket, connected
 
 
 @asynccontextmanager
-async def both_sides() -> AsyncIterator[tuple[Socket, Upgraded]]:
+async def both_sides() -> AsyncIterator[tuple[Socket, WebSocketProtocol]]:
     engine = Engine(ScriptedProvider(), store=MemoryStore())
     async with serving(engine) as server, connected(server.port) as socket:
         [line] = server.server.server_state.connections
-        assert isinstance(line, Upgraded)
+        assert isinstance(line, WebSocketProtocol)
         yield socket, line
 
 
@@ -118,7 +117,7 @@ async def test_all_that_comes_in_one_read_is_heard_in_its_order() -> None:
 @pytest.mark.parametrize("kind", [Opcode.PING, Opcode.PONG], ids=str)
 async def test_who_sends_nothing_but_signs_of_life_is_hung_up_on(kind: Opcode) -> None:
     async with both_sides() as (socket, _):
-        socket.wire.transport.write(frame(kind) * (2 * CONTROLS))
+        socket.wire.transport.write(frame(kind) * (2 * CONTROL_FRAMES))
         assert await closed(socket) == CloseCode.POLICY_VIOLATION
 
 
@@ -131,8 +130,8 @@ async def test_who_crumbles_a_message_is_hung_up_on() -> None:
 
 async def test_who_is_told_goodbye_is_not_listened_to_however_much_it_sends(parsed: list[Opcode]) -> None:
     async with both_sides() as (socket, line):
-        line.data_received(frame(Opcode.PING) * (CONTROLS + 100) + frame(Opcode.TEXT, b"{}"))
-        await until(lambda: line.is_deaf)
+        line.data_received(frame(Opcode.PING) * (CONTROL_FRAMES + 100) + frame(Opcode.TEXT, b"{}"))
+        await until(lambda: line.is_closed_for_reading)
         before = len(parsed)
         line.data_received(frame(Opcode.TEXT, b"{}"))
         assert await closed(socket) == CloseCode.POLICY_VIOLATION
@@ -145,32 +144,32 @@ async def test_who_is_told_goodbye_is_not_listened_to_however_much_it_sends(pars
 
 def test_control_frames_may_come_at_once_and_then_evenly() -> None:
     now = 0.0
-    floods = Floods(lambda: now)
-    assert floods.seen([Frame(Opcode.PING, b"")] * CONTROLS) == ""
-    now += 60 / CONTROLS
-    assert floods.seen([Frame(Opcode.PONG, b"")]) == ""
-    assert floods.seen([Frame(Opcode.PONG, b"")]) == "too many control frames"
+    floods = FrameLimiter(lambda: now)
+    assert floods.excess([Frame(Opcode.PING, b"")] * CONTROL_FRAMES) == ""
+    now += 60 / CONTROL_FRAMES
+    assert floods.excess([Frame(Opcode.PONG, b"")]) == ""
+    assert floods.excess([Frame(Opcode.PONG, b"")]) == "too many control frames"
 
 
 def test_an_answer_to_our_own_ping_does_not_count() -> None:
-    floods = Floods(lambda: 0.0)
-    for _ in range(2 * CONTROLS):
-        assert floods.seen([Frame(Opcode.PONG, b"mine")], b"mine") == ""
-    assert floods.seen([Frame(Opcode.PONG, b"else")] * (CONTROLS + 1), b"mine") == "too many control frames"
+    floods = FrameLimiter(lambda: 0.0)
+    for _ in range(2 * CONTROL_FRAMES):
+        assert floods.excess([Frame(Opcode.PONG, b"mine")], b"mine") == ""
+    assert floods.excess([Frame(Opcode.PONG, b"else")] * (CONTROL_FRAMES + 1), b"mine") == "too many control frames"
 
 
 def test_a_large_message_may_come_in_as_many_pieces_as_it_needs() -> None:
-    floods = Floods(lambda: 0.0)
-    assert floods.seen([Frame(Opcode.TEXT, b"x" * SMALL, fin=False)]) == ""
-    assert floods.seen([Frame(Opcode.CONT, b"x" * SMALL, fin=False)] * 20 * FRAGMENTS) == ""
+    floods = FrameLimiter(lambda: 0.0)
+    assert floods.excess([Frame(Opcode.TEXT, b"x" * SMALL_FRAGMENT, fin=False)]) == ""
+    assert floods.excess([Frame(Opcode.CONT, b"x" * SMALL_FRAGMENT, fin=False)] * 20 * FRAGMENTS) == ""
 
 
 def test_the_pieces_of_each_message_are_counted_for_themselves() -> None:
-    floods = Floods(lambda: 0.0)
+    floods = FrameLimiter(lambda: 0.0)
     message = [Frame(Opcode.TEXT, b"", fin=False), *[Frame(Opcode.CONT, b"", fin=False)] * (FRAGMENTS - 1)]
     for _ in range(3):
-        assert floods.seen(message) == ""
-    assert floods.seen([Frame(Opcode.CONT, b"", fin=True)]) == "too many fragments"
+        assert floods.excess(message) == ""
+    assert floods.excess([Frame(Opcode.CONT, b"", fin=True)]) == "too many fragments"
 
 
 # ---- answers to pings ----
@@ -180,12 +179,12 @@ async def test_a_client_that_is_behind_has_only_its_latest_ping_answered_and_lat
     async with both_sides() as (socket, line):
         line.pause_writing()
         answers = [asyncio.ensure_future(await socket.wire.ping(name)) for name in ("a", "b", "c")]
-        await until(lambda: line._pong.endswith(b"c"))
+        await until(lambda: line.unsent_pong.endswith(b"c"))
         assert line.transport.get_write_buffer_size() == 0
         assert not any(answer.done() for answer in answers)
         line.resume_writing()
         await answers[-1]
-        assert line._pong == b""
+        assert line.unsent_pong == b""
 
 
 async def test_a_client_that_keeps_up_has_every_ping_answered() -> None:

@@ -16,13 +16,12 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import ConnectionTooOld
 from antwort.providers.base import ChatRequest, Delta, TextDelta
+from antwort.server.auth import Keyring
 from antwort.server.exchange import Message
 from antwort.server.http import Transport
-from antwort.server.inbox import Inbox
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.server.server import Ping
-from antwort.server.websocket import SocketLimits
+from antwort.server.websocket import ReceiveQueue, SocketLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, say
 from engine_kit import text_of
@@ -152,7 +151,7 @@ class Sender:
 
 async def test_no_more_messages_are_read_than_may_wait() -> None:
     sender = Sender()
-    inbox = Inbox(sender, most=3)
+    inbox = ReceiveQueue(sender, max_messages=3)
     sender.say(*"abcdefgh")
     assert await until_quiet(lambda: sender.read) == 3
     assert [await inbox.next() for _ in range(2)] == ["a", "b"]
@@ -164,7 +163,7 @@ async def test_no_more_messages_are_read_than_may_wait() -> None:
 @pytest.mark.parametrize("text", ["x" * 600_000, "ü" * 300_000], ids=["ascii", "two bytes each"])
 async def test_no_more_is_read_than_a_little_ahead(text: str) -> None:
     sender = Sender()
-    inbox = Inbox(sender, most=100)
+    inbox = ReceiveQueue(sender, max_messages=100)
     sender.say(*[text] * 10)
     assert await until_quiet(lambda: sender.read) == 2
     await inbox.next()
@@ -173,7 +172,7 @@ async def test_no_more_is_read_than_a_little_ahead(text: str) -> None:
 
 
 async def test_who_waits_for_a_message_hears_of_the_end() -> None:
-    inbox = Inbox(Sender(), most=1)
+    inbox = ReceiveQueue(Sender(), max_messages=1)
     waiting = asyncio.create_task(inbox.next())
     await until(lambda: bool(waiting.get_loop()) and inbox.ending is None)
     inbox.end(ConnectionTooOld(1))

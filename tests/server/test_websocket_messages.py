@@ -102,7 +102,7 @@ def test_a_lane_has_a_short_name(lane: object) -> None:
     heard = read_message(said(stream_id=lane))
     assert isinstance(heard, CreateMessage)
     with pytest.raises(InvalidField) as caught:
-        _ = heard.lane
+        _ = heard.stream_id
     assert caught.value.param == "stream_id"
 
 
@@ -142,7 +142,9 @@ def test_an_error_is_a_message_with_a_status() -> None:
 
 
 def test_an_error_says_how_long_to_wait_as_an_http_answer_does() -> None:
-    sent = json.loads(socket_failure(RateLimited("Slow down.", retry_after=1.5), lane="a", headers=[(b"x-a", b"b")]))
+    sent = json.loads(
+        socket_failure(RateLimited("Slow down.", retry_after=1.5), stream_id="a", headers=[(b"x-a", b"b")])
+    )
     assert sent["headers"] == {"retry-after": "2", "retry-after-ms": "1500", "x-should-retry": "true", "x-a": "b"}
     assert sent["stream_id"] == "a"
 

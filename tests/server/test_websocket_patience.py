@@ -14,15 +14,11 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 from antwort.engine.engine import Engine
-from antwort.server.channel import Channel
 from antwort.server.http import Transport
-from antwort.server.inbox import Inbox
-from antwort.server.lifetime import Lifetime
-from antwort.server.session import Session
-from antwort.server.upgraded import Upgraded
 from antwort.server.websocket import SocketLimits
+from antwort.server.websocket_protocol import WebSocketProtocol
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider
+from antwort.testing import ScriptedProvider, answer, say
 from raw_http import Wire
 from raw_http import connected as raw_connected
 from serving import RESPONSES, Serving, serving, until, until_quiet
@@ -53,9 +49,9 @@ REFUSED = framed({"type": "x"}) * 40_000
 """Both are answered with more than any buffer takes."""
 
 
-def only_line(server: Serving) -> Upgraded:
+def only_line(server: Serving) -> WebSocketProtocol:
     [line] = server.server.server_state.connections
-    assert isinstance(line, Upgraded)
+    assert isinstance(line, WebSocketProtocol)
     return line
 
 
@@ -73,7 +69,7 @@ async def test_who_says_goodbye_and_takes_nothing_is_hung_up_on() -> None:
         line = only_line(server)
         await line.write_texts([b"x" * 20_000_000])
         wire.writer.write(Frame(Opcode.CLOSE, b"").serialize(mask=True))
-        await until(lambda: line.disconnected)
+        await until(lambda: line.is_disconnected)
 
 
 async def test_who_gives_no_sign_of_life_is_hung_up_on_whatever_is_left_for_it() -> None:
@@ -82,8 +78,8 @@ async def test_who_gives_no_sign_of_life_is_hung_up_on_whatever_is_left_for_it()
         line = only_line(server)
         await line.write_texts([b"x" * 20_000_000])
         line.resume_writing()  # as if only a little were left
-        line.keepalive_timeout()
-        await until(lambda: line.disconnected)
+        line.pong_missing()
+        await until(lambda: line.is_disconnected)
 
 
 # ---- the end of a lifetime ----
@@ -94,44 +90,22 @@ async def test_an_old_connection_whose_client_takes_nothing_ends_all_the_same() 
     async with deaf_client(app, engine) as (_, server):
         line = only_line(server)
         await line.write_texts([b"x" * 20_000_000])
-        await until(lambda: line.disconnected)
-
-
-class Busy:
-    """As much of a session, and of the way to its client, as a lifetime needs."""
-
-    is_answering = False
-    is_cut = False
-
-    def abort(self) -> bool:
-        self.is_cut = True
-        return True
-
-
-@asynccontextmanager
-async def aged(busy: Busy) -> AsyncIterator[Lifetime]:
-    inbox = Inbox(asyncio.Queue[dict[str, object]]().get, most=1)
-    lifetime = Lifetime(0.0, 0.0, cast("Session", busy), inbox, cast("Channel", busy))
-    await until(lambda: inbox.ending is not None)
-    yield lifetime
-    await inbox.close()
-
-
-async def test_a_client_that_takes_its_goodbye_slowly_is_not_waited_for() -> None:
-    busy = Busy()
-    async with aged(busy) as lifetime:
-        lifetime.end()
-        await until(lambda: busy.is_cut)
+        await until(lambda: line.is_disconnected)
 
 
 async def test_a_response_under_way_is_waited_for() -> None:
-    busy = Busy()
-    busy.is_answering = True
-    async with aged(busy):
-        await until_quiet(lambda: busy.is_cut)
-        assert not busy.is_cut
-        busy.is_answering = False
-        await until(lambda: busy.is_cut)
+    go = asyncio.Event()
+    engine = Engine(ScriptedProvider(answer(say("Hello"), go)), store=MemoryStore())
+    app = Transport(engine, linger=0.01, websocket=SocketLimits(lifetime=0.01))
+    async with serving(engine, app) as server, connected(server.port) as socket:
+        await socket.create()
+        await socket.until("response.output_text.delta")
+        for _ in range(3):  # each of them is open for as long as a connection may be, and closed
+            async with connected(server.port) as later:
+                await later.error()
+                await later.wire.wait_closed()
+        go.set()
+        assert (await socket.until("response.completed"))["response"]["status"] == "completed"
 
 
 # ---- what an idle connection holds ----

@@ -13,11 +13,10 @@ from websockets.exceptions import InvalidStatus
 from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
+from antwort.server.auth import HostCheck, Keyring
 from antwort.server.cors import Cors
-from antwort.server.doorway import Doorway
 from antwort.server.exchange import Message, Scope
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.websocket import SocketLimits
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
@@ -161,7 +160,7 @@ async def test_a_fault_of_who_identifies_is_a_refusal(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost"])
 async def test_a_page_from_elsewhere_cannot_open_a_connection(origin: str) -> None:
     engine = scripted()
-    async with behind(Transport(engine, identify=Doorway().identify), engine) as server:
+    async with behind(Transport(engine, identify=HostCheck().identify), engine) as server:
         status, error, _ = await refused(server, origin=origin)
         assert (status, error["code"]) == (403, "origin_not_allowed")
 
@@ -195,7 +194,7 @@ async def test_an_origin_that_cannot_be_told_is_one_from_elsewhere(headers: list
 
 async def test_a_page_of_our_own_can_and_so_can_those_that_may_use_the_api() -> None:
     engine = scripted()
-    app = Transport(engine, identify=Doorway().identify, cors=Cors(["https://app.example"]))
+    app = Transport(engine, identify=HostCheck().identify, cors=Cors(["https://app.example"]))
     async with behind(app, engine) as server:
         for origin in (f"http://127.0.0.1:{server.port}", "https://app.example"):
             async with connected(server.port, origin=origin) as socket:
@@ -205,7 +204,7 @@ async def test_a_page_of_our_own_can_and_so_can_those_that_may_use_the_api() -> 
 
 async def test_a_name_that_a_stranger_chose_is_not_answered() -> None:
     engine = scripted()
-    async with behind(Transport(engine, identify=Doorway().identify), engine) as server:
+    async with behind(Transport(engine, identify=HostCheck().identify), engine) as server:
         status, error, _ = await refused(
             server, name="rebound.example", host="127.0.0.1", origin="http://rebound.example"
         )

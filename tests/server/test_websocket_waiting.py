@@ -12,8 +12,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from antwort.engine.engine import Engine
+from antwort.server.auth import Keyring
 from antwort.server.http import Transport
-from antwort.server.keys import Keyring
 from antwort.server.quotas import KeyLimits
 from antwort.server.websocket import SocketLimits
 from antwort.storage.memory import MemoryStore

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from uvicorn.protocols.utils import ClientDisconnected
 
 from antwort.engine.engine import Engine
-from antwort.server.upgraded import Upgraded
+from antwort.server.websocket_protocol import ClientDisconnected, WebSocketProtocol
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
 from serving import serving, until
@@ -17,11 +16,11 @@ from socket_kit import Socket, connected
 
 
 @asynccontextmanager
-async def both_sides() -> AsyncIterator[tuple[Socket, Upgraded]]:
+async def both_sides() -> AsyncIterator[tuple[Socket, WebSocketProtocol]]:
     engine = Engine(ScriptedProvider(), store=MemoryStore())
     async with serving(engine) as server, connected(server.port) as socket:
         [line] = server.server.server_state.connections
-        assert isinstance(line, Upgraded)
+        assert isinstance(line, WebSocketProtocol)
         yield socket, line
 
 
@@ -36,31 +35,32 @@ async def test_texts_of_any_size_arrive_as_they_are(size: int) -> None:
 async def test_a_client_that_is_not_read_from_is_asked_for_no_answer() -> None:
     async with both_sides() as (_, line):
         line.read_paused = True
-        line.send_keepalive_ping()
-        assert line.pong_timer is None
-        assert line.ping_timer is not None
+        line.ping()
+        assert not line.awaits_pong
         line.read_paused = False
+        line.ping()
+        assert line.awaits_pong
 
 
 async def test_a_client_whose_answer_was_not_read_is_not_hung_up_on() -> None:
     async with both_sides() as (_, line):
-        line.send_keepalive_ping()
-        line.stop_keepalive()
+        line.ping()
         line.read_paused = True
-        line.keepalive_timeout()
+        line.pong_missing()
         assert not line.close_sent
-        assert line.ping_timer is not None
+        assert not line.awaits_pong
         line.read_paused = False
-        line.keepalive_timeout()
+        line.ping()
+        line.pong_missing()
         assert line.close_sent
 
 
 async def test_a_client_that_is_behind_is_not_asked() -> None:
     async with both_sides() as (_, line):
         line.pause_writing()
-        line.send_keepalive_ping()
-        assert line.pong_timer is None
-        line.keepalive_timeout()
+        line.ping()
+        assert not line.awaits_pong
+        line.pong_missing()
         assert not line.close_sent
         line.resume_writing()
 
@@ -68,15 +68,15 @@ async def test_a_client_that_is_behind_is_not_asked() -> None:
 async def test_nothing_is_written_to_a_client_that_has_said_goodbye() -> None:
     async with both_sides() as (socket, line):
         await socket.wire.close()
-        await until(lambda: line.disconnected)
+        await until(lambda: line.is_disconnected)
         with pytest.raises(ClientDisconnected):
             await line.write_texts([b"too late"])
 
 
 async def test_who_says_much_before_it_was_answered_is_hung_up_on() -> None:
     async with both_sides() as (_, line):
-        line.handshake_complete = False
+        line.is_accepted = False
         line.data_received(bytes(2**17))
         assert not line.transport.is_closing()
         line.data_received(b"\0")
-        await until(lambda: line.disconnected)
+        await until(lambda: line.is_disconnected)

@@ -1,4 +1,4 @@
-"""Requests that come in whole and answers that go out whole take a shorter way: nobody can tell by what is sent."""
+"""Requests one after the other on a connection: their heads, their dates, and how long the connection is kept."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from antwort.engine.engine import Engine
-from antwort.server.connection import Connection
 from antwort.server.exchange import Message, Receive, Scope, Send
 from antwort.server.http import Transport
+from antwort.server.protocol import HttpProtocol
 from antwort.server.server import Server, listen
 from antwort.testing import demo_provider
 from jumping_time import jumping_time
@@ -93,7 +93,7 @@ async def test_an_answer_tells_the_time_of_day_as_it_is_and_not_as_it_was_at_the
 
 async def test_a_connection_that_was_closed_is_freed_and_not_by_a_later_garbage_collection() -> None:
     def connections() -> int:
-        return sum(issubclass(type(each), Connection) for each in gc.get_objects())
+        return sum(issubclass(type(each), HttpProtocol) for each in gc.get_objects())
 
     async with serving(Engine(demo_provider())) as server:
         gc.collect()
@@ -121,6 +121,15 @@ async def test_a_head_that_comes_in_pieces_behind_another_request_has_the_same_l
         await asyncio.sleep(0.02)
         wire.writer.write(b"\r\n\r\n")
         assert (await wire.reply()).status == (200 if size < LIMIT else 431)
+
+
+@jumping_time
+async def test_a_connection_on_which_the_rest_of_a_body_came_after_its_answer_is_idle_too() -> None:
+    async with serving(Engine(demo_provider())) as server, connected(server.port) as wire:
+        wire.send("POST", "/healthz", b"", {"content-length": "2"})
+        assert (await wire.reply()).status == 405
+        wire.writer.write(b"{}")
+        assert await asyncio.wait_for(wire.reader.read(), 80) == b""
 
 
 @jumping_time

@@ -88,13 +88,13 @@ class Cors:
         return headers
 
     def headers(self, origin: bytes | None) -> Headers:
-        """What any answer carries, an error and a stream as well. A page that may not read it is told nothing."""
+        """Return the headers of any answer, also of errors. A page that may not read it is told nothing."""
         if origin is None or not self.allows(origin):
             return self._vary()
         return [*self._origin(origin), (b"access-control-expose-headers", EXPOSED)]
 
     def allows(self, origin: bytes) -> bool:
-        """Whether pages from there may use the API."""
+        """Return whether pages from there may use the API."""
         return b"*" in self._origins or origin in self._origins
 
     def _origin(self, origin: bytes) -> Headers:

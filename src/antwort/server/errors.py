@@ -52,7 +52,7 @@ def failure(error: AntwortError, *, strict: bool = False) -> Failure:
 
 
 def socket_failure(
-    error: AntwortError, *, strict: bool = False, headers: Headers | None = None, lane: str | None = None
+    error: AntwortError, *, strict: bool = False, headers: Headers | None = None, stream_id: str | None = None
 ) -> bytes:
     """The same for a WebSocket, on which it is a message among others. `headers`: more than those of the error."""
     hints = [*_headers(error), *(headers or ())]
@@ -61,7 +61,7 @@ def socket_failure(
             status=error.sent_status(strict=strict),
             error=_detail(error, strict=strict),
             headers={name.decode(): value.decode() for name, value in hints} if hints else UNSET,
-            stream_id=UNSET if lane is None else lane,
+            stream_id=UNSET if stream_id is None else stream_id,
         )
     )
 

@@ -21,7 +21,7 @@ CREATE = "response.create"
 _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """Types of messages that need no answer."""
-LONGEST_NAME = 64
+MAX_NAME = 64
 _BODY = KnownFields(*REQUEST_FIELDS, "type", "stream_id", without_effect=WITHOUT_EFFECT)
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
@@ -39,11 +39,11 @@ class CreateMessage(msgspec.Struct, frozen=True):
         return given if isinstance(given, str) else None
 
     @property
-    def lane(self) -> str | None:
+    def stream_id(self) -> str | None:
         """The name that OpenAI's clients give to a stream of responses. Its events repeat it. Raises `InvalidField`."""
         given = self.body.get("stream_id")
-        if given is not None and (not isinstance(given, str) or not 0 < len(given) <= LONGEST_NAME):
-            raise InvalidField("stream_id", f"expected a text of 1 to {LONGEST_NAME} characters.")
+        if given is not None and (not isinstance(given, str) or not 0 < len(given) <= MAX_NAME):
+            raise InvalidField("stream_id", f"expected a text of 1 to {MAX_NAME} characters.")
         return given
 
     def request_steps(self, limits: Limits) -> Steps[CreateRequest]:
@@ -103,7 +103,7 @@ def message_steps(message: str | bytes, limits: Limits) -> Steps[CreateMessage |
         return None
     if kind is None:
         raise InvalidField("type", f"missing; send '{CREATE}'.", code="missing_required_parameter")
-    said = f" {kind[:LONGEST_NAME]!r}" if isinstance(kind, str) else ""
+    said = f" {kind[:MAX_NAME]!r}" if isinstance(kind, str) else ""
     raise InvalidField("type", f"a message of the type{said} is not known here; send '{CREATE}'.")
 
 
@@ -120,11 +120,11 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
 
 
 def written(
-    batches: Sequence[NumberedBatch], wording: Wording, lane: str | None = None
+    batches: Sequence[NumberedBatch], wording: Wording, stream_id: str | None = None
 ) -> Iterator[bytes | Iterator[bytes]]:
     """Yield a message for each event, a large one as an iterator of pieces."""
     heads, write = _heads[wording], wording.encode
-    mark = b"" if lane is None else b',"stream_id":%b' % encode(lane)
+    mark = b"" if stream_id is None else b',"stream_id":%b' % encode(stream_id)
     for batch in batches:
         for number, event in enumerate(batch.events, batch.first):
             head, cut = heads.get(event.__class__) or _head(event.__class__, wording)

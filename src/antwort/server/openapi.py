@@ -12,7 +12,6 @@ from antwort.api.resources import ApprovalStatus
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
 from antwort.engine.runs.idempotency import MAX_KEY_CHARS
-from antwort.server.endpoints import LONGEST_ID
 from antwort.server.offer import Offer
 from antwort.server.openapi_schemas import (
     TEXT,
@@ -26,6 +25,7 @@ from antwort.server.openapi_schemas import (
     references,
     request_schemas,
 )
+from antwort.server.resources import MAX_ID
 from antwort.version import __version__
 
 MODEL = "MODEL"
@@ -38,7 +38,7 @@ _COUNT: Plain = {"type": "integer", "minimum": 0}
 # ---- parameters, headers and errors ----
 
 _STATUSES = "|".join(get_args(ResponseStatus))
-_ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
+_ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{MAX_ID}}}$"}
 _PARAMETERS: dict[str, tuple[str, str, Plain]] = {
     "id": ("path", "The id of a response.", _ID),
     "conversation": ("path", "The id of a conversation.", _ID),

@@ -21,10 +21,9 @@ from antwort.api.responses import CompactedResponse
 from antwort.api.standard import STANDARD, item_kind, tool_kind
 from antwort.api.tools import AllowedTools, ChoiceMode, CustomTool, Forced, FunctionTool, McpTool, NamespaceTool
 from antwort.api.wire import Plain, Wire
-from antwort.server.approvals import ApprovalList
-from antwort.server.conversations import ConversationDeleted
 from antwort.server.errors import ErrorBody, SocketError
-from antwort.server.messages import CREATE, LONGEST_NAME
+from antwort.server.messages import CREATE, MAX_NAME
+from antwort.server.resources import ApprovalList, ConversationDeleted
 from antwort.server.routes import Deleted, InputTokens, ModelList, ResponseList, ToolsetList
 
 Schemas = dict[str, Plain]
@@ -170,7 +169,7 @@ _LISTS: tuple[StructType, ...] = (ApprovalList, ModelList, ResponseList, Toolset
 _OTHERS: tuple[StructType, ...] = (CompactedResponse, Conversation, ConversationDeleted, Deleted, Health, InputTokens)
 _ERRORS: tuple[StructType, ...] = (ErrorBody, SocketError)
 _STREAM_ID = described(
-    nonempty_text(LONGEST_NAME), "The client's name for a stream on a WebSocket. Its events repeat it."
+    nonempty_text(MAX_NAME), "The client's name for a stream on a WebSocket. Its events repeat it."
 )
 
 

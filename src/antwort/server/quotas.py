@@ -12,20 +12,22 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from antwort.api.wire import encode
+from antwort.engine.context.compaction import item_size
 from antwort.engine.runs.live import RunSummary
 from antwort.engine.runs.subscription import Subscription
 from antwort.errors import RateLimited, TooManyFollowers
 from antwort.identity import Identity
 from antwort.server.errors import Headers
-from antwort.server.tokens import tokens_of
 
 Clock: TypeAlias = Callable[[], float]
 
 _MINUTE = 60.0
-_A_HAIR = 1e-9
+_ROUNDING = 1e-9
 """Rounding error of a bucket: a request that has waited for `Retry-After` is let in."""
-_SOON = 1.0
-"""`Retry-After` when all places are taken: it is not known when one is released."""
+_SLOT_WAIT_SECONDS = 1.0
+"""`Retry-After` when all slots are taken: it is not known when one is released."""
+_BYTES_PER_TOKEN = 4
 
 
 class KeyLimits(Struct, frozen=True, kw_only=True):
@@ -38,7 +40,7 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
     tokens_per_minute: int | None = None
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket that fills in a minute. It may be overdrawn; then it takes longer to fill."""
 
     __slots__ = ("_at", "_clock", "_level", "size")
@@ -52,7 +54,7 @@ class Bucket:
 
     @property
     def left(self) -> int:
-        return max(math.floor(self._filled() + _A_HAIR), 0)
+        return max(math.floor(self._filled() + _ROUNDING), 0)
 
     @property
     def wait(self) -> float:
@@ -66,7 +68,7 @@ class Bucket:
 
     def _until(self, level: float) -> float:
         missing = level - self._filled()
-        return missing * _MINUTE / self.size if missing > _A_HAIR else 0.0
+        return missing * _MINUTE / self.size if missing > _ROUNDING else 0.0
 
     def _filled(self) -> float:
         now = self._clock()
@@ -83,28 +85,28 @@ class Quota:
         "_following",
         "_is_limited",
         "_kept",
-        "_places",
         "_requests",
         "_returned",
+        "_slots",
         "_tokens",
         "_under_way",
     )
 
     def __init__(self, limits: KeyLimits, clock: Clock) -> None:
-        self._requests: Bucket | None = None
-        self._tokens: Bucket | None = None
+        self._requests: TokenBucket | None = None
+        self._tokens: TokenBucket | None = None
         self.change(limits, clock)
         self._under_way = self._following = 0
         self._kept: dict[str, bytes] = {}
         """Runs that go on without their clients, by the ids of their responses, with their idempotency keys."""
         self._returned: set[bytes] = set()
-        """The idempotency keys of requests that were let in beside the place of such a run."""
+        """The idempotency keys of requests that were let in beside the slot of such a run."""
 
     def change(self, limits: KeyLimits, clock: Clock) -> None:
         """Set other limits. What is in use stays counted; a rate that changes begins with a full minute."""
         self._requests = _bucket(limits.requests_per_minute, clock, self._requests)
         self._tokens = _bucket(limits.tokens_per_minute, clock, self._tokens)
-        self._places = limits.concurrent
+        self._slots = limits.concurrent
         self._followers = limits.concurrent if limits.followers is None else limits.followers
         self._is_limited = limits != KeyLimits()
 
@@ -112,24 +114,24 @@ class Quota:
     def under_way(self) -> int:
         return self._under_way
 
-    def place(self, told: Headers, idempotency_key: bytes = b"") -> AbstractContextManager[None]:
-        """Hold a place for one response until the block is left. Raises `RateLimited`.
+    def slot(self, headers: Headers, idempotency_key: bytes = b"") -> AbstractContextManager[None]:
+        """Hold a slot for one response until the block is left. Raises `RateLimited`.
 
-        The rate limit headers are added to `told`, also when the request is refused, which then uses nothing. A request
-        that comes back to its run by its idempotency key shares the place of the run.
+        The rate limit headers are added to `headers`, also when the request is refused, which then uses nothing. A
+        request that comes back to its run by its idempotency key shares the slot of the run.
         """
         if not self._is_limited:
             return self
         comes_back = idempotency_key not in self._returned and idempotency_key in self._kept.values()
         if not (idempotency_key and comes_back):
-            self._admit(told, self._taken)
+            self._admit(headers, self._taken)
             return self
-        self._admit(told, self._taken - 1)
+        self._admit(headers, self._taken - 1)
         return self._return(idempotency_key)
 
     @property
     def _taken(self) -> int:
-        """Count the places that are taken: a run and the request that has come back to it share one."""
+        """Count the slots that are taken: a run and the request that has come back to it share one."""
         if not self._returned:
             return self._under_way
         return self._under_way - len(self._returned.intersection(self._kept.values()))
@@ -144,33 +146,33 @@ class Quota:
             self._returned.remove(idempotency_key)
 
     def keep(self, run: Subscription, idempotency_key: bytes = b"") -> None:
-        """Hold a place for a run without a client until it has ended."""
+        """Hold a slot for a run without a client until it has ended."""
         if run.response_id not in self._kept:
             self._kept[run.response_id] = idempotency_key
             self._under_way += 1
-            run.when_over(partial(self._give_back, run.response_id))
+            run.when_over(partial(self._release, run.response_id))
 
-    def _give_back(self, response_id: str) -> None:
+    def _release(self, response_id: str) -> None:
         del self._kept[response_id]
         self._under_way -= 1
 
     @contextmanager
-    def following(self, told: Headers) -> Iterator[None]:
-        """Hold a place for reading the stream of a response again; as `place`, but it does not count as a request."""
+    def following(self, headers: Headers) -> Iterator[None]:
+        """Hold a slot for reading the stream of a response again; as `slot`, but it does not count as a request."""
         if self._followers is not None and self._following >= self._followers:
-            told += self._headers()
-            raise _over(self._followers, "stream", "read again at once", _SOON)
+            headers += self._headers()
+            raise _over(self._followers, "stream", "read again at once", _SLOT_WAIT_SECONDS)
         self._following += 1
         try:
             yield
         finally:
             self._following -= 1
 
-    def _admit(self, told: Headers, taken: int) -> None:
+    def _admit(self, headers: Headers, taken: int) -> None:
         refusal = self._refusal(taken)
         if refusal is None and self._requests is not None:
             self._requests.take(1)
-        told += self._headers()
+        headers += self._headers()
         if refusal is not None:
             raise refusal
 
@@ -181,7 +183,7 @@ class Quota:
         self._under_way -= 1
 
     @property
-    def is_told(self) -> bool:
+    def has_headers(self) -> bool:
         """Whether answers have rate limit headers."""
         return self._requests is not None or self._tokens is not None
 
@@ -195,8 +197,8 @@ class Quota:
             self._tokens.take(tokens)
 
     def _refusal(self, taken: int) -> RateLimited | None:
-        if self._places is not None and taken >= self._places:
-            return _over(self._places, "response", "at once", _SOON)
+        if self._slots is not None and taken >= self._slots:
+            return _over(self._slots, "response", "at once", _SLOT_WAIT_SECONDS)
         if self._tokens is not None and (wait := self._tokens.wait):
             return _over(self._tokens.size, "token", "a minute", wait)
         if self._requests is not None and (wait := self._requests.wait):
@@ -232,9 +234,9 @@ class Quotas:
         return self._by_key.get(key, self._unlimited)
 
     @property
-    def are_told(self) -> bool:
+    def have_headers(self) -> bool:
         """Whether answers to any key have rate limit headers."""
-        return any(quota.is_told for quota in self._by_key.values())
+        return any(quota.has_headers for quota in self._by_key.values())
 
     def count(self, ended: RunSummary) -> None:
         """For `Engine(on_end=[…])`: the tokens of a response, to the key it was made for."""
@@ -254,8 +256,8 @@ class Followers:
         """By all, by tenant, and by tenant and subject."""
 
     @contextmanager
-    def place(self, identity: Identity) -> Iterator[None]:
-        """Hold a place until the block is left. Raises `TooManyFollowers`."""
+    def slot(self, identity: Identity) -> Iterator[None]:
+        """Hold a slot until the block is left. Raises `TooManyFollowers`."""
         whose: list[tuple[str, ...]] = [(), (identity.tenant,)]
         if identity.owner:  # else it stands for all who do not say who they are
             whose.append((identity.tenant, identity.owner))
@@ -286,10 +288,10 @@ def _milliseconds(seconds: float) -> int:
     return math.ceil(round(seconds * 1000, 6))
 
 
-def _bucket(size: int | None, clock: Clock, old: Bucket | None) -> Bucket | None:
+def _bucket(size: int | None, clock: Clock, old: TokenBucket | None) -> TokenBucket | None:
     if old is not None and old.size == size:
         return old
-    return None if size is None else Bucket(size, clock)
+    return None if size is None else TokenBucket(size, clock)
 
 
 def _over(size: int, what: str, span: str, wait: float) -> RateLimited:
@@ -297,3 +299,18 @@ def _over(size: int, what: str, span: str, wait: float) -> RateLimited:
     limit = f"{size} {what if size == 1 else f'{what}s'} {span}"
     seconds = f"{_milliseconds(wait) / 1000:.3f}".rstrip("0").rstrip(".")
     return RateLimited(f"This API key may use {limit}. Please try again in {seconds}s.", retry_after=wait)
+
+
+def tokens_of(ended: RunSummary) -> int:
+    """Return how many tokens a response has cost: as the backend has reported, and estimated where it has not. A client
+    that leaves before the end has used them, too.
+    """
+    usage, response = ended.response.usage, ended.response
+    reported = 0 if usage is None else usage.input_tokens + usage.output_tokens
+    if not ended.untold:
+        return reported
+    # The input is sent with each inference; the output is counted once.
+    sent = len(encode(response.tools)) + len((response.instructions or "").encode())
+    sent += sum(item_size(item) for stretch in ended.plan.history.stretches for item in stretch)
+    output = sum(item_size(item) for item in response.output)
+    return reported + math.ceil((sent * ended.untold + output) / _BYTES_PER_TOKEN)

@@ -1,4 +1,4 @@
-"""Whether the server can work, found out once for all who ask at about the same time."""
+"""Check whether the server is ready, once for all who ask at about the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Verdict: TypeAlias = Mapping[str, str]
 LEAVING: Verdict = {"server": "It is stopping."}
 
 SHARED = 1.0
-"""Seconds that a verdict holds: strangers may ask, and to find out costs the store a commit and a backend a request."""
+"""Seconds that a verdict holds: anybody may ask, and a check costs the store a commit and a backend a request."""
 
 
 class Readiness:
@@ -26,7 +26,7 @@ class Readiness:
         self._is_leaving = False
 
     def leave(self) -> None:
-        """Not ready from now on, whatever was found out before."""
+        """Report that the server is not ready, from now on."""
         self._is_leaving = True
 
     async def verdict(self) -> Verdict:

@@ -1,4 +1,4 @@
-"""What is offered under which address."""
+"""The endpoints, and which of them a request is for."""
 
 from __future__ import annotations
 
@@ -17,30 +17,34 @@ from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
 from antwort.engine.runs.idempotency import checked_key
-from antwort.errors import (
-    MethodNotAllowed,
-    ModelNotFound,
-    NotFound,
-    RequestError,
-    ResponseNotFound,
-)
+from antwort.errors import MethodNotAllowed, ModelNotFound, NotFound, RequestError, ResponseNotFound
 from antwort.event_loop import in_turns, next_turn, turns
 from antwort.identity import TENANT, Identity
 from antwort.server.api_reference import FILES, ApiReference
-from antwort.server.approvals import ApprovalRoutes
-from antwort.server.conversations import ConversationRoutes
-from antwort.server.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.server.exchange import Exchange, Scope
 from antwort.server.offer import Offer
-from antwort.server.query import read_after, read_page, read_wanted
 from antwort.server.quotas import Followers, Quotas
 from antwort.server.readiness import Readiness
 from antwort.server.relay import RELAYED, Ask, Relay
+from antwort.server.resources import (
+    MAX_ID,
+    ApprovalRoutes,
+    ConversationRoutes,
+    Endpoint,
+    Offered,
+    ends,
+    is_id,
+    item_list,
+    read_after,
+    read_page,
+    read_wanted,
+    readable,
+)
 from antwort.server.respond import follow, respond, unless_gone
 from antwort.suggestions import addresses, among
 
 Identify: TypeAlias = Callable[[Scope], Identity]
-"""Who a request is made for. May raise `NotAuthenticated`."""
+"""Return who a request is made for. May raise `NotAuthenticated`."""
 
 FOLLOWERS = 256
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
@@ -96,6 +100,7 @@ class Routes:
     ) -> None:
         self._followers = Followers(followers)
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
+        self._remembers_keys = bool(engine.settings.idempotency)
         self._words = wording(strict=engine.settings.strict)
         self._encode = self._words.encode
         self._relay = Relay(engine, ask)
@@ -104,46 +109,37 @@ class Routes:
         self._open = frozenset(
             {"/healthz", "/readyz", "/openapi.json", "/docs", *(f"/docs/{name}" for name in FILES), *extra}
         )
-        self._places: dict[tuple[str, ...], Offered] = {
-            ("v1", "responses"): {"POST": self.create, **readable(self.list)},
-            ("v1", "responses", "compact"): {"POST": self.compact},
-            ("v1", "responses", "input_tokens"): {"POST": self.input_tokens},
-            ("v1", "models"): readable(self.models),
-            ("v1", "toolsets"): readable(self.toolsets),
-            ("healthz",): readable(self.health),
-            ("readyz",): readable(self.readiness),
-            ("openapi.json",): readable(self._reference.document),
-            ("docs",): readable(self._reference.page),
-            **{tuple(path.split("/")[1:]): readable(endpoint) for path, endpoint in extra.items()},
+        self._by_path: dict[str, Offered] = {
+            "/v1/responses": {"POST": self.create, **readable(self.list)},
+            "/v1/responses/compact": {"POST": self.compact},
+            "/v1/responses/input_tokens": {"POST": self.input_tokens},
+            "/v1/models": readable(self.models),
+            "/v1/toolsets": readable(self.toolsets),
+            "/healthz": readable(self.health),
+            "/readyz": readable(self.readiness),
+            "/openapi.json": readable(self._reference.document),
+            "/docs": readable(self._reference.page),
+            **{path: readable(endpoint) for path, endpoint in extra.items()},
+            "/v1/responses/{id}": {**readable(self.retrieve), "DELETE": self.delete},
+            "/v1/responses/{id}/cancel": {"POST": self.cancel},
+            "/v1/responses/{id}/input_items": readable(self.input_items),
+            "/v1/models/{name}": readable(self.model),
+            **ConversationRoutes(engine.conversations, self._encode, body_limit).offered(),
+            **ApprovalRoutes(engine, self._encode).offered(),
         }
-        # Under these paths as they are, too; others may be the same places, written otherwise.
-        self._by_path = {"/" + "/".join(place): offered for place, offered in self._places.items()}
-        self._response: Offered = {**readable(self.retrieve), "DELETE": self.delete}
-        self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
-        self._model = readable(self.model)
-        self._approvals = ApprovalRoutes(engine, self._encode)
-        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit)
+        """What a client fills in stands in braces."""
+        self._templates = [(tuple(path.split("/")[1:]), offered) for path, offered in self._by_path.items()]
 
     def offered(self) -> dict[tuple[str, str], Endpoint]:
-        """Everything there is, by method and address; what a client fills in stands in braces."""
-        addresses = {
-            **{"/" + "/".join(place): offered for place, offered in self._places.items()},
-            "/v1/responses/{id}": self._response,
-            **{f"/v1/responses/{{id}}/{part}": offered for part, offered in self._parts.items()},
-            "/v1/models/{name}": self._model,
-            **self._conversations.offered(),
-            **self._approvals.offered(),
-        }
+        """Return every endpoint, by method and path."""
         return {
-            (method, address): endpoint
-            for address, offered in addresses.items()
-            for method, endpoint in offered.items()
+            (method, path): endpoint for path, offered in self._by_path.items() for method, endpoint in offered.items()
         }
 
     def identify(self, exchange: Exchange) -> None:
-        """Put on the exchange who it is made for. Raises `NotAuthenticated`.
+        """Set the identity of the exchange. Raises `NotAuthenticated`.
 
-        It comes first, for every place that is not open: so no endpoint can forget it, no body is read for a stranger,
+        It comes first, for every path that is not open: so no endpoint can forget it, no body is read for a stranger,
         and a stranger does not learn what is here and what is not.
         """
         if exchange.path in self._open:
@@ -156,41 +152,33 @@ class Routes:
         TENANT.set(exchange.identity.tenant)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
-        """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
-        plain = self._by_path.get(path)
-        offered, subject = self._locate(path) if plain is None else (plain, "")
+        """Return the endpoint for a path as it was written, and its id. Raises `NotFound` or `MethodNotAllowed`."""
+        offered, subject = self._by_path.get(path), ""
+        if offered is None or "{" in path:
+            offered, subject = self._match(path)
         endpoint = offered.get(method)
         if endpoint is None:
             raise MethodNotAllowed(method, tuple(offered))
         return endpoint, subject
 
-    def _locate(self, path: str) -> tuple[Offered, str]:
-        match place := tuple([unquote(segment) for segment in path.split("/")[1:]]):
-            case _ if (offered := self._places.get(place)) is not None:
-                return offered, ""
-            case ("v1", "responses", subject) if subject:
-                return self._response, subject
-            case ("v1", "responses", subject, part) if subject and part in self._parts:
-                return self._parts[part], subject
-            case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
-                return self._model, "/".join(name)
-            case ("docs", file) if file:
-                return self._places["docs",], file
-            case ("v1", "conversations", *names) if (found := self._conversations.locate(names)) is not None:
-                return found
-            case ("v1", "approvals", *names) if (found := self._approvals.locate(names)) is not None:
-                return found
-        problem = f"There is nothing at {path[:LONGEST_ID]!r}. {addresses(path, self._by_path)}"
+    def _match(self, path: str) -> tuple[Offered, str]:
+        segments = tuple([unquote(segment) for segment in path.split("/")[1:]])
+        for template, offered in self._templates:
+            if (ids := _ids_in(template, segments)) is not None:
+                return offered, ids
+        if segments[:1] == ("docs",) and len(segments) == 2:  # a file of the page
+            return self._by_path["/docs"], segments[1]
+        problem = f"There is nothing at {path[:MAX_ID]!r}. {addresses(path, self._by_path)}"
         raise NotFound(problem, code="unknown_url")
 
     # ---- responses ----
 
     async def create(self, exchange: Exchange, _: str) -> None:
-        """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
+        """A slot is taken before the body is read, which is in memory from then on."""
         identity, key = exchange.identity, b"idempotency-key"
         keys = exchange.header_values(key) if key in exchange.headers else []
-        quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
-        with quota.place(exchange.with_answer, known_by):
+        quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._remembers_keys else b""
+        with quota.slot(exchange.answer_headers, known_by):
             body = await exchange.body(self._body_limit)
             if len(body) > SMALL_BODY:  # parsing takes long
                 await next_turn()
@@ -198,40 +186,40 @@ class Routes:
                 await place
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             if request.unknown_fields:
-                exchange.with_answer.append((b"antwort-warning", request.warnings.encode()))
+                exchange.answer_headers.append((b"antwort-warning", request.warnings.encode()))
             try:
-                await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
+                await respond(exchange, self._engine, self._words, request, identity, self._key(keys) if keys else None)
             finally:
                 if exchange.run is not None and exchange.run.runs_alone:
                     quota.keep(exchange.run, known_by)
 
     async def compact(self, exchange: Exchange, _: str) -> None:
-        """It takes a place as a response does, and counts as one."""
+        """It takes a slot as a response does, and counts as one."""
         identity = exchange.identity
-        with self._quotas.of(identity.key).place(exchange.with_answer):
+        with self._quotas.of(identity.key).slot(exchange.answer_headers):
             body = await exchange.body(self._body_limit)
             request = await in_turns(compaction_steps(body, self._engine.settings.limits))
-            await respond(exchange, self._engine, request, identity)
+            await respond(exchange, self._engine, self._words, request, identity)
 
     async def input_tokens(self, exchange: Exchange, _: str) -> None:
-        """It takes a place while it counts, as a backend may be asked, and is a request; tokens it uses none."""
+        """It takes a slot while it counts, because a backend may be asked, and is a request; it uses no tokens."""
         identity = exchange.identity
-        with self._quotas.of(identity.key).place(exchange.with_answer):
+        with self._quotas.of(identity.key).slot(exchange.answer_headers):
             body = await exchange.body(self._body_limit)
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             tokens = await unless_gone(exchange, self._engine.count(request, identity))
         await exchange.answer(self._encode(InputTokens(input_tokens=tokens)))
 
     def _key(self, given: Sequence[bytes]) -> str | None:
-        """The key, where keys are remembered. Of two that differ nobody knows which is meant."""
-        if not self._engine.settings.idempotency:
+        """Return the key, where keys are remembered. Of two that differ it is not known which is meant."""
+        if not self._remembers_keys:
             return None
         if len(set(given)) > 1:
             raise RequestError("There is more than one Idempotency-Key.", code="invalid_idempotency_key")
         return checked_key(given[0].decode("latin-1"))
 
     async def list(self, exchange: Exchange, _: str) -> None:
-        """Not in the standard: those that the identity has stored."""
+        """Not in the standard: the responses that the identity has stored."""
         page, wanted = read_page(exchange.query()), read_wanted(exchange.query_pairs())
         found = await self._engine.list(exchange.identity, page, wanted)
         first, last = ends(found.responses)
@@ -239,7 +227,7 @@ class Routes:
         await exchange.answer(self._encode(listed))
 
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
-        """As it stands; with `stream`, the events that led there, and those to come."""
+        """Return the response; with `stream`, the events that led there, and those to come."""
         after, wanted = read_after(exchange.query()), _checked(exchange, response_id)
         if after is None:
             response = await self._engine.retrieve(exchange.identity, wanted)
@@ -253,10 +241,10 @@ class Routes:
 
     @contextmanager
     def _following(self, exchange: Exchange) -> Iterator[None]:
-        """A place for one who reads a stream again. What another process passes on has one of its key there."""
+        """Hold a slot for reading a stream again. What another process passes on has one of its key there."""
         identity, is_passed_on = exchange.identity, exchange.headers.get(RELAYED) is not None
-        counted = nullcontext() if is_passed_on else self._quotas.of(identity.key).following(exchange.with_answer)
-        with counted, self._followers.place(identity):
+        counted = nullcontext() if is_passed_on else self._quotas.of(identity.key).following(exchange.answer_headers)
+        with counted, self._followers.slot(identity):
             yield
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
@@ -282,7 +270,7 @@ class Routes:
         for model in models:
             if model.id == name:
                 return await exchange.answer(encode(model))
-        raise ModelNotFound(name[:LONGEST_ID], among(name, [model.id for model in models]))
+        raise ModelNotFound(name[:MAX_ID], among(name, [model.id for model in models]))
 
     async def toolsets(self, exchange: Exchange, _: str) -> None:
         """Not in the standard: what requests can reach by label."""
@@ -292,11 +280,11 @@ class Routes:
         await exchange.answer(b'{"status":"ok"}')
 
     def leave(self) -> None:
-        """No more work is to be sent here: not ready, from now on."""
+        """Report that the server is not ready, from now on."""
         self._readiness.leave()
 
     async def readiness(self, exchange: Exchange, _: str) -> None:
-        """Ready when every part is; a part that is not says why, to those who may come in at all."""
+        """Ready when every part is. Why a part is not is told to those only who may come in."""
         parts = await self._readiness.verdict()
         ready = all(state == "ok" for state in parts.values())
         shown = parts if self._may_come_in(exchange) else {}
@@ -304,7 +292,7 @@ class Routes:
         await exchange.answer(body, status=200 if ready else 503)
 
     def _may_come_in(self, exchange: Exchange) -> bool:
-        """Those whom `identify` fails on, whatever it is, may not: probes of readiness bring nothing."""
+        """Whatever `identify` fails with, they may not: probes of readiness bring no key."""
         try:
             self._identify(exchange.scope)
         except Exception:
@@ -313,8 +301,24 @@ class Routes:
 
 
 def _checked(exchange: Exchange, response_id: str) -> str:
-    """An id that no store ever gave out is not looked up."""
+    """Return the id, if a store may have given it out; others are not looked up."""
     if not is_id(response_id):
-        raise ResponseNotFound(response_id[:LONGEST_ID])
+        raise ResponseNotFound(response_id[:MAX_ID])
     exchange.response_id = response_id
     return response_id
+
+
+def _ids_in(template: tuple[str, ...], segments: tuple[str, ...]) -> str | None:
+    """Return the ids in the segments of a path, joined by slashes, or None if they do not match."""
+    if template[-1] == "{name}":  # the name of a model may have slashes in it
+        head, name = segments[: len(template) - 1], segments[len(template) - 1 :]
+        return "/".join(name) if head == template[:-1] and name not in ((), ("",)) else None
+    if len(template) != len(segments):
+        return None
+    ids: list[str] = []
+    for part, segment in zip(template, segments, strict=True):
+        if part.startswith("{") and segment:
+            ids.append(segment)
+        elif part != segment:
+            return None
+    return None if len(ids) > 1 and "/" in ids[0] else "/".join(ids)

@@ -1,4 +1,6 @@
-"""The HTTP server: uvicorn, told how to end. No new work is taken, and every stream under way gets its end."""
+"""uvicorn through its public configuration, told how to end: no new work is taken, and every stream in progress gets
+its end.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +17,41 @@ from types import FrameType
 import msgspec
 import uvicorn
 
-from antwort.server.connection import Connection, State, connection_within
-from antwort.server.lingering import Lingers
-from antwort.server.refused import Refused, nobody_asks
+from antwort.server.protocol import (
+    HEAD_LIMIT,
+    REQUEST_SECONDS,
+    HttpLimits,
+    HttpProtocol,
+    RefusedRequest,
+    ServedConnection,
+    SharedState,
+)
+from antwort.server.websocket import MESSAGE_LIMIT
 
-_KEEP_ALIVE = 75
-"""Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
-_LAST_RECORDS = 10.0
-"""Seconds that a drain may take longer than it is told, where the record of an end cannot be written."""
-_LAST_WRITES = 5.0
-"""Seconds after the drain in which a slow reader may still take its last frames."""
-_LAST_RESORT = 1.0
-"""Seconds after which whatever still does not end is broken off."""
-_SEND_BUFFER = 2**16
-"""Bytes that the system takes for a client that does not read. By itself it would take megabytes for each, and a run
-would not notice for as long that nobody reads it."""
-_ACCEPTS_PER_TURN = 32
+RECORD_SECONDS = 10.0
+"""How much longer a drain may take than it is told, where the record of an end cannot be written."""
+WRITE_SECONDS = 5.0
+"""How long after the drain a slow reader may still take its last frames."""
+CANCEL_SECONDS = 1.0
+"""After which whatever still does not end is cancelled."""
+SEND_BUFFER_BYTES = 2**16
+"""What the system buffers for a client that does not read. By itself it would buffer megabytes for each, and a run
+would not notice for as long that nobody reads it.
+"""
+ACCEPTS_PER_TURN = 32
 """Connections that are accepted in one turn of the event loop. uvloop accepts one for each socket that it watches, so
 that a new client would wait as many turns as others have connected before it: half a second behind 500 streams.
 """
-_LOOK_AGAIN = 0.1
-_FIRST_WORDS = 0.2
-"""Seconds in which whoever has come in before it was told to stop may ask."""
+POLL_SECONDS = 0.1
+FIRST_REQUEST_SECONDS = 0.2
+"""How long a client that connected before the server was told to stop may take to send a request."""
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
 """Those that ask for an end, as far as the system has them."""
 
-MESSAGE_LIMIT = 64 * 2**20
-
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client on a WebSocket that has gone without a word is noticed."""
+    """How a WebSocket client is noticed that has gone without closing."""
 
     interval: float = 30.0
     """Seconds between two pings; 0: none are sent."""
@@ -54,7 +60,7 @@ class Ping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Server(uvicorn.Server):
-    """Serves an ASGI application until a signal says to stop; a second signal stops at once."""
+    """Serve an ASGI application until a signal says to stop; a second signal stops at once."""
 
     def __init__(
         self,
@@ -66,28 +72,26 @@ class Server(uvicorn.Server):
         leave: Callable[[], None] = lambda: None,
         started: Callable[[], Coroutine[None, None, None]] | None = None,
         is_led: bool = False,
-        head_limit: int = Connection.head_limit,
-        request_time: float = Connection.request_time,
-        on_refusal: Callable[[Refused], None] = nobody_asks,
+        head_limit: int = HEAD_LIMIT,
+        request_time: float = REQUEST_SECONDS,
+        on_refusal: Callable[[RefusedRequest], None] | None = None,
         message_limit: int = MESSAGE_LIMIT,
         ping: Ping = Ping(),  # noqa: B008 - a frozen value
         strict: bool = False,
         peers: socket.socket | None = None,
     ) -> None:
-        """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
-        broken off by a signal. `leave` is called at once when it is told to stop; for `notice` seconds requests are
-        taken all the same, and their answers end their connections. `is_led`: somebody else says when it has to hurry,
-        and signals do not, however many come.
+        """`drain` is told how many seconds work in progress may take; `started` is called when requests are answered,
+        and cancelled by a signal. `leave` is called at once when the server is told to stop; for `notice` seconds
+        requests are taken all the same, and their answers end their connections. `is_led`: a supervisor says when to
+        hurry, and signals do not, however many come.
 
-        `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
-        `on_refusal` is told of what the application never sees; `strict` says in whose words it is answered.
-        `message_limit`: bytes of a message on a WebSocket. `peers`: where other processes ask for what is made here,
-        which they can until the drain is over.
+        `head_limit`, `request_time`, `on_refusal` and `strict` are the `HttpLimits`. `message_limit`: bytes of a
+        message on a WebSocket. `peers`: where other processes ask for what is made here, until the drain is over.
         """
         config = uvicorn.Config(
             app,
-            http=connection_within(head_limit, request_time, on_refusal, strict=strict),
-            ws="none",  # a connection sees to its upgrade itself
+            http=HttpProtocol,
+            ws="none",  # the protocol sees to an upgrade itself
             ws_max_size=message_limit,
             ws_ping_interval=ping.interval or None,
             ws_ping_timeout=ping.timeout,
@@ -97,15 +101,15 @@ class Server(uvicorn.Server):
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_RECORDS + _LAST_WRITES + _LAST_RESORT),
+            timeout_graceful_shutdown=math.ceil(drain_seconds + RECORD_SECONDS + WRITE_SECONDS + CANCEL_SECONDS),
         )
         super().__init__(config)
-        self.server_state = self._state = State()
+        limits = HttpLimits(head=head_limit, seconds=request_time, on_refusal=on_refusal, strict=strict)
+        self.server_state = self._state = SharedState(limits)
         self._drain, self._drain_seconds, self._started = drain, drain_seconds, started
-        self._peers, self._side_door = peers, list[asyncio.base_events.Server]()
+        self._peers, self._peer_servers = peers, list[asyncio.base_events.Server]()
         self._notice, self._leave, self._is_led = notice, leave, is_led
-        self._last_call: asyncio.TimerHandle | None = None
+        self._abort_timer: asyncio.TimerHandle | None = None
 
     async def start(self, sockets: list[socket.socket]) -> None:
         """Serve in the running event loop, without signal handlers, until `shutdown` is called."""
@@ -114,10 +118,10 @@ class Server(uvicorn.Server):
         await self.startup(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        watched = [sock if at == 0 else sock.dup() for sock in sockets or () for at in range(_ACCEPTS_PER_TURN)]
+        watched = [sock if at == 0 else sock.dup() for sock in sockets or () for at in range(ACCEPTS_PER_TURN)]
         await super().startup(watched if self._peers is None else [*watched, self._peers])
-        if self._peers is not None:  # what is made here can be read nowhere else, as long as it is made
-            self._side_door.append(self.servers.pop())
+        if self._peers is not None:  # they can read what is made here as long as it is made
+            self._peer_servers.append(self.servers.pop())
         if self._started is not None:
             await self._unless_told_to_stop(self._started())
 
@@ -125,7 +129,7 @@ class Server(uvicorn.Server):
         task = asyncio.create_task(work)
         try:
             while not task.done() and not self.should_exit:
-                await asyncio.wait([task], timeout=_LOOK_AGAIN)
+                await asyncio.wait([task], timeout=POLL_SECONDS)
         finally:
             task.cancel()  # which means nothing to one that is done
         with contextlib.suppress(asyncio.CancelledError):
@@ -134,64 +138,64 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
         await self._give_notice()
-        await self._hear_first_words()
+        await self._await_first_requests()
         draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
-        if self._last_call is not None:
-            self._last_call.cancel()
+        if self._abort_timer is not None:
+            self._abort_timer.cancel()
         if self.force_exit:
-            self._close_side_door()
+            self._close_peer_servers()
             draining.cancel()
         await asyncio.gather(draining, return_exceptions=self.force_exit)
 
     async def _give_notice(self) -> None:
-        """A second signal does not wait for it."""
-        self._part()
+        """Wait for load balancers to notice, unless a second signal comes."""
+        self._announce_end()
         loop = asyncio.get_running_loop()
         end = loop.time() + self._notice
         while not self.force_exit and loop.time() < end:  # noqa: ASYNC110 - a signal has no event of its own
-            await asyncio.sleep(min(self._notice, _LOOK_AGAIN))
+            await asyncio.sleep(min(self._notice, POLL_SECONDS))
 
-    async def _hear_first_words(self) -> None:
-        """Nobody comes in any more. Those who have just come in may ask what they came for."""
+    async def _await_first_requests(self) -> None:
+        """Accept no more connections. Clients that have just connected may send a request."""
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
-        end = loop.time() + _FIRST_WORDS
-        while not self.force_exit and loop.time() < end and self._is_anybody_new():  # noqa: ASYNC110 - as above
-            await asyncio.sleep(_FIRST_WORDS / 10)
+        end = loop.time() + FIRST_REQUEST_SECONDS
+        while not self.force_exit and loop.time() < end and self._has_new_clients():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(FIRST_REQUEST_SECONDS / 10)
 
-    def _is_anybody_new(self) -> bool:
-        return any(isinstance(each, Connection) and each.is_new for each in self.server_state.connections)
+    def _has_new_clients(self) -> bool:
+        return any(isinstance(each, HttpProtocol) and each.is_new for each in self.server_state.connections)
 
-    def _part(self) -> None:
-        """Whoever looks is to see that no more is to be sent here. Once more does no harm."""
+    def _announce_end(self) -> None:
+        """Tell clients and load balancers to go elsewhere. Once more does no harm."""
         self._leave()
         self._state.is_leaving = True
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Connection):
-                connection.part()
+            if isinstance(connection, HttpProtocol):
+                connection.leave()
 
     async def _drain_all(self) -> None:
         """Drain as long as a request is being answered: one that was read already may yet become work."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._drain_seconds
         await self._drain(self._drain_seconds)
-        self._last_call = loop.call_at(max(end, loop.time()) + _LAST_WRITES, self._abort_all)
+        self._abort_timer = loop.call_at(max(end, loop.time()) + WRITE_SECONDS, self._abort_all)
         while self.server_state.tasks:
-            await asyncio.sleep(_LOOK_AGAIN)
+            await asyncio.sleep(POLL_SECONDS)
             await self._drain(max(end - loop.time(), 0))
-        self._close_side_door()
+        self._close_peer_servers()
 
-    def _close_side_door(self) -> None:
-        for server in self._side_door:
+    def _close_peer_servers(self) -> None:
+        for server in self._peer_servers:
             server.close()
 
     def _abort_all(self) -> None:
-        """Who has not taken its answer by now will not; what works for it ends as for any client that is gone."""
-        self._close_side_door()
+        """A client that has not taken its answer by now will not; its run ends as for any client that is gone."""
+        self._close_peer_servers()
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Lingers):
+            if isinstance(connection, ServedConnection):
                 connection.abort()
 
     @contextlib.contextmanager
@@ -209,7 +213,7 @@ class Server(uvicorn.Server):
                     signal.signal(sig, heard)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings
-        """A signal asks for an orderly end, which is a success: it is not raised again when all is done."""
+        """A signal asks for an orderly end, which is a success: it is not raised again afterwards."""
         if self.should_exit and not self._is_led:
             self.hurry()
         else:
@@ -228,15 +232,15 @@ class Server(uvicorn.Server):
 
 
 def reason(fault: OSError) -> str:
-    """Why there is no listening there, in the system's words: what Python adds to them is for programs."""
+    """Return why the address cannot be listened on, in the system's words: what Python adds is for programs."""
     is_known = fault.errno is not None and fault.errno > 0  # names that are not found have numbers of their own
     return os.strerror(fault.errno) if is_known and fault.errno else fault.strerror or str(fault)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. `::` is every address, those of IPv4 too. Raises `OSError`."""
+    """Return a listening socket; port 0 takes a free one. `::` is every address, also of IPv4. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     is_both = host == "::" and socket.has_dualstack_ipv6()
     listening = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_both)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # connections have it from here
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # connections have it from here
     return listening

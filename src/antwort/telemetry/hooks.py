@@ -16,7 +16,7 @@ from antwort.engine.loop.tool_runner import CallRecord
 from antwort.engine.runs.live import RunSummary
 from antwort.errors import StoreFault
 from antwort.notes import Fields, note
-from antwort.server.line import cause_of
+from antwort.server.exchange import cause_of
 from antwort.storage.base import ResponseStore
 from antwort.storage.run_log import ClaimedRun, Fenced, Lease, RunLog
 from antwort.telemetry.logging import CONTENT_LOG, Content

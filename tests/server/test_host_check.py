@@ -12,7 +12,7 @@ from antwort.config import Settings
 from antwort.config.settings import AuthSettings, MetricsSettings, ServerSettings
 from antwort.errors import NotAuthenticated, NotPermitted
 from antwort.identity import ANONYMOUS
-from antwort.server.doorway import Doorway
+from antwort.server.auth import HostCheck
 from antwort.server.exchange import Message, Scope
 from raw_http import Reply, ask
 from serving import HELLO, RESPONSES, serving
@@ -32,7 +32,7 @@ def coming(host: str | None = None, server: object = ("127.0.0.1", 8080)) -> Sco
 )
 def test_a_name_that_a_stranger_could_choose_is_not_answered_under(host: str) -> None:
     with pytest.raises(NotPermitted, match=r"list it under server\.hosts\.$") as caught:
-        Doorway(["mine.example"]).identify(coming(host))
+        HostCheck(["mine.example"]).identify(coming(host))
     assert (caught.value.status, caught.value.code) == (403, "host_not_allowed")
 
 
@@ -46,17 +46,17 @@ def test_a_name_that_a_stranger_could_choose_is_not_answered_under(host: str) ->
     ],
 )
 def test_addresses_names_of_the_local_network_and_those_that_are_listed_are_answered(host: str | None) -> None:
-    assert Doorway(["mine.EXAMPLE"]).identify(coming(host)) is ANONYMOUS
+    assert HostCheck(["mine.EXAMPLE"]).identify(coming(host)) is ANONYMOUS
 
 
 def test_a_star_stands_for_all_names() -> None:
-    assert Doorway(["*"]).identify(coming("evil.example")) is ANONYMOUS
+    assert HostCheck(["*"]).identify(coming("evil.example")) is ANONYMOUS
 
 
 def test_of_several_names_each_must_be_known() -> None:
     scope: Scope = {"headers": [(b"host", b"localhost"), (b"host", b"evil.example")]}
     with pytest.raises(NotPermitted):
-        Doorway().identify(scope)
+        HostCheck().identify(scope)
 
 
 @pytest.mark.proves("MISTAKE-27")
@@ -64,8 +64,8 @@ def test_of_several_names_each_must_be_known() -> None:
 def test_who_comes_from_another_machine_needs_a_key_unless_somebody_said_otherwise(address: str) -> None:
     scope = coming("localhost", (address, 8080))
     with pytest.raises(NotAuthenticated, match=r"auth\.keys.*auth\.required: never\.$"):
-        Doorway().identify(scope)
-    Doorway(only_near=False).identify(scope)
+        HostCheck().identify(scope)
+    HostCheck(only_near=False).identify(scope)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_who_comes_from_another_machine_needs_a_key_unless_somebody_said_otherwi
     [("127.0.0.1", 1), ("127.9.9.9", 1), ("::1", 1), ("::ffff:127.0.0.1", 1), ("testserver", 80), None, ("", 0)],
 )
 def test_who_comes_from_this_machine_or_from_nobody_knows_where_comes_in(server: object) -> None:
-    Doorway().identify(coming("localhost", server))
+    HostCheck().identify(coming("localhost", server))
 
 
 # ---- over a server ----
@@ -159,7 +159,7 @@ async def status(made: Settings, path: str, server: str) -> int:
 
 
 def test_what_one_doorway_knows_another_does_not_and_a_name_is_refused_each_time() -> None:
-    listed, other = Doorway(["example.org"]), Doorway()
+    listed, other = HostCheck(["example.org"]), HostCheck()
     scope = {"server": ("127.0.0.1", 80), "headers": [(b"host", b"example.org")]}
     for _ in range(2):
         listed.identify(scope)
@@ -168,8 +168,8 @@ def test_what_one_doorway_knows_another_does_not_and_a_name_is_refused_each_time
 
 
 def test_names_are_remembered_up_to_a_number() -> None:
-    door = Doorway()
+    door = HostCheck()
     for number in range(1000):
         door.identify({"server": None, "headers": [(b"host", b"h%d" % number), (b"host", b"x" * 2000)]})
-    assert len(door._known) <= 256
-    assert max(map(len, door._known)) <= 100
+    assert len(door._accepted) <= 256
+    assert max(map(len, door._accepted)) <= 100
