@@ -14,14 +14,12 @@ from typing import Any, Literal
 import pytest
 
 from antwort import Engine, Settings
-from antwort.api.requests import CreateRequest
+from antwort.api.responses import Model
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
 from antwort.config.settings import Secret, ServerSettings
-from antwort.engine.history.recent_responses import RecentResponses
-from antwort.engine.plan import Plan
 from antwort.errors import NotAuthenticated
-from antwort.identity import ANONYMOUS, Identity
+from antwort.identity import Identity
 from antwort.server.exchange import Message, Scope
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
 from jumping_time import jumping_time
@@ -449,15 +447,15 @@ async def test_a_client_that_leaves_before_there_is_an_answer_upsets_no_middlewa
 async def test_a_request_that_is_broken_off_while_it_is_prepared_is_a_503() -> None:
     preparing = asyncio.Event()
 
-    class Slow(Engine):
-        async def plan(
-            self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: RecentResponses | None = None
-        ) -> Plan:
+    class Slow(ScriptedProvider):
+        """It is asked for its models, because the request names none."""
+
+        async def models(self) -> list[Model]:
             preparing.set()
             await asyncio.Event().wait()
-            return await super().plan(request, identity, recent)
+            return []
 
-    asking = asyncio.create_task(Client(create_app(Slow(ScriptedProvider())))("POST", "/v1/responses", HELLO))
+    asking = asyncio.create_task(Client(create_app(Engine(Slow())))("POST", "/v1/responses", {"input": "Hello"}))
     await preparing.wait()
     asking.cancel()
     status, body = await asking
