@@ -168,9 +168,7 @@ EVENTS = members(StreamEvent)
 _LISTS: tuple[StructType, ...] = (ApprovalList, ModelList, ResponseList, ToolsetList)
 _OTHERS: tuple[StructType, ...] = (CompactedResponse, Conversation, ConversationDeleted, Deleted, Health, InputTokens)
 _ERRORS: tuple[StructType, ...] = (ErrorBody, SocketError)
-_STREAM_ID = described(
-    nonempty_text(MAX_NAME), "The client's name for a stream on a WebSocket. Its events repeat it."
-)
+_STREAM_ID = described(nonempty_text(MAX_NAME), "The client's name for a stream on a WebSocket. Its events repeat it.")
 
 
 def answer_schemas(*, strict: bool = False) -> Schemas:

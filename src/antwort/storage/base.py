@@ -4,6 +4,7 @@ have.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
@@ -441,3 +442,14 @@ class ResponseStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+_OLD_NAMES: dict[str, type] = {"Claim": KeyClaim, "Claimed": KeyHolder}
+
+
+def __getattr__(name: str) -> type:
+    """Return a type by its former name."""
+    if (renamed := _OLD_NAMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"antwort.storage.base.{name} is now {renamed.__name__}.", DeprecationWarning, stacklevel=2)
+    return renamed
