@@ -38,7 +38,7 @@ def operator(tmp_path: Path) -> Operator:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO, "antwort.config"):
+    with caplog.at_level(logging.INFO, "antwort.config"), caplog.filtering(logging.Filter("antwort.config")):
         yield caplog
 
 

@@ -26,8 +26,16 @@ class UsageError(CannotStart):
 def report(error: CannotStart, command: str = "") -> int:
     """Print an error to standard error, and return the exit status: 2 if the command line is wrong, 1 otherwise."""
     is_usage = isinstance(error, UsageError)
+    flush_log()
     print(f"{f'antwort {command}'.strip() if is_usage else 'antwort'}: {printable(str(error))}", file=sys.stderr)
     return 2 if is_usage or (isinstance(error, BadSettings) and error.problems[0].is_usage) else 1
+
+
+def flush_log() -> None:
+    """Write the log lines that are queued, so that they come before what is printed next."""
+    if (logging := sys.modules.get("logging")) is not None:
+        for handler in logging.getLogger().handlers:
+            handler.flush()
 
 
 def note(line: str) -> None:

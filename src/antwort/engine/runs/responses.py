@@ -263,8 +263,8 @@ class Responses:
                         batches, pauses = numbered(records), backoff()
                         after = records[-1].next - 1 if records else after
                         if batches or clock() - last_sent >= every:
-                            last_sent = clock()
                             yield batches or [NumberedBatch(after + 1, [])]
+                            last_sent = clock()
                         is_over = bool(records) and records[-1].is_last
                         if run is None and self._find_durable(identity, response_id) is not None:  # it has begun here
                             break
@@ -276,8 +276,8 @@ class Responses:
                         break
                     batches = [news for batch in batches if (news := batch.after(after)).events]
                     if batches or clock() - last_sent >= every:
-                        last_sent = clock()
                         yield batches or [NumberedBatch(after + 1, [])]
+                        last_sent = clock()
                     if batches:
                         after = batches[-1].first + len(batches[-1].events) - 1
                         is_over = isinstance(batches[-1].events[-1], TERMINAL)
