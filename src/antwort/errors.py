@@ -247,6 +247,7 @@ class ModelNotFound(NotFound):
     def __init__(self, model: str, hint: str = "") -> None:
         """`hint`: as sentences, which models there are for the client."""
         super().__init__(f"The model {shown(model)} does not exist. {hint}".rstrip(), param="model")
+        self.model = model
 
 
 class MethodNotAllowed(RequestError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.providers.base import CallDelta, TextDelta
-from chunk_kit import Json, before_the_end, calls, delta, piece
+from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
 
 # ---- calls ----
 
@@ -131,3 +131,9 @@ def test_arguments_before_the_name_wait_for_it() -> None:
 def test_a_call_that_never_gets_a_name_is_shown_at_the_end() -> None:
     deltas = before_the_end(calls(piece(None, "{}", index=0), {"index": 5, "function": None}))
     assert deltas == [CallDelta(0, "", "{}")]
+
+
+def test_whole_messages_in_a_stream_are_read_like_its_deltas() -> None:
+    """Some backends put `message` where `delta` belongs."""
+    first, second = (event({"choices": [{"message": {"tool_calls": [piece(name, "{}", id=name)]}}]}) for name in "ab")
+    assert read(first, second, DONE)[:2] == [CallDelta(0, "a", "{}"), CallDelta(1, "b", "{}")]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from antwort import Engine, EngineSettings, Toolset
-from antwort.errors import InvalidField, ModelNotFound, NotFound
+from antwort.api.responses import Model
+from antwort.errors import InvalidField, ModelNotFound, NotFound, NotPermitted
 from antwort.identity import Identity
 from antwort.server.auth import Keyring
 from antwort.server.cors import Cors
@@ -135,6 +136,24 @@ async def test_a_model_that_is_not_served_leads_to_those_that_are() -> None:
         with pytest.raises(NotFound) as caught:
             await server.engine.create(model="qwen4", input="Hi")
     assert caught.value.message == said
+
+
+class Unlisted(ScriptedProvider):
+    """It does not know the model of a request, and fails to list those that it knows."""
+
+    def __init__(self) -> None:
+        super().__init__(answer(ModelNotFound("scripted")))
+
+    async def models(self) -> list[Model]:
+        raise RuntimeError("There is no list.")
+
+
+async def test_an_unknown_model_is_a_404_also_where_the_models_cannot_be_listed() -> None:
+    async with serving(Engine(Unlisted())) as server:
+        reply = await server.ask("POST", RESPONSES, HELLO)
+        assert (reply.status, reply.error["message"]) == (404, "The model 'scripted' does not exist.")
+    with pytest.raises(NotPermitted, match="You may not use the model 'scripted'"):
+        await Engine(Unlisted()).create(HELLO, Identity(models=("other",)))
 
 
 @pytest.mark.parametrize("path", ["/v1/models/large", RESPONSES])

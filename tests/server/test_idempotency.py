@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from antwort.api.decoding import Limits
+from antwort.api.requests import parse_request
 from antwort.asgi import create_app
 from antwort.engine.engine import Engine
 from antwort.engine.runs.idempotency import fingerprint
@@ -439,3 +441,24 @@ async def test_an_engine_that_a_program_mounts_has_keys_too() -> None:
     assert replies[0].body == replies[1].body
     assert replayed(replies) == [None, "true"]
     assert len(provider.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "digest"),
+    [
+        ({"model": "m", "input": "x"}, "0aad4bc6514cf151c229cfe28fd07d9bddd2fb9da7f14ab08b494a28df0fefb0"),
+        (
+            {
+                "model": "m",
+                "input": "x",
+                "unknown": 1,
+                "store": False,
+                "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+            },
+            "84cc33362a584fc0633ae1e67172f556185bc40144f5ab51471f097f8118f109",
+        ),
+    ],
+)
+def test_a_request_has_the_same_fingerprint_in_every_version(body: dict[str, Any], digest: str) -> None:
+    """It is stored with the key: a request that is sent again after an update must still be the same."""
+    assert fingerprint(parse_request(json.dumps(body).encode(), Limits())).hex() == digest

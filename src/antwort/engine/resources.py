@@ -10,7 +10,6 @@ import msgspec
 from antwort.api.responses import Model
 from antwort.crypto import Vault
 from antwort.engine.settings import EngineSettings
-from antwort.errors import AntwortError
 from antwort.identity import Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
@@ -33,8 +32,8 @@ class Resources(msgspec.Struct, kw_only=True):
     """Returns seconds since the epoch, by which keys and approvals expire."""
 
 
-_LIST_SECONDS = 2.0
-"""How long an error message waits for the list of models."""
+_LIST_SECONDS = 0.5
+"""How long an error message waits for the list of models: less than `hold_back`, within which it is an HTTP error."""
 
 
 async def usable_models(provider: Provider, identity: Identity) -> list[Model]:
@@ -44,10 +43,11 @@ async def usable_models(provider: Provider, identity: Identity) -> list[Model]:
 
 async def model_hint(model: str, provider: Provider, identity: Identity) -> str:
     """Return, as sentences, which models an identity may use in place of one that it cannot have; an empty text where
-    none is like it and they are many, or the backend does not list them.
+    none is like it and they are many, or the backend does not list them. Whatever the provider raises, the error that
+    the hint is for stands.
     """
     try:
         async with asyncio.timeout(_LIST_SECONDS):
             return among(model, [known.id for known in await usable_models(provider, identity)])
-    except (TimeoutError, AntwortError):
+    except Exception:
         return ""

@@ -165,11 +165,11 @@ class ChatParser(AnswerParser):
                         else TextDelta(content, normalize_logprobs(probs.content or ()))
                     )
                 if message.tool_calls:
-                    if choice.delta is None and self._calls is None:
+                    if self.is_whole and self._calls is None:
                         self._parse_whole_calls(message.tool_calls, out)
                     else:
                         self._calls = self._calls or _CallAssembler()
-                        self._size += self._calls.feed(message.tool_calls, out)
+                        self._size += self._calls.feed(message.tool_calls, out, are_whole=choice.delta is None)
                 elif message.function_call is not None:
                     self._parse_legacy_call(message.function_call, out)
             if reason := choice.finish_reason:
@@ -189,15 +189,18 @@ class ChatParser(AnswerParser):
         self.ended = True
 
     def _parse_whole_calls(self, pieces: list[_CallPiece], out: list[Delta]) -> None:
-        """Each piece is a call of its own, whatever its index and id are. Calls without a name come last."""
-        functions = [each.function for each in pieces if each.function is not None]
+        """Each piece of a whole answer is a call of its own, whatever its index and id are. Calls without a name come
+        last.
+        """
+        functions = [
+            each.function for each in pieces if each.function and (each.function.name or each.function.arguments)
+        ]
         if len(functions) > 1:
             functions.sort(key=lambda each: not each.name)
         for number, function in enumerate(functions):
-            if function.name or function.arguments:
-                delta = CallDelta(number, function.name or "", json_text(function.arguments))
-                self._size += delta_size(delta)
-                out.append(delta)
+            delta = CallDelta(number, function.name or "", json_text(function.arguments))
+            self._size += delta_size(delta)
+            out.append(delta)
 
     def _parse_parts(self, parts: list[_ContentPart], out: list[Delta]) -> str:
         """Return the text of content parts. Thinking parts are reasoning; other types are ignored."""
@@ -216,7 +219,7 @@ class ChatParser(AnswerParser):
         self._calls = self._calls or _CallAssembler()
         name = call.get("name")
         function = _CallFunction(name if isinstance(name, str) else None, call.get("arguments"))
-        self._size += self._calls.feed([_CallPiece(0, None, function)], out)
+        self._size += self._calls.feed([_CallPiece(0, None, function)], out, are_whole=False)
 
 
 def _join_text(parts: Sequence[_TextPart]) -> str:
@@ -253,13 +256,17 @@ class _CallAssembler(msgspec.Struct, eq=False):
     _chunk_number: int = 0
     _emitted: int = 0
 
-    def feed(self, pieces: list[_CallPiece], out: list[Delta]) -> int:
-        """Add the pieces of one chunk, and return their bytes."""
+    def feed(self, pieces: list[_CallPiece], out: list[Delta], *, are_whole: bool) -> int:
+        """Add the pieces of one chunk, and return their bytes; `are_whole`: each is a call of its own, whatever its
+        index and id are.
+        """
         self._chunk_number += 1
         size = 0
-        for piece in pieces:
+        for position, piece in enumerate(pieces):
             function = piece.function
             name, arguments = ("", "") if function is None else (function.name or "", json_text(function.arguments))
+            if are_whole:
+                piece.index = position
             known = len(self._calls)
             size += self._add(self._call_of(piece, name, out), name, arguments, out)
             size += CALL_OVERHEAD_BYTES * (len(self._calls) - known)

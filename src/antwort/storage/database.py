@@ -12,8 +12,9 @@ import contextlib
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
+from itertools import chain
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
@@ -139,22 +140,25 @@ class TransactionQueue:
             if loop in self._submitted:
                 self._submitted[loop].append(Job(operation, future))
             else:
+                for closed in [each for each in self._submitted if each.is_closed()]:  # before its next turn
+                    self._put(self._submitted.pop(closed))
                 self._submitted[loop] = [Job(operation, future)]
                 loop.call_soon(self._hand_over, loop)
         return future
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
-            for job in self._submitted.pop(loop, ()):
-                self._queue.put(job)
+            self._put(self._submitted.pop(loop, ()))
+
+    def _put(self, jobs: Iterable[Job[Any]]) -> None:
+        for job in jobs:
+            self._queue.put(job)
 
     def stop(self, deadline: float | None = None) -> bool:
         """Run what was accepted, until `deadline` on the monotonic clock. Return whether all of it is done."""
         with self._lock:
             self._is_open = False
-            for jobs in self._submitted.values():
-                for job in jobs:
-                    self._queue.put(job)
+            self._put(chain(*self._submitted.values()))
             self._submitted.clear()
             self._queue.put(None)
         for thread in self._threads:

@@ -103,7 +103,7 @@ def _check_counts(*counts: int | None) -> None:
 
 
 def _check_times(*times: float | None) -> None:
-    if any(seconds is not None and seconds <= 0 for seconds in times):
+    if any(seconds is not None and not seconds > 0 for seconds in times):
         raise ValueError("a time limit must be more than 0 seconds")
 
 

@@ -105,7 +105,7 @@ async def run_loop(live: LiveRun, provider: Provider, opening: Batch | None, sto
         if isinstance(error, Cancelled) and plan.call_records is not None:
             await _decline_unbegun(live)
         if isinstance(error, ModelNotFound):
-            model = plan.response.model
+            model = error.model if error.model == plan.settings.compaction_model else plan.response.model
             error = ModelNotFound(model, await model_hint(model, provider, plan.identity))
         live.error = _reported(error, live)
         last = settled(live.run, "incomplete")

@@ -330,7 +330,7 @@ def _note_unread(run: LiveRun) -> None:
 # ---- when two requests are the same ----
 
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY_CHARS}}}")
-_IGNORED_FIELDS = frozenset({"raw", "raw_input", "additional", "stream"})
+_IGNORED_FIELDS = frozenset({"raw", "raw_input", "additional", "stream", "unknown_fields"})
 _STEP_BYTES = 256 * 1024
 """Bytes after which other tasks get their turn."""
 
