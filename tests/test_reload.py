@@ -19,6 +19,7 @@ from antwort.testing import ScriptedProvider
 from config_kit import Operator
 from engine_kit import ask
 from key_kit import bearing
+from raw_http import Reply
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 
 ANN, BEN = "sk-test-ann-0123456789", "sk-test-ben-0123456789"
@@ -51,6 +52,9 @@ class Running:
     def reloads(self, text: str) -> Reloaded:
         self._file.write_text(text)
         return self.app.reload(lambda: load(self._file, environment={}))
+
+    async def ask(self, method: str, path: str) -> Reply:
+        return await self._server.ask(method, path, None, bearing(ANN))
 
     async def answers(self, key: str = ANN, body: Mapping[str, Any] = HELLO) -> int:
         return (await self._server.ask("POST", RESPONSES, body, bearing(key))).status
@@ -126,6 +130,25 @@ async def test_the_default_model_and_the_limits_of_requests_change(operator: Ope
         assert plan.budget.turns == 3
 
 
+async def test_metrics_name_a_key_that_was_added(operator: Operator) -> None:
+    ann = FILE % f"{ANN}, metrics: true"
+    ben = f"    - {{name: ben, key: {BEN}, limits: {{requests_per_minute: 1}}}}\n"
+    async with running(operator, ann) as server:
+        assert server.reloads(ann + ben).changed == ("auth.keys",)
+        assert [await server.answers(BEN) for _ in range(2)] == [200, 429]
+        metrics = (await server.ask("GET", "/metrics")).body.decode()
+    assert 'antwort_key_limits_total{key="ben"' in metrics
+
+
+async def test_the_document_has_the_limits_of_now(operator: Operator) -> None:
+    async with running(operator) as server:
+        assert '"maxProperties":16' in (await server.ask("GET", "/openapi.json")).body.decode()
+        server.reloads(FILE % ANN + "limits: {metadata_keys: 7}\n")
+        document = (await server.ask("GET", "/openapi.json")).body.decode()
+    assert '"maxProperties":7' in document
+    assert '"maxProperties":16' not in document
+
+
 async def test_what_needs_a_restart_is_named_each_time_and_stays_as_it_was(
     operator: Operator, log: pytest.LogCaptureFixture
 ) -> None:
@@ -165,7 +188,9 @@ async def test_a_stream_goes_on_while_the_settings_change(operator: Operator) ->
         assert await asking == 200
 
 
-async def test_the_log_level_changes_unless_the_program_has_set_its_own(operator: Operator) -> None:
+async def test_the_log_level_changes_unless_the_program_has_set_its_own(
+    operator: Operator, log: pytest.LogCaptureFixture
+) -> None:
     logger = logging.getLogger("antwort")
     before = logger.level
     try:
@@ -173,6 +198,9 @@ async def test_the_log_level_changes_unless_the_program_has_set_its_own(operator
         async with running(operator) as server:
             assert server.reloads(FILE % ANN + "log: {level: debug}\n").changed == ("log.level",)
             assert logger.level == logging.DEBUG
+            assert server.reloads(FILE % ANN + "log: {level: error}\n").changed == ("log.level",)
+            assert (logger.level, log.messages) == (logging.ERROR, ["settings reloaded: log.level"] * 2)
+            server.reloads(FILE % ANN + "log: {level: debug}\n")
             logger.setLevel(logging.ERROR)
             server.reloads(FILE % ANN)
             assert logger.level == logging.ERROR

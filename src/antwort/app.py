@@ -40,6 +40,7 @@ from antwort.toolsets import find_label_problems, load_tools, make_mcp
 
 if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
+    from antwort.telemetry.metrics import Metrics
 
 _log = logging.getLogger("antwort.config")
 
@@ -87,6 +88,7 @@ class App:
         metrics_port: MetricsPort | None = None,
         settings: Settings | None = None,
         keyring: Keyring | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """`settings` are those that the parts were made from; without them, nothing can be reloaded."""
         self.engine = engine
@@ -95,7 +97,7 @@ class App:
         self.local = local
         """The model that runs on this machine as a part of the server, if there is one."""
         self.metrics_port = metrics_port
-        self._fleet, self._drain, self._keyring = fleet, drain, keyring
+        self._fleet, self._drain, self._keyring, self._metrics = fleet, drain, keyring, metrics
         self._started = self._current = settings
         """The settings that the parts were made from, and those that are in force."""
         if metrics_port is not None:
@@ -148,10 +150,17 @@ class App:
         elif _has_metrics_reader(new) and not _has_metrics_reader(started):
             needs_restart.add("auth.keys[].metrics")
         self._apply(new)
+        logger, levels = logging.getLogger("antwort"), logging.getLevelNamesMapping()
+        before, after = levels[old.log.level.upper()], levels[new.log.level.upper()]
+        sets_level = logger.level == before  # else the program has set its own
+        if sets_level:
+            logger.setLevel(min(before, after))  # the lines about the reload show at either level
         if changed:
             _log.info("settings reloaded: %s", ", ".join(sorted(changed)))
         if needs_restart:
             _log.warning("needs a restart: %s", ", ".join(sorted(needs_restart)))
+        if sets_level:
+            logger.setLevel(after)
         return Reloaded(tuple(sorted(changed)), tuple(sorted(needs_restart)))
 
     def _apply(self, new: Settings) -> None:
@@ -162,9 +171,8 @@ class App:
         loop = {name: getattr(given, name) for name in ("default_model", *_LOOP_FIELDS)}
         limits = replace(now.limits, **{name: getattr(new.limits, name) for name in _LIMITS})
         self.engine.reconfigure(replace(now, limits=limits, **loop))
-        logger = logging.getLogger("antwort")
-        if logger.level == getattr(logging, self._current.log.level.upper()):  # else the program has set its own
-            logger.setLevel(new.log.level.upper())
+        if self._metrics is not None:
+            self._metrics.learn(models=filter(None, [new.default_model]), keys=[key.name for key in new.auth.keys])
         self._current = new
 
     def leave(self) -> None:
@@ -241,6 +249,7 @@ async def build(settings: Settings, *, is_near: bool | None = None, address: str
         metrics_port=seen.port,
         settings=settings,
         keyring=keyring,
+        metrics=seen.metrics,
     )
     websocket = {name: getattr(server.websocket, name) for name in SocketLimits.__struct_fields__}
     app.asgi = Transport(

@@ -68,6 +68,19 @@ async def test_sighup_reloads_keys_and_says_what_needs_a_restart(tmp_path: Path)
     assert (status, "Traceback" in log) == (0, False)
 
 
+async def test_a_file_that_is_gone_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was found, not named: without it, the defaults would hold."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "antwort.yaml"
+    _, _, *flags = write_settings(file, ANN)
+    async with launched("--scripted", *flags) as server:
+        file.unlink()
+        server.process.send_signal(signal.SIGHUP)
+        assert "antwort.yaml" in await logged(server, "the settings stay as they are")
+        assert await status_with(ANN, server) == 200
+        assert (await server.stop())[0] == 0
+
+
 async def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "antwort.yaml"
     async with launched("--scripted", *write_settings(file, ANN)) as server:

@@ -197,11 +197,11 @@ def test_limits_that_change_count_what_is_in_use() -> None:
     refused(ben)
 
 
-def test_a_key_that_is_gone_has_no_limits_of_its_own_until_it_is_back() -> None:
+def test_a_key_that_is_gone_keeps_its_limits_for_what_it_has_open() -> None:
+    """Its WebSockets, for example."""
     quotas = Quotas({"ann": KeyLimits(requests_per_minute=1)}, clock=Clock())
     enter(quotas.of("ann"))
     quotas.change({})
-    enter(quotas.of("ann"))
+    refused(quotas.of("ann"))
     quotas.change({"ann": KeyLimits(requests_per_minute=1)})
-    enter(quotas.of("ann"))
     refused(quotas.of("ann"))

@@ -143,3 +143,30 @@ async def test_a_connection_that_is_used_is_kept_and_one_that_is_idle_is_not() -
         assert asyncio.get_running_loop().time() - began >= 200
         assert await asyncio.wait_for(wire.reader.read(), 80) == b""
         assert 234 < asyncio.get_running_loop().time() - began < 237, "75 seconds after the last answer"
+
+
+# ---- answers that nobody reads, and bodies that do not come ----
+
+
+@pytest.mark.parametrize("path", [RESPONSES, "/nothing"], ids=["accepted", "denied"])
+async def test_a_websocket_that_is_asked_for_behind_an_unread_answer_is_hung_up_on(path: str) -> None:
+    engine = Engine(demo_provider())
+    app = Transport(engine, linger=0.2)
+    upgrade = (
+        f"GET {path} HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    async with serving(engine, app, request_time=0.3) as server, connected(server.port, buffer=4096) as wire:
+        wire.writer.write(b"GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nhost: a\r\n\r\n" + upgrade.encode())
+        await until(lambda: len(server.server.server_state.connections) == 1)
+        await until(lambda: not server.server.server_state.connections, within=10)
+
+
+async def test_a_connection_ends_with_an_answer_for_which_the_body_was_not_asked() -> None:
+    """The client has not sent it: what comes next could be the body or a request."""
+    async with serving(Engine(demo_provider())) as server, connected(server.port) as wire:
+        head = "POST /nothing HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 41\r\n\r\n"
+        wire.writer.write(head.encode())
+        reply = await wire.reply()
+        assert (reply.status, reply.headers["connection"]) == (404, "close")
+        assert await wire.reader.read() == b""

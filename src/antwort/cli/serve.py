@@ -48,6 +48,8 @@ def run(given: Mapping[str, object]) -> int:
     """`antwort serve`."""
     open_standard_streams()
     settings, file = read_settings(given)
+    if file is not None:  # a reload reads the same file again: without it, the settings stay as they are
+        given = {**given, "config": str(file)}
     if settings.server.workers == 1:
         return run_process(serve(settings, file, given=given))
     from antwort.cli.supervisor import supervise
@@ -73,9 +75,14 @@ def read_settings(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
     """Return the settings, with hashes for keys, and their file, and configure the log. Raises `CannotStart`."""
     loaded = read(given)
     configure_log(loaded)
+    return checked(logged(loaded)), loaded.file
+
+
+def logged(loaded: Loaded) -> Settings:
+    """Log the warnings, and return the settings."""
     for warning in loaded.warnings:
         logging.getLogger("antwort.config").warning(warning)
-    return checked(loaded.settings), loaded.file
+    return loaded.settings
 
 
 def checked(settings: Settings) -> Settings:
@@ -106,10 +113,13 @@ async def serve(
     `given` are the flags that the settings are read from again on SIGHUP; `link` leads to the supervisor of a worker.
     """
     app: App | None = None
+    is_started = must_reload = False
 
     def reload() -> None:
-        if app is not None and given is not None:
-            app.reload(lambda: read(given).settings)
+        nonlocal must_reload
+        must_reload = not is_started
+        if app is not None and is_started and given is not None:
+            app.reload(lambda: logged(read(given)))
 
     configure_malloc()
     releasing = asyncio.create_task(release_memory())
@@ -123,6 +133,9 @@ async def serve(
         app = await build(settings, address=peer_address)
         try:
             await app.start()
+            is_started = True
+            if must_reload:
+                reload()
             tune_garbage_collector()
             server = _make_server(app, settings, listener, peers, file, link)
             if link is not None:

@@ -21,7 +21,7 @@ from time import monotonic
 from antwort.cli.greeting import format_rows, headline
 from antwort.cli.output import report, say
 from antwort.cli.process import STOP_SIGNALS, hangup_handler, signal_handlers
-from antwort.cli.serve import checked, listen_to_clients
+from antwort.cli.serve import checked, listen_to_clients, logged
 from antwort.concurrency import backoff
 from antwort.config.checks import check, of_worker
 from antwort.config.loading import read
@@ -294,7 +294,7 @@ class WorkerSupervisor:
     def _read_settings(self) -> bool:
         """Return whether workers can start with the settings of now."""
         try:
-            settings = read(self._flags).settings
+            settings = logged(read(self._flags))
             checked(check(of_worker(settings, 0, len(self._workers))))
         except CannotStart as exc:
             _log.error("the workers stay as they are: %s", exc)

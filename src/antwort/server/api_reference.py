@@ -48,12 +48,17 @@ _MODEL_TIMEOUT_SECONDS = 2.0
 
 
 class ApiReference:
-    """Answer requests for the document, the page and its files. `offered` returns the routes."""
+    """Answer requests for the document, the page and its files. `offered` returns the routes; `offer` what they offer,
+    which may change with the settings.
+    """
 
-    def __init__(self, offered: Callable[[], Iterable[tuple[str, str]]], offer: Offer, engine: Engine) -> None:
+    def __init__(
+        self, offered: Callable[[], Iterable[tuple[str, str]]], offer: Callable[[], Offer], engine: Engine
+    ) -> None:
         self._offered, self._offer, self._engine = offered, offer, engine
         self._document: Plain = {}
         self._model = ""
+        self._made_from: tuple[str, Offer] | None = None
         self._asked_at = -_MODEL_SECONDS
         self._updating = asyncio.Lock()
 
@@ -62,10 +67,11 @@ class ApiReference:
         from antwort.server.openapi import document, servers
 
         async with self._updating:
-            model = await self._current_model()
-            if not self._document or model != self._model:
-                self._document = await asyncio.to_thread(document, tuple(self._offered()), self._offer, model)
-                self._model = model
+            self._model = await self._current_model()
+            if self._made_from != (made_from := (self._model, self._offer())):
+                model, offer = made_from
+                self._document = await asyncio.to_thread(document, tuple(self._offered()), offer, model)
+                self._made_from = made_from
         root = quote(exchange.scope.get("root_path", "").rstrip("/"))
         body = encode({**self._document, "servers": servers(root or "/")})
         await _answer(exchange, body, _etag(body), b"application/json", [_NO_CACHE])

@@ -513,11 +513,9 @@ class HttpProtocol(ServedConnection):
     def expire(self) -> None:
         if self._is_hanging_up:
             self.transport.abort()
-        elif self._is_idle:
+        elif self._is_idle or not self._interrupt_body(RequestTooSlow()):
             if self.transport.get_write_buffer_size():  # of the last answer, which nobody reads
                 self.transport.abort()
-            self.transport.close()
-        elif not self._interrupt_body(RequestTooSlow()):
             self.transport.close()
 
     # ---- ending ----
@@ -694,9 +692,10 @@ class HttpCycle:
                 await self._fail()
 
     async def _fail(self) -> None:
+        if self.is_answered:
+            return  # the connection may carry the next request already
         if self.is_started:
-            if not self.is_answered:
-                self._transport.write(self._held_head)
+            self._transport.write(self._held_head)
             self._transport.close()
             return
         body = b"Internal Server Error"
@@ -814,6 +813,8 @@ class HttpCycle:
                     says_chunked = True
             lines += (name, b": ", value, b"\r\n")
         self.is_started = True
+        if self._expects_continue and self.more_body:  # nobody can tell whether the body still comes
+            self.keep_alive = False
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close\r\n")
         has_body = self._method != "HEAD"

@@ -225,10 +225,11 @@ class Quotas:
         self._unlimited = Quota(KeyLimits(), clock)
 
     def change(self, limits: Mapping[str, KeyLimits]) -> None:
-        """Set the limits of the keys that there are from now on. A key that stays keeps what it has used."""
+        """Set the limits of the keys that there are from now on. A key that stays keeps what it has used, and one that
+        is gone keeps its limits: connections that were opened with it may still be open.
+        """
         for name, limit in limits.items():
             self._by_key.setdefault(name, Quota(limit, self._clock)).change(limit, self._clock)
-        self._by_key = {name: self._by_key[name] for name in limits}
 
     def of(self, key: str) -> Quota:
         return self._by_key.get(key, self._unlimited)

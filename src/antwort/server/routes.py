@@ -14,7 +14,7 @@ from antwort.api.requests import compaction_steps, request_steps
 from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL
-from antwort.api.wire import Wire, encode
+from antwort.api.wire import Wire, encode, replace
 from antwort.engine.engine import Engine
 from antwort.engine.runs.idempotency import checked_key
 from antwort.errors import MethodNotAllowed, ModelNotFound, NotFound, RequestError, ResponseNotFound
@@ -105,7 +105,11 @@ class Routes:
         self._encode = self._words.encode
         self._relay = Relay(engine, ask)
         self._readiness = Readiness(engine.check)
-        self._reference = ApiReference(self.offered, offer, engine)
+        self._reference = ApiReference(
+            self.offered,
+            lambda: replace(offer, limits=engine.settings.limits, tells_quotas=quotas.have_headers),
+            engine,
+        )
         self._open = frozenset(
             {"/healthz", "/readyz", "/openapi.json", "/docs", *(f"/docs/{name}" for name in FILES), *extra}
         )
@@ -166,7 +170,7 @@ class Routes:
         for template, offered in self._templates:
             if (ids := _ids_in(template, segments)) is not None:
                 return offered, ids
-        if segments[:1] == ("docs",) and len(segments) == 2:  # a file of the page
+        if segments[:1] == ("docs",) and len(segments) == 2 and segments[1]:  # a file of the page
             return self._by_path["/docs"], segments[1]
         problem = f"There is nothing at {path[:MAX_ID]!r}. {addresses(path, self._by_path)}"
         raise NotFound(problem, code="unknown_url")

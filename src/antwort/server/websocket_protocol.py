@@ -7,6 +7,7 @@ small pieces, so that other clients are served in between, and not read from whi
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from email.utils import formatdate
@@ -97,6 +98,7 @@ class WebSocketProtocol(ServedConnection):
         if http.is_behind:
             self.pause_writing()
         self._messages.put_nowait({"type": "websocket.connect"})
+        self._schedule(http.limits.seconds, self._abort)  # until the client is answered, and has taken the answer
         self.state.connections.add(self)
         task = self.loop.create_task(self._run(self._new_scope(http, request)))
         self.state.tasks.add(task)
@@ -139,6 +141,9 @@ class WebSocketProtocol(ServedConnection):
         if not self.is_accepted and self._rejection is None:
             self._protocol.send_response(self._protocol.reject(500, "Internal Server Error"))
             self._flush()
+
+    def _abort(self) -> None:
+        self.abort()
 
     def _flush(self) -> None:
         self.transport.write(b"".join(self._protocol.data_to_send()))
@@ -366,6 +371,8 @@ class WebSocketProtocol(ServedConnection):
         self._flush()
         if self._interval > 0:
             self._schedule(self._interval, self.ping)
+        else:
+            self.set_deadline(math.inf)
         if self._unparsed:  # a client is to wait for the answer; what it sent before is read now
             self._parse()
 

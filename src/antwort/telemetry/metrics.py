@@ -102,6 +102,11 @@ class Metrics:
 
     # ---- callbacks ----
 
+    def learn(self, *, models: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
+        """Add names that are the operator's own."""
+        self._models.learn(models)
+        self._keys.learn(keys)
+
     def request(self, exchange: Exchange, seconds: float) -> None:
         """For `Transport(on_request=…)`."""
         self._requests[method_of(exchange.method), route_of(exchange.path), str(exchange.status)](seconds)

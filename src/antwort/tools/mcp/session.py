@@ -241,7 +241,7 @@ class McpSession:
                 self._listing = None
                 self._refresh_if_changed()
         self._stale_at = asyncio.get_running_loop().time() + min(self.spec.list_age, _RETRY_SECONDS)
-        note(_log, logging.INFO, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
+        note(_log, logging.DEBUG, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
         return fault
 
     async def _pages(self, connection: McpConnection) -> ServerTools:
