@@ -183,7 +183,7 @@ def _other_steps(body: bytes, known: KnownFields) -> Steps[Plain]:
             yield
     try:
         fields = _decode_object(body)
-    except _NOT_JSON:  # nobody reads the names otherwise
+    except _NOT_JSON:  # then no field is named
         return {}
     others = (name for name in fields if name not in known.names)
     return dict.fromkeys(islice(others, MAX_UNKNOWN_FIELDS))

@@ -133,7 +133,7 @@ class CreateRequest(PlainFields):
     raw: bytes = b"{}"
     """The body as it was received; of a large one, without the input and unknown fields."""
     unknown_fields: tuple[str, ...] = ()
-    """The first top-level fields that are not known. They have no effect, and the client is told of them."""
+    """The first top-level fields that are not known. They have no effect, and a warning names them."""
 
     def __repr__(self) -> str:
         """Show the model only: other fields may hold credentials."""
@@ -150,7 +150,7 @@ class CreateRequest(PlainFields):
 
     @property
     def warnings(self) -> str:
-        """What the client is told of unknown fields, in printable ASCII."""
+        """Return the warning about unknown fields, in printable ASCII."""
         return field_warnings(self.unknown_fields, REQUEST_FIELDS) if self.unknown_fields else ""
 
     def missing(self, field: str, advice: str) -> MissingField:
